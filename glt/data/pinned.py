@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -174,8 +174,7 @@ class PinnedPages:
 # those of the page cache, which all processes pin.
 
 
-@dataclass(frozen=True)
-class _Area:
+class _Area(NamedTuple):
     begin: int
     end: int
     is_private: bool

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler
 from torch_geometric.data import Data, GraphStore, HeteroData
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
 from glt._checks import check_at_least
@@ -36,6 +35,9 @@ from glt.sampler.order import (
     crc32_of,
     draw_random_seed,
 )
+
+if TYPE_CHECKING:
+    from glt.sampler.graph import Output
 
 
 def require_agreement(
@@ -262,7 +264,7 @@ class KeyedBatches(Resumable):
         if self._own_order or _may_be_asked_ahead(self._order_of_indices()):
             # Here, not in the thread: orders draw when they are first asked, from torch's generator perhaps.
             return BatchesAhead(indices if self._own_order else _with_first_asked(indices), *made, self._ahead)
-        return BatchesOnRequest(indices, *made, self._ahead.accelerator, self._ahead.stream)
+        return BatchesOnRequest(indices, *made, self._ahead)
 
     def _order_of_indices(self) -> Any:
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
@@ -306,7 +308,7 @@ class KeyedBatches(Resumable):
         out = self._sample(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 
-    def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+    def filter_fn(self, out: Output) -> Data | HeteroData:
         """Joins a sample with the features of its nodes and edges."""
         if not isinstance(self._sampler, NeighborSampler):
             return super().filter_fn(out)  # type: ignore[misc]
@@ -314,7 +316,7 @@ class KeyedBatches(Resumable):
             out = self.transform_sampler_output(out)
         return self._transformed(self._with_seeds(self._features.batch(out), out))
 
-    def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
+    def _sample(self, index: BatchIndex) -> Output:
         sampler, inputs, options = self._sampler, self.input_data[index.input_id], self._sample_options()
         if isinstance(sampler, NeighborSampler):
             options["batch_key"] = index.key

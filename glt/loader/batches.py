@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput
 
 from glt import _deadlines as deadlines
 from glt.data.arrays import from_array, require_data
@@ -25,6 +25,9 @@ from glt.data.dataset import Dataset, Graph
 from glt.data.device import Accelerator, Event
 from glt.data.feature import Feature, WindowGather
 from glt.data.pyg import require_num_nodes
+
+if TYPE_CHECKING:
+    from glt.sampler.graph import Output
 
 
 class BatchFeatures:
@@ -62,9 +65,7 @@ class BatchFeatures:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_features": {}}
 
-    def batches(
-        self, outs: Sequence[SamplerOutput | HeteroSamplerOutput], windows: dict[int, WindowGather]
-    ) -> Iterator[Data | HeteroData]:
+    def batches(self, outs: Sequence[Output], windows: dict[int, WindowGather]) -> Iterator[Data | HeteroData]:
         """The batches of several samples of a dataset on its GPU, whose distinct rows are fetched once, now.
         ``windows`` is kept from call to call by a caller on one thread."""
         fetched = {
@@ -84,9 +85,7 @@ class BatchFeatures:
             windows[id(feature)] = WindowGather(feature, self.accelerator)
         return windows[id(feature)]
 
-    def batch(
-        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor] | None = None
-    ) -> Data | HeteroData:
+    def batch(self, out: Output, rows: Callable[[Feature, Tensor], Tensor] | None = None) -> Data | HeteroData:
         """The batch of a sample, complete but for what belongs to its seeds. ``rows`` looks up rows of a dataset's
         tables."""
         rows = rows or self._gather
@@ -139,9 +138,7 @@ class BatchFeatures:
     def _empty(self, hetero: bool) -> Any:
         return self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
 
-    def _from_dataset(
-        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor]
-    ) -> Data | HeteroData:
+    def _from_dataset(self, out: Output, rows: Callable[[Feature, Tensor], Tensor]) -> Data | HeteroData:
         data = self._empty(self.source.schema.is_hetero)
         for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
             _store(data, node_type).num_nodes = len(node)
@@ -194,7 +191,7 @@ class BatchFeatures:
             self._whole[id(feature)] = feature.has_row_per_id and len(feature) >= max(enough, default=0)
         return self._whole[id(feature)]
 
-    def _from_stores(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+    def _from_stores(self, out: Output) -> Data | HeteroData:
         hetero = isinstance(out, HeteroSamplerOutput)
         data = self._empty(hetero)
         for node_type, node in _items(out.node):
@@ -219,9 +216,7 @@ class BatchFeatures:
         return data
 
 
-def _wanted(
-    source: Dataset, outs: Sequence[SamplerOutput | HeteroSamplerOutput]
-) -> Iterator[tuple[Feature, list[Tensor]]]:
+def _wanted(source: Dataset, outs: Sequence[Output]) -> Iterator[tuple[Feature, list[Tensor]]]:
     """Every table of a dataset, with the ids that each sample wants of it."""
     if not outs:
         return
@@ -318,20 +313,49 @@ def _ended_early() -> RuntimeError:
     return RuntimeError("making a batch raised StopIteration, which would end the epoch as if it had no more batches")
 
 
+@dataclass(frozen=True)
+class AheadOptions:
+    """How far ahead batches are made: ``num_batches`` wait for the trainer, the rows of ``window`` are fetched
+    together. The sampler's memory goes from batch to batch in the order of ``stream``, also of different epochs."""
+
+    accelerator: Accelerator
+    stream: torch.cuda.Stream | None
+    num_batches: int
+    window: int
+
+
 class MadeBatches:
     """Iterates over batches. The trainer waits for nothing: its stream is told to wait for the event after a batch.
 
     Args:
+        indices: What the batches are made of.
         num_batches: For ``len``; None: unknown.
+        begin: Begins the sample of an index, and returns what ends it.
+        make: Makes the batches of samples, an exception in the place of one that fails.
         finish: Called with a batch when it is handed out, on the trainer's stream.
-        accelerator: What makes them.
+        options: What makes them, and where.
 
     Attributes:
         num_taken: Batches, and exceptions in their place, that came so far; what a signal raises meanwhile is not one.
     """
 
-    def __init__(self, num_batches: int | None, finish: Callable[[Any], Any], accelerator: Accelerator) -> None:
-        self._num_batches, self._finish, self._accelerator = num_batches, finish, accelerator
+    def __init__(
+        self,
+        indices: Iterator[Any],
+        num_batches: int | None,
+        begin: Begin,
+        make: Make,
+        finish: Callable[[Any], Any],
+        options: AheadOptions,
+    ) -> None:
+        self._indices, self._num_batches, self._begin, self._make, self._finish = (
+            indices,
+            num_batches,
+            begin,
+            make,
+            finish,
+        )
+        self._options, self._accelerator = options, options.accelerator
         self.num_taken = 0
 
     def __iter__(self) -> MadeBatches:
@@ -370,27 +394,13 @@ class MadeBatches:
 
 
 class BatchesOnRequest(MadeBatches):
-    """Makes each batch when the trainer asks for it: its index may depend on what the trainer did with the one before.
-    On ``stream``, ``begin`` begins the sample of an index and returns what ends it, and ``make`` makes the batches of
-    samples, an exception in the place of one that fails."""
-
-    def __init__(
-        self,
-        indices: Iterator[Any],
-        num_batches: int | None,
-        begin: Begin,
-        make: Make,
-        finish: Callable[[Any], Any],
-        accelerator: Accelerator,
-        stream: torch.cuda.Stream | None,
-    ) -> None:
-        super().__init__(num_batches, finish, accelerator)
-        self._indices, self._begin, self._make, self._stream = indices, begin, make, stream
+    """Makes each batch when the trainer asks for it: its index may depend on what the trainer did with the one
+    before."""
 
     def _take(self) -> Item | None:
         for index in self._indices:
             self.num_taken += 1
-            with self._accelerator.on(self._stream):
+            with self._accelerator.on(self._options.stream):
                 [batch] = self._make([outcome(partial(self._sample, index))])
                 try:
                     return batch if isinstance(batch, BaseException) else (batch, self._accelerator.record())
@@ -405,36 +415,17 @@ class BatchesOnRequest(MadeBatches):
         self._indices = iter(())
 
 
-@dataclass(frozen=True)
-class AheadOptions:
-    """How far ahead batches are made: ``num_batches`` wait for the trainer, the rows of ``window`` are fetched
-    together. The sampler's memory goes from batch to batch in the order of ``stream``, also of different epochs."""
-
-    accelerator: Accelerator
-    stream: torch.cuda.Stream | None
-    num_batches: int
-    window: int
-
-
 class BatchesAhead(MadeBatches):
     """Iterates over batches that a thread makes ahead; the thread also asks for the indices, and must not have to wait
     there for the trainer. It asks for the kernels of a batch on a stream of its own, and for those of the next before
     it waits for the counts of the first, so that the GPU is not idle while the host sees to a batch."""
 
-    def __init__(
-        self,
-        indices: Iterator[Any],
-        num_batches: int | None,
-        begin: Begin,
-        make: Make,
-        finish: Callable[[Any], Any],
-        options: AheadOptions,
-    ) -> None:
-        super().__init__(num_batches, finish, options.accelerator)
-        self._made: queue.Queue[Item | None] = queue.Queue(options.num_batches)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._made: queue.Queue[Item | None] = queue.Queue(self._options.num_batches)
         self._stop = threading.Event()
         # The thread knows nothing of this object, which ends it when it is dropped half-way.
-        work = _samples(indices, begin), make, options, self._made, self._stop
+        work = _samples(self._indices, self._begin), self._make, self._options, self._made, self._stop
         self._thread = threading.Thread(target=_work, args=work, name="glt-ahead", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._stop, self._thread)
         self._thread.start()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_geometric
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import BaseSampler
 from torch_geometric.typing import InputEdges, InputNodes
 
 from glt.data.arrays import require_data
@@ -32,6 +32,9 @@ from glt.loader.seeds import (
 from glt.sampler.config import GIVEN, refuse_conflicts
 from glt.sampler.link import checked_negatives, require_summable
 from glt.sampler.neighbor_sampler import NeighborSampler
+
+if TYPE_CHECKING:
+    from glt.sampler.graph import Output
 
 
 class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
@@ -141,7 +144,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
     def _sampler(self) -> Any:
         return self.node_sampler
 
-    def _with_seeds(self, data: Any, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+    def _with_seeds(self, data: Any, out: Output) -> Data | HeteroData:
         input_type = self.input_data.input_type
         seeds = data if input_type is None else data[input_type]
         seeds.input_id, seeds.seed_time = out.metadata
@@ -340,7 +343,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         weights = {} if drawn is None else {"src_weight": drawn.src_weight, "dst_weight": drawn.dst_weight}
         return {name: getattr(inputs, name) for name in ("row", "col", "label", "time", "input_id")} | weights
 
-    def _with_seeds(self, data: Any, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+    def _with_seeds(self, data: Any, out: Output) -> Data | HeteroData:
         input_type = self.input_data.input_type
         links = data if input_type is None else data[input_type]
         links.input_id = out.metadata[0]

@@ -22,9 +22,7 @@ from glt.sampler.graph import SampledGraph, hop_counts, typed_output
 from glt.sampler.negatives import Endpoint, NegativeRounds
 
 if TYPE_CHECKING:
-    from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
-
-    from glt.sampler.graph import Finish
+    from glt.sampler.graph import Finish, Output
     from glt.sampler.hotness import EdgeFacts
 
 
@@ -268,7 +266,7 @@ class DeviceSampling:
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
         stream = current_stream(self.device)
 
-        def finish() -> SamplerOutput | HeteroSamplerOutput:
+        def finish() -> Output:
             if not launched:
                 raise RuntimeError("the batch was ended before; begin another")
             if current_stream(self.device) != stream:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
 
+    Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
     Source: TypeAlias = Graph | Dataset | Data | HeteroData | tuple[FeatureStore, GraphStore]
 
 Finish = Callable[[], Any]  # waits for a batch that was begun, and returns it; to be called once
@@ -158,7 +159,7 @@ def call_once(finish: Finish) -> Finish:
     """Calls ``finish`` the first time, and raises RuntimeError after that, as batches on a GPU do."""
     left = [finish]
 
-    def finish_once() -> SamplerOutput | HeteroSamplerOutput:
+    def finish_once() -> Output:
         if not left:
             raise RuntimeError("the batch was ended before; begin another")
         return left.pop()()
@@ -166,9 +167,7 @@ def call_once(finish: Finish) -> Finish:
     return finish_once
 
 
-def sampler_output(
-    batch: _core.Batch, graph: SampledGraph, config: SamplingConfig
-) -> SamplerOutput | HeteroSamplerOutput:
+def sampler_output(batch: _core.Batch, graph: SampledGraph, config: SamplingConfig) -> Output:
     """Hands a finished batch over: the tensors own its memory, and the batch takes no call but ``start``."""
     counts = hop_counts(batch, graph, config)
     nodes, edges = batch.hand_over()
@@ -187,7 +186,7 @@ def hop_counts(batch: _core.Batch | DeviceBatch, graph: SampledGraph, config: Sa
 
 def typed_output(
     graph: SampledGraph, config: SamplingConfig, nodes: Sequence[Nodes], edges: Sequence[Edges], counts: Counts | None
-) -> SamplerOutput | HeteroSamplerOutput:
+) -> Output:
     """Names what a batch holds: dicts with every type of the schema, or single tensors when homogeneous, in the dtype
     of the graph's ids; bidirectional edges are not made here.
 
@@ -241,9 +240,7 @@ def _tensor(array: np.ndarray | None) -> Tensor | None:
     return None if array is None else torch.from_numpy(array)
 
 
-def bidirectional(
-    out: SamplerOutput | HeteroSamplerOutput, keep_orig_edges: bool = False
-) -> SamplerOutput | HeteroSamplerOutput:
+def bidirectional(out: Output, keep_orig_edges: bool = False) -> Output:
     """As PyG's ``out.to_bidirectional``, with the CPU's result on every device. Of edges that become one, PyG keeps the
     id that is written last, on a GPU any of them: homogeneous samples with ids go over the CPU; those of several types
     keep no ids."""

@@ -17,9 +17,9 @@ from glt.sampler.config import GIVEN, refuse_conflicts
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, linked_to_all, negative_rounds, run_rounds
 
 if TYPE_CHECKING:
-    from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
+    from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-    from glt.sampler.graph import Finish
+    from glt.sampler.graph import Finish, Output
     from glt.sampler.neighbor_sampler import NeighborSampler
 
 
@@ -297,7 +297,7 @@ class LocalLinks:
         excluded = _exclusions(sampler, index)
         sampled = sampler.begin_or_sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
 
-        def finish_with_links() -> SamplerOutput | HeteroSamplerOutput:
+        def finish_with_links() -> Output:
             out = sampled()
             if batch.example is not None and isinstance(out.batch, dict):
                 out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}

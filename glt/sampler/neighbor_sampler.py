@@ -17,7 +17,6 @@ from torch_geometric.sampler import (
     NegativeSampling,
     NodeSamplerInput,
     NumNeighbors,
-    SamplerOutput,
 )
 
 from glt import _core
@@ -42,7 +41,7 @@ from glt.sampler.link import LocalLinks
 from glt.sampler.order import check_random_seed, draw_random_seed
 
 if TYPE_CHECKING:
-    from glt.sampler.graph import Source
+    from glt.sampler.graph import Output, Source
 
 DIRECTIONS = {"forward": "in", "backward": "out"}
 
@@ -239,9 +238,7 @@ class NeighborSampler(BaseSampler):
         hop.copy_out(count.numpy(), nbr.numpy(), None if edge is None else edge.numpy())
         return NeighborOutput(nbr, count.to(torch.int64), edge)
 
-    def sample_from_nodes(
-        self, index: NodeSamplerInput, *, batch_key: int | None = None
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    def sample_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> Output:
         """Samples the neighbourhood of ``index.node``.
 
         Args:
@@ -283,7 +280,7 @@ class NeighborSampler(BaseSampler):
         finish = self.begin_or_sample([(node_type, seeds)], time, batch_key=batch_key)
         metadata = index.input_id, index.time
 
-        def with_metadata() -> SamplerOutput | HeteroSamplerOutput:
+        def with_metadata() -> Output:
             out = finish()
             out.metadata = metadata
             return out
@@ -297,7 +294,7 @@ class NeighborSampler(BaseSampler):
         *,
         batch_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    ) -> Output:
         """Samples the neighbourhood of seeds of any types. A subclass's own is called for nodes and links too.
 
         Args:
@@ -335,7 +332,7 @@ class NeighborSampler(BaseSampler):
         else:
             finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
 
-        def finish_as_asked() -> SamplerOutput | HeteroSamplerOutput:
+        def finish_as_asked() -> Output:
             out = finish()
             if self._backward:
                 out = _forward_facing(out, graph)
@@ -352,7 +349,7 @@ class NeighborSampler(BaseSampler):
         seed_time: Tensor | None,
         key: int,
         exclusions: list[_core.Exclusions | None] | None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    ) -> Output:
         graph = self.graph
         with self._lock:
             batch = self._spare.pop() if self._spare else _core.Batch(list(graph.num_nodes), list(graph.ends))
@@ -371,7 +368,7 @@ class NeighborSampler(BaseSampler):
             self._spare.append(batch)
         return out
 
-    def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> Output:
         """PyG's own samplers call one another by this name, such as its ``BidirectionalNeighborSampler``."""
         if not isinstance(seed, dict):
             return self.sample([(0, seed.to(torch.int64))], seed_time)
@@ -380,7 +377,7 @@ class NeighborSampler(BaseSampler):
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    ) -> Output:
         """Samples the neighbourhoods of both ends of edges, and of negatives: see :mod:`glt.sampler.negatives`.
 
         Args:
@@ -470,9 +467,7 @@ def is_replaced(sampler: NeighborSampler, name: str) -> bool:
     return getattr(getattr(sampler, name), "__func__", None) is not _METHODS[name]
 
 
-def _forward_facing(
-    out: SamplerOutput | HeteroSamplerOutput, graph: SampledGraph
-) -> SamplerOutput | HeteroSamplerOutput:
+def _forward_facing(out: Output, graph: SampledGraph) -> Output:
     """Turns the edges of a backward sample, which run neighbour -> expanded node, back into the graph's."""
     if isinstance(out, HeteroSamplerOutput):
         for name in ("row", "col", "edge", "num_sampled_edges"):
