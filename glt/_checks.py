@@ -53,7 +53,6 @@ def _cgroups(listing: Path, root: Path) -> list[tuple[Path, tuple[str, str, str]
 
 
 def _cgroup_room(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
-    """Limit - usage + page cache that can be dropped; None where there is no limit."""
     limit_file, usage_file, stat_file = folder / limit_name, folder / usage_name, folder / "memory.stat"
     if not (limit_file.exists() and usage_file.exists()):
         return None
@@ -108,7 +107,6 @@ def real_number(name: str, value: Any, least: float = 0.0, above: bool = False, 
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Raises unless it is an integer from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected an integer")
     if not least <= value <= most:
@@ -140,18 +138,15 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_path(name: str, value: Any, what: str) -> None:
-    """Raises TypeError unless it is the path of something."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected the path of {what}, text or a pathlib.Path")
 
 
 def check_at_least(name: str, value: Any, least: int) -> None:
-    """Raises ValueError unless it is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} = {value!r}: expected an integer of at least {least}")
 
 
 def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
-    """Raises ValueError unless it is one of the values in ``known``."""
     if value not in known:
         raise ValueError(f"{name} = {value!r}: expected one of {list(known)}")

@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 class Collective:
     """Bytes and JSON among the ranks of a process group, whose calls all ranks make in the same order.
 
-    A context manager: all ranks meet when it is entered. Each call is one collective in which every rank hears of every
-    other. So a rank that raises tells the others in place of its next call, and they raise RemoteError; and one that is
-    killed is missed by all at once, since gloo's connections to it break.
+    A context manager: all ranks meet when it is entered. In each call every rank hears of every other: a rank that
+    raises tells the others in place of its next call, and they raise RemoteError; one that is killed is missed by all
+    at once, since gloo's connections to it break. ``rank`` and ``world_size`` are attributes.
 
     Args:
         group: Its collectives on host memory are gloo's. None: this process is alone.
@@ -40,9 +40,6 @@ class Collective:
         role: What a rank is called in errors.
         remedy: What to do after a loss, the end of the error's sentence.
         stage: What is going on, for errors; may be set.
-
-    Attributes:
-        rank, world_size: This rank, and how many there are.
     """
 
     def __init__(
@@ -148,7 +145,6 @@ class Collective:
         )
 
     def _gone(self) -> str:
-        """Names the other ranks of this host whose processes have ended."""
         here = socket.gethostname()
         neighbors = [
             (rank, peer["pid"]) for rank, peer in enumerate(self._peers) if peer["host"] == here and rank != self.rank

@@ -1,20 +1,4 @@
-"""What goes wrong in the service, as opposed to in its use (that is ``ValueError``, ``TypeError``, ``IndexError``).
-
-::
-
-    GltError
-    ├── ChannelError            a channel or a message in it
-    │   ├── ChannelClosed       the other side closed it
-    │   ├── ChannelTimeout      nothing happened before the deadline (also a TimeoutError)
-    │   └── MessageError        the bytes are no message, or a damaged one
-    ├── CheckpointError         saved tensors cannot be written or trusted (also a ValueError)
-    ├── ConnectionLost          a connection of the service ended
-    ├── PartitionError          a partition directory cannot be written or trusted (also a ValueError)
-    ├── PeerLost                a process of another trainer died, hangs or cannot be reached
-    ├── RemoteError             an exception of another process, with its traceback
-    ├── RendezvousError         the trainers of a job do not find each other, or disagree
-    └── WorkerDied              a sampling process of this trainer died or did not come up
-"""
+"""What goes wrong in the service, as opposed to in its use (that is ``ValueError``, ``TypeError``, ``IndexError``)."""
 
 from functools import partial
 

@@ -88,7 +88,6 @@ class DeviceTopology:
         return any(column.data_ptr() != address for column, address in self._in_place)
 
     def close(self) -> None:
-        """Unpins the columns, after the work under way."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
         if self._guard is not None:
@@ -420,7 +419,6 @@ class Dataset:
         self._init("node", "x", node_feature_data, placement)
 
     def init_node_labels(self, node_label_data: Any) -> None:
-        """Sets the labels of the nodes, one row per node, or such tables by node type."""
         self._init("node", "y", node_label_data)
 
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
@@ -454,19 +452,15 @@ class Dataset:
         self.num_nodes_of = tuple(counts)
 
     def get_graph(self, edge_type: EdgeType | None = None) -> Graph:
-        """The graph of an edge type, which may be left out where there is one only."""
         return self.graphs[self.schema.edge_index(edge_type)]
 
     def get_node_feature(self, node_type: NodeType | None = None) -> Feature | None:
-        """The features of a node type, or None."""
         return self.node_tables[self.schema.node_index(node_type)].get("x")
 
     def get_node_label(self, node_type: NodeType | None = None) -> Feature | None:
-        """The labels of a node type, or None."""
         return self.node_tables[self.schema.node_index(node_type)].get("y")
 
     def get_edge_feature(self, edge_type: EdgeType | None = None) -> Feature | None:
-        """The features of an edge type, or None."""
         return self.edge_tables[self.schema.edge_index(edge_type)].get("edge_attr")
 
     def get_node_types(self) -> list[NodeType] | None:

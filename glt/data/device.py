@@ -86,8 +86,6 @@ class Event(Protocol):
 
 
 class _Done:
-    """The host's event: the work is done when the call returns."""
-
     def query(self) -> bool:
         return True
 
@@ -114,11 +112,9 @@ class Accelerator:
         return None if self.is_host else torch.cuda.Stream(self.device, priority=0)
 
     def on(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-        """Work asked for inside is done in the order of the stream."""
         return nullcontext() if stream is None else torch.cuda.stream(stream)
 
     def record(self) -> Event:
-        """An event after all that the current stream was asked for."""
         if self.is_host:
             return _Done()
         event = torch.cuda.Event(blocking=True)  # who waits for it sleeps: samplers have few cores to spin on
@@ -126,7 +122,6 @@ class Accelerator:
         return event
 
     def wait_for(self, event: Event) -> None:
-        """Makes this device's current stream wait for an event."""
         event.wait(*(() if self.is_host else (torch.cuda.current_stream(self.device),)))
 
     def keep_for_current(self, *tensors: Tensor) -> None:
@@ -171,15 +166,9 @@ def require_accelerator(device: Any, name: str) -> Accelerator:
 
 class DeviceGroup:
     """GPUs of this machine that read each other's memory (NVLink, or PCIe peer access) and keep one replica of hot rows
-    together: each holds an equal part. Of several groups each keeps all hot rows.
-
-    Args:
-        group_id: Names the group in errors.
-        device_list: The GPUs: numbers or devices.
-
-    Raises:
-        TypeError, ValueError: If there are none, one is no GPU, or one is there twice.
-    """
+    together: each holds an equal part. Of several groups each keeps all hot rows. ``group_id`` names the group in
+    errors; ``device_list`` are numbers or devices. Raises TypeError or ValueError if there are none, one is no GPU, or
+    one is there twice."""
 
     def __init__(self, group_id: int, device_list: Sequence[Any]) -> None:
         self.group_id = group_id

@@ -205,7 +205,6 @@ class TieredRows:
         return out
 
     def check(self) -> None:
-        """Waits for the gathers so far; raises the error of those that were not waited for."""
         self._errors.check()
 
     @property
@@ -236,7 +235,6 @@ def _rows_of(tensor: Tensor) -> Tensor:
 
 
 def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:
-    """``place[row_of]``, uint32, and no row where there was none."""
     if int(place.max(initial=0)) >= NO_ROW:
         raise ValueError(f"hotness: expected fewer than 2^32 - 1 rows, hot ones counted twice, got {len(place)}")
     if row_of is None:
@@ -360,17 +358,14 @@ class Feature:
 
         Args:
             ids: Ids ``[n]``, any integer dtype; a bool mask stands for the positions of its true elements.
-            out: Where to write, ``[at least n, ...]``, same dtype, contiguous. Default: on the CPU, memory of earlier
-                results; on a GPU, of torch's allocator.
+            out: Where to write, ``[at least n, ...]``, contiguous; returned. Default: a new tensor ``[n, ...]``, on the
+                CPU in memory of earlier results.
             positions: Row of ``out`` for each id ``[n]``, uint32. Default: 0, 1, 2, ...
             num_threads: Threads to copy with; the result does not depend on it.
             dtype: float32 to widen rows of bfloat16, float16 or int8 (times ``scale``). Default: the table's.
             wait: On a GPU, whether to wait until it is done, to raise what is wrong here. False: an id out of range
                 gives zeros and is raised by :meth:`check`, or by one of the next eight gathers.
             max_blocks: On a GPU, blocks of 256 threads to use at most, 0: all. A few suffice to saturate a bus.
-
-        Returns:
-            ``out``, or the new tensor ``[n, ...]``.
 
         Raises:
             IndexError: If an id has no row here or is another partition's, or a position is outside ``out``; names the

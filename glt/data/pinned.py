@@ -105,7 +105,6 @@ class PinnedPages:
             return list(self._owners)
 
     def has_any(self, address: int, num_bytes: int) -> bool:
-        """Whether a page of ``[address, address + num_bytes)`` is registered here."""
         with self._held():
             return any(chunk.begin < address + num_bytes and address < chunk.end for chunk in self._chunks)
 

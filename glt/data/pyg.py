@@ -227,7 +227,6 @@ def arrays_of_pyg(
 
 
 def require_num_nodes(data: Data) -> None:
-    """Raises ValueError if nothing in ``data`` tells how many nodes there are."""
     edges = any(data.get(name) is not None for name in ("edge_index", "adj_t", "adj"))
     if not edges and not data._store.can_infer_num_nodes:
         raise ValueError(

@@ -126,7 +126,6 @@ class DatasetGraphStore(GraphStore):
         self.dataset = dataset
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Returns the layouts of every edge type in which positions are edge ids."""
         attrs = []
         for edge_type, graph in zip(self._edge_types(), self.dataset.graphs, strict=True):
             topology = graph.topology
@@ -258,7 +257,6 @@ def _read(store: GraphStore, offer: dict[EdgeLayout, EdgeAttr], layout: str) -> 
 
 
 def _num_nodes(schema: Schema, node_type: int, topologies: list[Topology], offers: list[dict]) -> int:
-    """The largest number of nodes that the edge types know of."""
     counts = [0]
     for ends, topology, offer in zip(schema.ends("out"), topologies, offers, strict=True):
         sizes = [topology.size, *(attr.size for attr in offer.values() if attr.size is not None)]

@@ -234,7 +234,6 @@ def _citations(
 
 
 def _distinct(source: np.ndarray, target: np.ndarray, num_targets: int) -> np.ndarray:
-    """``[2, E]`` int64, sorted by source and target, no duplicates."""
     key = np.unique(source * num_targets + target)
     return np.stack([key // num_targets, key % num_targets])
 

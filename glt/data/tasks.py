@@ -91,7 +91,6 @@ def _check_shape(task: str, name: str, edges: Tensor) -> None:
 
 
 def check_range(task: str, name: str, values: Tensor, end: int) -> None:
-    """Raises ValueError, naming the first, unless all values are in ``[0, end)``."""
     if values.numel() == 0 or (int(values.min()) >= 0 and int(values.max()) < end):
         return
     at = int(((values < 0) | (values >= end)).nonzero()[0])

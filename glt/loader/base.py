@@ -169,7 +169,6 @@ class KeyedBatches(Resumable):
     _seeds: str  # "nodes" or "edges"
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
-        """Checks ``random_seed``, or draws one, and the batch size in ``kwargs``, those of the DataLoader."""
         size = kwargs.get("batch_size", 1)
         brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
         if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -203,7 +202,6 @@ class KeyedBatches(Resumable):
         return sampler
 
     def _choose_ahead(self, sampler: Any, data: Any, choice: SamplerChoice, kwargs: dict[str, Any]) -> None:
-        """Takes note of the GPU of a sampler, if it has one, and of how far ahead of the trainer it is to be."""
         device, place = choice.device, sampler.accelerator if isinstance(sampler, NeighborSampler) else None
         if device is not None and accelerator_of(device, "device") != place:
             raise ValueError(f"device = {device!r}, but neighbor_sampler samples on {place or 'the CPU'}: leave it out")
@@ -309,7 +307,6 @@ class KeyedBatches(Resumable):
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Output) -> Data | HeteroData:
-        """Joins a sample with the features of its nodes and edges."""
         if not isinstance(self._sampler, NeighborSampler):
             return super().filter_fn(out)  # type: ignore[misc]
         if self.transform_sampler_output is not None:
@@ -337,7 +334,6 @@ class KeyedBatches(Resumable):
         return {}
 
     def _with_seeds(self, data: Any, out: Any) -> Any:
-        """Adds to a batch what belongs to its seeds."""
         raise NotImplementedError
 
     @property
@@ -501,8 +497,6 @@ def _raising(error: Exception) -> Iterator[BatchIndex]:
 
 
 class _Positions:
-    """Positions in the loader's input: the dataset of a DataLoader whose batches pass through unchanged."""
-
     def __init__(self, size: int) -> None:
         self.size = size
 

@@ -254,7 +254,6 @@ def _of(values: Any, each: Any) -> Any:
 
 
 def _store(data: Any, each: Any) -> Any:
-    """The storage of a node or edge type; the only one of a homogeneous graph."""
     return data[each] if isinstance(data, HeteroData) else data._store
 
 
@@ -327,16 +326,9 @@ class AheadOptions:
 class MadeBatches:
     """Iterates over batches. The trainer waits for nothing: its stream is told to wait for the event after a batch.
 
-    Args:
-        indices: What the batches are made of.
-        num_batches: For ``len``; None: unknown.
-        begin: Begins the sample of an index, and returns what ends it.
-        make: Makes the batches of samples, an exception in the place of one that fails.
-        finish: Called with a batch when it is handed out, on the trainer's stream.
-        options: What makes them, and where.
-
-    Attributes:
-        num_taken: Batches, and exceptions in their place, that came so far; what a signal raises meanwhile is not one.
+    ``begin`` begins the sample of an index, and returns what ends it; ``make`` makes the batches of samples, an
+    exception in the place of one that fails; ``finish`` is called with a batch when it is handed out, on the trainer's
+    stream. ``num_taken`` counts batches, and exceptions in their place; what a signal raises meanwhile is not one.
     """
 
     def __init__(
@@ -443,7 +435,6 @@ class BatchesAhead(MadeBatches):
         return None
 
     def close(self) -> None:
-        """Ends the thread, after the batch that it is making."""
         self._finalizer()
 
 

@@ -160,16 +160,10 @@ class SubGraphLoader(NeighborLoader):
     """Samples around seed nodes and returns *all* edges among the nodes found, with where the seeds are.
 
     What SEAL-like link prediction learns from (Zhang and Chen, "Link Prediction Based on Graph Neural Networks",
-    NeurIPS 2018): let the seeds of a batch be the ends of links. Batches are those of :class:`NeighborLoader` with
-    ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node ``mapping[i]`` of the batch. In
-    heterogeneous graphs it stands in the store of the seeds' type.
-
-    Args:
-        data, num_neighbors, input_nodes, **kwargs: As in :class:`NeighborLoader`. The fan-outs bound which nodes are
-            found, not which edges are returned.
-
-    Raises:
-        TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
+    NeurIPS 2018): let the seeds of a batch be the ends of links. Arguments, errors and batches are those of
+    :class:`NeighborLoader` with ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node
+    ``mapping[i]`` of the batch. In heterogeneous graphs it stands in the store of the seeds' type. The fan-outs bound
+    which nodes are found, not which edges are returned.
     """
 
     def __init__(self, data: Any, num_neighbors: Any, input_nodes: Any = None, **kwargs: Any) -> None:

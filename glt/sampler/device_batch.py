@@ -120,8 +120,7 @@ class DeviceBatch:
             num_neighbors: ``[edge types][hops]``.
             seed_time: Time of each tree ``[trees]``, int64.
             exclusions: By edge type, edges that are not sampled.
-            trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32, below the number of
-                times, if there are times. Default: each seed has one of its own.
+            trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32. Default: one each.
             options: ``replace``, ``last``, ``with_edge``, ``disjoint`` and ``first_hop``.
         """
         on_device = [(t, self._in_slot(at, s)) for at, (t, s) in enumerate(seeds)]

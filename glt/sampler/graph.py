@@ -34,17 +34,16 @@ Counts = tuple[list[list[int]], list[list[int]]]
 
 @dataclass(frozen=True)
 class SampledGraph:
-    """A graph as samplers see it.
+    """A graph as samplers see it; by position of the type, all but the first two.
 
     Attributes:
-        schema: Node and edge types; by position in it, all that follows.
+        schema: Node and edge types.
         edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
-        num_nodes: Number of nodes of each node type.
-        topologies: Rows of each edge type.
+        num_nodes, topologies: Number of nodes of each node type; rows of each edge type.
         time_level: What carries the times: ``'node'``, ``'edge'`` or None.
         node_time: With node-level times, those of each node type, ``[num_nodes]``, int64, or None.
         id_dtype: Dtype of the ids in a batch: that of the user's ``edge_index``.
-        graphs: Where samplers on a GPU read the topologies, by edge type; empty: nowhere.
+        graphs: Where samplers on a GPU read the topologies; empty: nowhere.
     """
 
     schema: Schema

@@ -79,15 +79,14 @@ def hotness_from_counts(
 def hotness_from_degrees(
     edge_index: Any, num_nodes: int | Mapping[NodeType, int], edge_dir: str = "in"
 ) -> Tensor | dict[NodeType, Tensor]:
-    """Counts the edges by which sampling may reach each node, as a share of all edges.
-
-    The simplest hotness: for when neither seeds nor fan-outs are known. It is the same for all partitions.
+    """Counts the edges by which sampling may reach each node, as a share of all edges: for when neither seeds nor
+    fan-outs are known. It is the same for all partitions.
 
     Args:
         edge_index: ``[2, num_edges]`` integers, or a dict of such by edge type.
         num_nodes: Number of nodes, or a dict by node type.
-        edge_dir: ``'in'``: edges are followed against their direction (``by_dst``), so that neighbours are sources;
-            ``'out'``: along it (``by_src``).
+        edge_dir: ``'in'``: edges are followed against their direction, so that neighbours are sources; ``'out'``: along
+            it.
 
     Returns:
         ``[num_nodes]`` float32, or a dict of such by node type.

@@ -33,9 +33,9 @@ class LinkBatch:
         seed_time: Time of each tree ``[number of trees]``, int64; None without times.
         example: Disjoint: the seed link (or triplet) of each tree ``[number of trees]``, int64; a negative pair j
             belongs to link ``j % B``. None otherwise.
-        links: By PyG's names for the batch's fields: ``edge_label_index [2, B + negatives]``, ``edge_label`` and
-            ``edge_label_time``; or of triplets ``src_index [B]``, ``dst_pos_index [B]``, ``dst_neg_index`` ``[B]`` or
-            ``[B, k]``, ``seed_time``. Local ids; absent where PyG has None.
+        links: By PyG's names for the batch's fields, in local ids: ``edge_label_index [2, B + negatives]``,
+            ``edge_label`` and ``edge_label_time``; or of triplets ``src_index [B]``, ``dst_pos_index [B]``,
+            ``dst_neg_index`` ``[B]`` or ``[B, k]``, ``seed_time``. Absent where PyG has None.
     """
 
     seeds: list[tuple[int, Tensor]]
@@ -290,7 +290,6 @@ class LocalLinks:
     def begin(
         self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None, batch_key: int
     ) -> Finish:
-        """Begins a link batch, whose negatives are found now."""
         ends = self.check(sampler, index, neg_sampling)
         negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
         batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
@@ -350,7 +349,6 @@ class LocalLinks:
 
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:
-    """The seed edge that each tree belongs to, in the dtype and on the device of ``tree``."""
     if tree.device.type != "cpu":
         return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
     return torch.index_select(example.to(tree.dtype), 0, tree, out=pooled_empty((len(tree),), tree.dtype))

@@ -99,28 +99,19 @@ class NegativeRounds:
 
     Negative ``slot`` is the first attempt of that slot which is no edge of the whole graph (whatever the edge's time)
     and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the answer depends
-    neither on how many are asked for together, nor on where they are checked, nor on the other slots. That is rejection
-    sampling: a pair is uniform over the non-edges (or proportional to the product of its nodes' weights); the
-    destination of a triplet is so over the nodes to which its source has no edge. A source without such a node is an
-    error, where PyG makes an edge pass for a negative: loaders with the whole graph at hand look for such sources when
-    they are made (:func:`linked_to_all`), others find them as they are drawn.
+    neither on how many are asked for together, nor on where they are checked. That is rejection sampling: a pair is
+    uniform over the non-edges (or proportional to the product of its nodes' weights); the destination of a triplet is
+    so over the nodes to which its source has no edge. A source without such a node is an error, where PyG makes an edge
+    pass for a negative: loaders with the whole graph look for such sources when they are made (:func:`linked_to_all`),
+    others find them as they are drawn.
 
     Time differs from PyG, which takes the earliest node after five draws, edge or not. Here :data:`MAX_ATTEMPTS` draws
     come first. Then, or at once where the seed is older than every node of an end, the earliest node is taken there,
     provided that the pair is no edge.
 
-    The loop is the caller's, because a distributed check has to wait for owners: ``while not rounds.done:
-    rounds.accept(check(rounds.candidates()))``.
-
-    Args:
-        batch_key: Key of the batch's draws, in [0, 2^64).
-        src, dst: The ends.
-        num_slots: Number of negatives.
-        source: Given sources ``[num_slots]`` (triplets), or None to draw both ends (binary).
-        seed_time: Latest time of each slot's nodes ``[num_slots]``, int64, or None.
-
-    Raises:
-        ValueError: If there is no node to draw.
+    The loop is the caller's, because a distributed check has to wait for owners; see :func:`run_rounds`. ``source`` are
+    given sources ``[num_slots]`` (triplets), or None to draw both ends (binary); ``seed_time`` the latest time of each
+    slot's nodes ``[num_slots]``, int64. Raises ValueError if there is no node to draw.
     """
 
     def __init__(

@@ -95,7 +95,6 @@ class BatchIndex:
 
     @property
     def key(self) -> int:
-        """The key of the batch's draws, in [0, 2^64)."""
         return _core.batch_key(self.random_seed, self.epoch, self.index)
 
 
@@ -180,7 +179,6 @@ class Resumable:
         raise NotImplementedError
 
     def _num_batches(self) -> int | None:
-        """Batches per epoch; None: not known before its end."""
         raise NotImplementedError
 
     def _take_seed(self, random_seed: int) -> None:

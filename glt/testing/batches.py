@@ -52,13 +52,11 @@ class SmallGraph:
         return torch.arange(self.num_edges, dtype=torch.float32).view(-1, 1).repeat(1, 2)
 
     def to_data(self) -> Data:
-        """Returns a PyG ``Data`` with ``edge_index``, ``x``, ``y`` and ``edge_attr``."""
         from torch_geometric.data import Data
 
         return Data(x=self.x, edge_index=self.edge_index, edge_attr=self.edge_attr, y=self.y, num_nodes=self.num_nodes)
 
     def to_dataset(self, edge_dir: str = "in") -> Dataset:
-        """Returns the same as a :class:`glt.data.Dataset`."""
         tables = {"node_features": self.x, "node_labels": self.y, "edge_features": self.edge_attr}
         return Dataset.from_arrays(self.edge_index, self.num_nodes, **tables, edge_dir=edge_dir)
 
@@ -96,7 +94,8 @@ def check_batch(
     num_nodes: int | None = None,
     **attributes: Any,
 ) -> None:
-    """Checks everything that a homogeneous PyG batch promises.
+    """Checks everything that a homogeneous PyG batch promises; raises AssertionError naming the first promise that is
+    broken.
 
     Args:
         data: The batch: ``n_id``, ``edge_index``, ``batch_size``, ``input_id``, the counts, and ``e_id`` if sampled.
@@ -105,9 +104,6 @@ def check_batch(
         seeds: The seeds of this batch in order, if known.
         num_nodes: Number of nodes of the whole graph. Default: one more than the largest id in sight.
         **attributes: Whole node attributes (rows by ``n_id``), and those whose names begin with ``edge_``, by ``e_id``.
-
-    Raises:
-        AssertionError: Naming the first promise that is broken.
     """
     ends = np.asarray(edge_index)
     n_id, local = data.n_id.numpy(), data.edge_index.numpy()
@@ -240,16 +236,8 @@ def reference_output(
     exclusions: Any = None,
 ) -> ReferenceTypedBatch:
     """Samples one batch of ``data`` by the letter of the law, with the options of ``sampler``; bidirectional and
-    induced edges are not made here.
-
-    Args:
-        data: The graph.
-        seeds: Node types, by position, and ids.
-        sampler: Whose options count.
-        key: The key of the batch, see :func:`glt.testing.reference_key`.
-        seed_time: Time of each tree. Default: the seeds' own.
-        exclusions: As in :func:`glt.testing.reference_typed_batch`.
-    """
+    induced edges are not made here. ``seeds``, ``key``, ``seed_time`` (default: the seeds' own) and ``exclusions`` are
+    as in :func:`glt.testing.reference_typed_batch`."""
     config, edge_dir, time_attr = sampler.config, sampler.graph.edge_dir, sampler.time_attr
     schema = Schema(*data.metadata()) if hasattr(data, "node_types") else HOMOGENEOUS
     node_stores = [data[t] for t in schema.node_types] if schema.is_hetero else [data]
@@ -276,18 +264,15 @@ def reference_output(
 def check_typed_batch(
     batch: Data | HeteroData, data: Data | HeteroData, num_hops: int, *, bidirectional: bool = False, **times: Any
 ) -> None:
-    """Checks what every batch of ``data`` promises, of one type or several, whatever the options.
+    """Checks what every batch of ``data``, the whole graph, promises, of one type or several, whatever the options;
+    raises AssertionError naming the first promise that is broken.
 
     Args:
         batch: The batch of a loader along in-edges.
-        data: The whole graph.
         num_hops: Length of the fan-outs.
         bidirectional: Whether the batch holds reverses too, with the ids of the edges that they reverse; edges of
             ``rev_`` types then follow the order of those types.
         **times: ``time_attr``: the attribute that the batch obeys; ``seed_time``: time of each seed, if not its own.
-
-    Raises:
-        AssertionError: Naming the first promise that is broken.
     """
     hetero = hasattr(data, "node_types")
     node_stores: dict[Any, Any] = {t: batch[t] for t in data.node_types} if hetero else {None: batch}

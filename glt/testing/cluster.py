@@ -41,7 +41,6 @@ class Census:
 
 
 def take_census(pid: int | str = "self") -> Census:
-    """Counts what a process holds, this one by default."""
     proc = Path("/proc") / str(pid)
     children: dict[int, str] = {}
     tasks = list((proc / "task").iterdir())
@@ -182,7 +181,6 @@ class Cluster:
         return Path(self._folder.name) / f"trainer{rank}.log"
 
     def output(self, rank: int) -> str:
-        """What a trainer and its workers have written to stdout and stderr."""
         return self._log(rank).read_text(errors="replace")
 
     def _outputs(self, ranks: Iterable[int]) -> str:

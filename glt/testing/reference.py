@@ -100,7 +100,6 @@ def _derive_key(key: int, purpose: int, a: int, b: int) -> int:
 
 
 def reference_key(random_seed: int, epoch: int, index: int) -> int:
-    """The key of batch ``index`` of ``epoch``."""
     return _derive_key(random_seed, _BATCH_KEY, epoch, index)
 
 
@@ -120,13 +119,9 @@ class ReferenceBatch:
 class ReferenceEdges:
     """The edges of one type, as a sampler walks them: the id of an edge is its position.
 
-    Attributes:
-        expanded: Index of the node type whose nodes are expanded along these edges.
-        found: Index of the node type of their neighbours.
-        center: The expanded end of each edge ``[E]``.
-        neighbor: The other end ``[E]``.
-        time: The time of each edge ``[E]``, or None: an edge without time is always there.
-        weight: The weight of each edge ``[E]``, or None: all are equally likely.
+    ``expanded`` and ``found`` are the positions of the node types whose nodes are expanded, and found; ``center`` and
+    ``neighbor`` the ends of each edge ``[E]``; ``time`` and ``weight`` those of each edge ``[E]``. None: an edge is
+    always there, all are equally likely.
     """
 
     expanded: int
@@ -165,15 +160,13 @@ def reference_batch(
     edge_dir: str = "in",
     edge_weight: Any = None,
 ) -> ReferenceBatch:
-    """Samples one homogeneous batch by the letter of the law.
+    """Samples one homogeneous batch, coordinates ``(random_seed, epoch, index)``, by the letter of the law.
 
     Args:
         edge_index: Source and destination ids ``[2, E]``.
-        num_nodes: Number of nodes.
         seeds: Node ids in order, duplicates allowed.
         num_neighbors: Edges per node and hop; -1 takes all.
         replace: Draw with replacement.
-        random_seed, epoch, index: The coordinates of the batch.
         edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
         edge_weight: The weight of each edge ``[E]``. Default: all are equally likely.
     """
@@ -198,16 +191,14 @@ def reference_typed_batch(
     last: bool = False,
     exclusions: Sequence[Collection[tuple[int, int]] | None] | None = None,
 ) -> ReferenceTypedBatch:
-    """Samples one batch of a graph with several types by the letter of the law.
+    """Samples one batch of a graph with several types by the letter of the law; as :func:`reference_batch`, but:
 
     Args:
-        num_node_types: Number of node types.
         edges: The edges of each type.
-        seeds: Node types and ids, in order, duplicates allowed. In a disjoint batch they are the roots of trees 0, 1,
-            2, ... over the whole list.
-        num_neighbors: Edges per edge type and hop; -1 takes all.
+        seeds: Node types and ids, in order. In a disjoint batch they are the roots of trees 0, 1, 2, ... over the whole
+            list.
+        num_neighbors: Edges per edge type and hop.
         key: The key of the batch, see :func:`reference_key`.
-        replace: Draw with replacement.
         disjoint: Nothing is shared between the trees.
         seed_time: One per tree; edges with a later time are not there. Needs ``disjoint``.
         last: Of edges with times, take the latest, not random ones.
