@@ -100,9 +100,7 @@ _NUMPY_HAS = {
 def require_data(value: Any, name: str) -> None:
     """Raises, naming it, TypeError of a nested tensor, ValueError of one on the meta device."""
     if isinstance(value, Tensor) and value.is_nested:
-        raise TypeError(
-            f"{name} is a nested tensor: expected a dense one, such as that of torch.nested.to_padded_tensor"
-        )
+        raise TypeError(f"{name} is a nested tensor: expected a dense one, as of torch.nested.to_padded_tensor")
     if isinstance(value, Tensor) and value.is_meta:
         raise ValueError(
             f"{name} is a tensor {list(value.shape)} on the meta device, which has no data: expected one in CPU "

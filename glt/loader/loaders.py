@@ -169,9 +169,7 @@ class SubGraphLoader(NeighborLoader):
     def __init__(self, data: Any, num_neighbors: Any, input_nodes: Any = None, **kwargs: Any) -> None:
         subgraph_type = kwargs.pop("subgraph_type", "induced")
         if getattr(subgraph_type, "value", subgraph_type) != "induced":
-            raise ValueError(
-                f"subgraph_type = {subgraph_type!r}: subgraphs are 'induced'; use NeighborLoader for others"
-            )
+            raise ValueError(f"subgraph_type = {subgraph_type!r}: subgraphs are 'induced'; NeighborLoader has others")
         transform = _WithMapping(kwargs.pop("transform", None))
         super().__init__(data, num_neighbors, input_nodes, subgraph_type="induced", transform=transform, **kwargs)
 

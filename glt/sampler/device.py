@@ -123,44 +123,38 @@ class DeviceNegatives:
         inputs: list[Tensor] = []  # kept until the answer is there
         given = None if rounds.source is None else self._to_device(rounds.source, inputs)
         late = None if rounds.seed_time is None else self._to_device(rounds.seed_time, inputs)
-        ends = [
-            self._end("src", rounds.src_end, src_time if late is not None else None, given, inputs),
-            self._end("dst", rounds.dst_end, dst_time if late is not None else None, None, inputs),
-        ]
+        ends = {
+            "src": self._end(rounds.src_end, src_time if late is not None else None, given, inputs),
+            "dst": self._end(rounds.dst_end, dst_time if late is not None else None, None, inputs),
+        }
         out = torch.full((2 * n + 1,), -1, dtype=torch.int64, device=self.device)
         address = out.data_ptr()
         with self._lock:
             self._native.launch(
                 None if rows is None else rows.rows,
                 from_destination=edge_dir == "in",
-                src=ends[0],
-                dst=ends[1],
+                **ends,
                 batch_key=rounds.batch_key,
                 num_slots=n,
                 max_attempts=negatives.MAX_ATTEMPTS,
-                seed_time=0 if late is None else late.data_ptr(),
-                src_out=address,
-                dst_out=address + 8 * n,
-                gave_up=address + 16 * n,
+                seed_time=_address(late),
+                **{name: address + 8 * n * i for i, name in enumerate(("src_out", "dst_out", "gave_up"))},
                 stream=current_stream(self.device),
             )
         found = out.cpu().numpy()  # which waits
         rounds.answer(found[:n], found[n : 2 * n], int(found[2 * n]))
 
     def _end(
-        self, side: str, end: Endpoint, time: np.ndarray | None, given: Tensor | None, inputs: list[Tensor]
+        self, end: Endpoint, time: np.ndarray | None, given: Tensor | None, inputs: list[Tensor]
     ) -> _core.NegativeEnd:
         if given is not None:
             return _core.NegativeEnd(num_nodes=end.num_nodes, given=given.data_ptr())
-        weights = self._kept_on_device(f"{side} weights", end.weight_sum, inputs)
-        times = None if time is None or end.earliest is None else self._kept_on_device(f"{side} times", time, inputs)
-        earliest, earliest_time = end.earliest or (0, 0)
+        weights = _address(self._kept_on_device(f"{end.side} weights", end.weight_sum, inputs))
+        known = None if end.earliest is None else time
+        times = _address(self._kept_on_device(f"{end.side} times", known, inputs))
+        first, at = end.earliest or (0, 0)
         return _core.NegativeEnd(
-            num_nodes=end.num_nodes,
-            weight_sum=0 if weights is None else weights.data_ptr(),
-            time=0 if times is None else times.data_ptr(),
-            earliest=earliest,
-            earliest_time=earliest_time,
+            num_nodes=end.num_nodes, weight_sum=weights, time=times, earliest=first, earliest_time=at
         )
 
     def _kept_on_device(self, name: str, values: np.ndarray | None, inputs: list[Tensor]) -> Tensor | None:
@@ -374,20 +368,9 @@ class DeviceSampling:
             batch = spare.pop() if spare else None
         if batch is None:
             batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
-        batch.launch(
-            self._rows(),
-            seeds,
-            config.num_neighbors,
-            batch_key=batch_key,
-            seed_time=seed_time,
-            replace=config.replace,
-            last=config.last,
-            with_edge=config.with_edge,
-            disjoint=config.disjoint,
-            exclusions=exclusions,
-            trees=tree,
-            first_hop=first_hop,
-        )
+        options = {name: getattr(config, name) for name in ("replace", "last", "with_edge", "disjoint")}
+        options |= {"exclusions": exclusions, "trees": tree, "first_hop": first_hop}
+        batch.launch(self._rows(), seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time, **options)
         return batch
 
     def _finished(self, batch: DeviceBatch, config: SamplingConfig) -> None:
