@@ -156,12 +156,10 @@ class ShmChannel(Channel):
     """Passes messages from one process to another without copies.
 
     Made in one process and given to another when that is spawned. The first to reserve is the producer, the first to
-    receive the consumer. The memory is anonymous (see :class:`SharedMemory`): a killed process leaves nothing behind
-    and nothing locked; waits on the other side end at their deadline.
-
-    Messages of up to half of the channel are written once and read in place. Larger ones, even larger than the channel,
-    pass through it in pieces. Once the consumer keeps more than half of the channel in messages, it copies further
-    ones, so that a batch kept for ever blocks no producer.
+    receive the consumer. A killed process leaves nothing behind and nothing locked; waits on the other side end at
+    their deadline. Messages of up to half of the channel are written once and read in place; larger ones pass through
+    it in pieces. Once the consumer keeps more than half of the channel in messages, it copies further ones, so that a
+    batch kept for ever blocks no producer.
 
     Args:
         channel_bytes: Size of the memory for messages, in bytes or as text (``'64MB'``). A few times the largest

@@ -201,15 +201,13 @@ class Graph:
 
 
 class Dataset:
-    """What a loader samples from: a :class:`Graph` per edge type, and tables of rows per node type and edge type.
-
-    A homogeneous dataset is one with a single type of each; only its face differs: there ``graph``, ``node_features``
-    and so on are single objects, here dicts by type.
+    """What a loader samples from: a :class:`Graph` per edge type, and tables of rows per node type and edge type. A
+    homogeneous dataset is one with a single type of each; there ``graph``, ``node_features`` and so on are single
+    objects, here dicts by type.
 
     Args:
         graph: A homogeneous graph. None: :meth:`init_graph` is to follow. For several types see :meth:`from_arrays`.
-        node_features: One row per node.
-        node_labels: One label, or row of labels, per node ``[num_nodes, ...]``.
+        node_features, node_labels: One row, or label, per node ``[num_nodes, ...]``.
         edge_features: One row per edge id.
         edge_dir: Direction of :meth:`init_graph`, ``'in'`` (PyG's) or ``'out'``; where there is a graph, its own.
 

@@ -33,26 +33,23 @@ _WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "i
 
 class TieredRows:
     """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. Not yet run on a GPU: on the device ``cpu``,
-    for tests, the same kernel runs through the host executor, slowly.
+    for tests, the same kernel runs through the host executor.
 
     Args:
         tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory, or at most 8 such tables of equal rows,
             counted one table after the other. If any are cold, all are pinned, hot ones too, since CUDA would refuse
-            others' copies of a table that is pinned in part; only the cold ones of a mapped file, or where they are few
-            (``SMALL_BYTES``).
+            others' copies of a table that is pinned in part; only the cold ones of a mapped file, or where they are
+            few.
         device: Where gathers run and results are.
         num_hot: Rows to keep in device memory; of several tables a list.
-        hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are. Of
-            several tables a list, None for those without.
-        ids: The row of each id, counted from the second element on, ``[num_ids]`` uint32 on the CPU, 2^32 - 1: has
-            none; None: ids count rows.
+        hotness: Hotness of each row ``[num_rows]``: the hottest are kept, by default the first ones. Of several tables
+            a list, None for those without.
+        ids: The row of each id, counted from the second element on, ``[num_ids]`` uint32, 2^32 - 1: none; None: ids
+            count rows.
         group: The GPUs that share the hot rows, each an equal part, with ``device`` among them, and the list of these
             parts: one for all GPUs of the group, filled by the first to come. Default: ``device`` alone.
         scale: Factor of each row ``[num_rows]``, float32, where int8 rows are widened. Default: 1.
         name: What to call the rows in errors.
-
-    Raises:
-        RuntimeError: If the rows cannot be pinned, or a GPU of the group cannot read another's memory.
     """
 
     def __init__(

@@ -280,16 +280,12 @@ def close_moved(registry: PinnedPages) -> None:
 
 class PinnedMemory:
     """The memory of a tensor, registered with CUDA until :meth:`close` (or until this is collected): GPUs read it in
-    place, over the bus.
+    place, over the bus. Not yet run on a GPU: the tests cover the counting of pages and what happens on failure.
 
     The memory may be torch's own, shared memory or a mapped file; processes that share it pin the same pages, each for
-    itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's, since they
-    may share their pages with others. What torch pinned already is left as it is.
-
-    Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork workers before pinning private
-    memory: the kernel copies such pages at a fork. torch may move the memory of a tensor
-    (:class:`~glt.data.arrays.NativeView`): :attr:`has_moved` tells, and what is pinned next closes this first. Not yet
-    run on a GPU: the tests cover the counting of pages and what happens on failure.
+    itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's. What torch
+    pinned already is left as it is. Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork
+    workers before pinning private memory: the kernel copies such pages at a fork.
 
     Args:
         tensor: On the CPU; :attr:`tensor` is what GPUs are to read.

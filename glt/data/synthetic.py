@@ -31,9 +31,7 @@ def synthetic_graph(
     million edges).
 
     Args:
-        num_nodes: Number of nodes.
         num_classes: Number of classes, each with about as many nodes as the others.
-        num_features: Features per node.
         avg_degree: Expected neighbours per node before duplicate edges and self-loops are dropped (a few percent).
         homophily: Probability, in [0, 1], that an edge stays in its class by design; others fall at random.
         power_law_exponent: Exponent of the degree distribution, > 2: smaller means larger hubs. No node's expected
@@ -43,7 +41,7 @@ def synthetic_graph(
 
     Returns:
         A task with each edge in both directions, sorted by source, no duplicates and no self-loops; half of the nodes
-        to train, a quarter to validate and a quarter to test.
+            to train, a quarter to validate and a quarter to test.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -147,20 +145,17 @@ def synthetic_hetero_graph(
     """Draws papers whose classes show a little in each one's features and more in what it is linked to.
 
     Args:
-        num_papers: Papers; the ones to classify. They are numbered in no order of time.
+        num_papers: The nodes to classify, numbered in no order of time.
         num_authors, num_venues: Authors have features; venues have none.
-        num_classes: Number of classes.
         num_features: Features per paper, and half as many per author.
         citations: Expected citations per paper before duplicates are dropped; the oldest have fewer.
         authors_per_paper: Expected authors of a paper beyond the first.
-        homophily: Probability, in [0, 1], that a link stays in its class by design.
-        feature_signal: Expected length of a class's centre in feature space, where the noise has variance 1 per axis.
-        random_seed: Same arguments and seed, same graph.
+        num_classes, homophily, feature_signal, random_seed: As in :func:`synthetic_graph`.
 
     Returns:
         A task with the relations ``cites``, ``written_by`` and ``published_in``, their ``rev_`` relations, and
-        ``node_time`` of papers: distinct, rising with age; half of the papers to learn from, a quarter each to choose
-        by and to report.
+            ``node_time`` of papers: distinct, rising with age; half of the papers to learn from, a quarter each to
+            choose by and to report.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -191,9 +191,8 @@ class LinkTask:
     """A directed graph whose edges are split into those to learn from, to choose by and to report.
 
     Attributes:
-        name: What to call it in reports.
+        name, num_nodes: As of :class:`HeteroNodeTask`.
         schema: The types, one of each in a homogeneous graph.
-        num_nodes: Number of nodes of each type.
         edge_index: Source and destination of the edges of each type, all three sets together, ``[2, E]`` int64.
         train_idx, val_idx, test_idx: Positions in ``edge_index`` by edge type, ``[.]`` int64.
         edge_time: Times by edge type, ``[E]`` int64; empty where there are none.
@@ -234,14 +233,8 @@ class LinkTask:
 
     def to_pyg(self, edges: Literal["train", "all"] = "train") -> Data | HeteroData:
         """The graph to pass messages on, with both directions: ``rev_...`` relations in a ``HeteroData``, in a ``Data``
-        the reversed edges behind the others. Times are the edges' ``time``.
-
-        Args:
-            edges: ``'train'`` leaves out what is to be predicted; ``'all'`` is for sampling by time, which hides it.
-
-        Raises:
-            ValueError: If ``edges`` is something else, or ``'all'`` where there are no times to hide by.
-        """
+        the reversed edges behind the others. Times are the edges' ``time``. ``edges='train'`` leaves out what is to be
+        predicted; ``'all'`` is for sampling by time, which hides it: ValueError where there are no times."""
         from torch_geometric.data import Data, HeteroData
 
         if edges not in ("train", "all"):
@@ -272,12 +265,8 @@ def read_npz(path: str | Path, split: Literal["default", "split20"] = "default")
 
     The file holds ``edge_index [2, E]`` (an undirected graph stores both directions), ``y [N]``, ``train_idx``,
     ``val_idx``, ``test_idx``, and the features either dense as ``x [N, F]`` or as a CSR matrix in ``x_indptr``,
-    ``x_indices``, ``x_data`` and ``x_shape``. Sparse features come back dense: ``N * F * 4`` bytes.
-
-    Args:
-        path: The file.
-        split: ``'split20'`` reads ``split20_{train,val,test}_idx`` (20 training nodes per class) in place of the
-            default three.
+    ``x_indices``, ``x_data`` and ``x_shape``. Sparse features come back dense: ``N * F * 4`` bytes. ``split='split20'``
+    reads ``split20_{train,val,test}_idx`` (20 training nodes per class) in place of the default three.
 
     Raises:
         FileNotFoundError: If there is no such file.

@@ -143,11 +143,10 @@ class KeyedBatches(Resumable):
     """What node and link loaders share: the order of the input, and a key for each batch of each epoch.
 
     Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_sampler` before PyG's ``__init__`` and
-    :meth:`_complete_init` after it; ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`.
-
-    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, the user has to repeat the order of the seeds:
-    a loader that resumes goes through the batches before its first, and checks that they are those of the run before.
-    With a ``neighbor_sampler`` of another make, the user has to repeat its draws, too.
+    :meth:`_complete_init` after it; ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`. With a ``sampler``,
+    ``batch_sampler`` or ``generator`` of the user's, the user has to repeat the order of the seeds: a loader that
+    resumes goes through the batches before its first, and checks them. With a ``neighbor_sampler`` of another make, the
+    user has to repeat its draws, too.
     """
 
     # Of torch's DataLoader:

@@ -39,9 +39,6 @@ class BatchFeatures:
         custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
         accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
-
-    Raises:
-        ValueError: If an attribute of ``source`` is a tensor without data; names it.
     """
 
     def __init__(

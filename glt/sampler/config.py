@@ -207,15 +207,9 @@ EXCLUSIONS = ("self", "reverse")
 @dataclass(frozen=True)
 class SamplingConfig:
     """Options of a multi-hop sample, checked: build it with :meth:`checked`. They are those of
-    :class:`glt.sampler.NeighborSampler`, with ``num_neighbors`` for each edge type and hop.
-
-    Attributes:
-        disjoint: Always so when temporal.
-        weighted: Draw edges with probability proportional to their weight.
-        temporal: ``'uniform'`` or ``'last'``: only edges no later than the seed, drawn uniformly or the latest of them;
-            None: time plays no role.
-        time_level: What carries the time, ``'node'`` or ``'edge'``; None when not temporal.
-    """
+    :class:`glt.sampler.NeighborSampler`, with ``num_neighbors`` for each edge type and hop; ``disjoint`` is always so
+    when temporal. ``weighted``: draw edges with probability proportional to their weight. ``temporal``: ``'uniform'``
+    or ``'last'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or ``'edge'``."""
 
     num_neighbors: tuple[tuple[int, ...], ...]
     replace: bool = False

@@ -123,22 +123,22 @@ class DeviceNegatives:
         inputs: list[Tensor] = []  # kept until the answer is there
         given = None if rounds.source is None else self._to_device(rounds.source, inputs)
         late = None if rounds.seed_time is None else self._to_device(rounds.seed_time, inputs)
-        ends = {
-            "src": self._end(rounds.src_end, src_time if late is not None else None, given, inputs),
-            "dst": self._end(rounds.dst_end, dst_time if late is not None else None, None, inputs),
-        }
+        src = self._end(rounds.src_end, src_time if late is not None else None, given, inputs)
+        dst = self._end(rounds.dst_end, dst_time if late is not None else None, None, inputs)
         out = torch.full((2 * n + 1,), -1, dtype=torch.int64, device=self.device)
         address = out.data_ptr()
+        results: dict[str, Any] = {"src_out": address, "dst_out": address + 8 * n, "gave_up": address + 16 * n}
         with self._lock:
             self._native.launch(
                 None if rows is None else rows.rows,
                 from_destination=edge_dir == "in",
-                **ends,
+                src=src,
+                dst=dst,
                 batch_key=rounds.batch_key,
                 num_slots=n,
                 max_attempts=negatives.MAX_ATTEMPTS,
                 seed_time=_address(late),
-                **{name: address + 8 * n * i for i, name in enumerate(("src_out", "dst_out", "gave_up"))},
+                **results,
                 stream=current_stream(self.device),
             )
         found = out.cpu().numpy()  # which waits
@@ -189,20 +189,15 @@ class Columns(Protocol):
 
 class DeviceSampling:
     """Samples the batches of a :class:`~glt.sampler.NeighborSampler` on one device, bit for bit what the CPU samples.
+    Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
 
     Several threads may sample at the same time, each on its current stream. Each batch under way takes 4 bytes per
     node, or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time that a batch names a node.
-    Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
 
-    Args:
-        graph, config: What to sample, and how; ``num_neighbors`` is given anew for each batch.
-        device: Where; results are there.
-        place: Returns where the arrays of the i-th edge type are: ``Graph.placed`` on a GPU. Asked before each batch,
-            since torch may have moved them.
-        options: For tests: of :class:`~glt.sampler.device_batch.DeviceBatch`.
-
-    Raises:
-        ValueError: If the rows are a partition's.
+    ``config`` gives all options but ``num_neighbors``, given anew for each batch. ``place(r)`` returns where the arrays
+    of edge type r are (``Graph.placed`` on a GPU), asked before each batch, since torch may have moved them.
+    ``options``, for tests, are those of :class:`~glt.sampler.device_batch.DeviceBatch`. Raises ValueError if the rows
+    are a partition's.
     """
 
     def __init__(
@@ -286,17 +281,11 @@ class DeviceSampling:
         seed_time: Tensor | None = None,
         excluded: _core.Exclusions | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Samples the rows of nodes that a batch expands at a hop, for a caller that puts the hop together. Waits for
-        the device twice: for the counts of the batch, and to count the edges of each node.
+        """Samples the rows of ``nodes [n]``, int64, that a batch expands at a hop, for a caller that puts the hop
+        together. Waits for the device twice: for the counts of the batch, and to count the edges of each node.
 
-        Args:
-            edge_type: Along which edges.
-            nodes: Ids ``[n]``, int64.
-            num_neighbors: Edges per node.
-            hop, batch_key: Of the batch.
-            tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
-            seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
-            excluded: Edges that must not be taken.
+        ``tree`` is that of each node in a disjoint batch ``[n]``, uint32; ``seed_time`` the latest time of each node's
+        edges ``[n]``, int64; ``excluded`` edges must not be taken.
 
         Returns:
             Edges per node ``[n]``, their other ends and their ids ``[E]``, node after node; int64, on the device.

@@ -100,18 +100,9 @@ class BatchIndex:
 
 @dataclass(frozen=True)
 class SeedOrder:
-    """The batches of every epoch as a function of these values alone, in whatever process.
-
-    Args:
-        num_seeds: Length of the loader's input.
-        batch_size: Seeds per batch; the last batch may be smaller.
-        shuffle: Permute the seeds anew in each epoch.
-        drop_last: Leave out a last batch that is not full.
-        random_seed: Seed of the permutations, in [0, 2^63).
-
-    Raises:
-        TypeError, ValueError: If ``batch_size`` or ``random_seed`` is out of range.
-    """
+    """The batches of every epoch as a function of these values alone, in whatever process: ``batch_size`` of
+    ``num_seeds`` seeds each, permuted anew in each epoch with ``shuffle``; ``drop_last`` leaves out a last batch that
+    is not full. Raises TypeError or ValueError if ``batch_size`` or ``random_seed`` is out of range."""
 
     num_seeds: int
     batch_size: int
@@ -201,8 +192,7 @@ class Resumable:
 
         It may be asked for at any time, also inside of a loop over the batches: the one in hand counts as delivered,
         those that are sampled ahead do not. After the last batch of an epoch the next one is due from its start. Of
-        several iterators of a local loader, the newest counts. Each trainer saves its own state, and they need not
-        stand at the same batch.
+        several iterators of a local loader, the newest counts. Each trainer saves its own state.
 
         Returns:
             A dict of values that JSON keeps, as does ``torch.save``: ``version``; ``epoch`` and ``next_batch``;

@@ -136,16 +136,10 @@ def _load(data: bytes) -> Any:
 
 
 class Cluster:
-    """Runs ``function(trainer, *args)`` in ``world_size`` processes, forked from a server that has imported torch. As a
-    context manager it kills what is left of them.
-
-    Args:
-        world_size: Number of trainers.
-        function: Defined at the top of a module. What it returns, and what it says, is copied to the test.
-        args: Given to each.
-        deadline_s: Everything must have ended by then.
-        preload: Modules that the server imports, once for all clusters of a process.
-    """
+    """Runs ``function(trainer, *args)``, defined at the top of a module, in ``world_size`` processes, forked from a
+    server that has imported the modules in ``preload``, once for all clusters of a process. As a context manager it
+    kills what is left of them. Everything must have ended after ``deadline_s``. What the function returns or says is
+    copied to the test."""
 
     def __init__(
         self,
