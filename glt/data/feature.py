@@ -291,7 +291,9 @@ class Feature:
         self.row_of = row_of if owned is None else owned[0].row_of
         self.owned = owned
         self._first_id = 0 if owned is None else owned[0].first_id(owned[1])
-        self.split_ratio, self.device = _checked_ratio(split_ratio), device
+        if isinstance(split_ratio, bool) or not isinstance(split_ratio, int | float) or not 0 <= split_ratio <= 1:
+            raise ValueError(f"split_ratio = {split_ratio!r}: expected a share of the rows, 0 to 1")
+        self.split_ratio, self.device = float(split_ratio), device
         self.device_group_list = tuple(device_group_list or ())
         self.hotness = _checked_per_row("hotness", hotness, len(tensor), None)
         self.scale = _checked_per_row("scale", scale, len(tensor), torch.float32)
@@ -505,12 +507,6 @@ class Feature:
 
 
 _OPTIONS = ("split_ratio", "device", "device_group_list", "hotness", "scale")
-
-
-def _checked_ratio(ratio: Any) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
-        raise ValueError(f"split_ratio = {ratio!r}: expected a share of the rows, 0 to 1")
-    return float(ratio)
 
 
 def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torch.dtype | None) -> Tensor | None:

@@ -216,17 +216,14 @@ def _area_of(address: int) -> _Area | None:
             first = line.split(None, 1)[0]
             if first.endswith(":"):
                 if found is not None and first == "Anonymous:":
-                    return _area(found, int(line.split()[1]) > 0)
+                    begin, end = (int(each, 16) for each in found[0].split("-"))
+                    path = found[5] if len(found) == 6 else ""
+                    is_private, offset, inode = found[1][3] == "p", int(found[2], 16), int(found[4])
+                    return _Area(begin, end, is_private, offset, inode, path, int(line.split()[1]) > 0)
             else:
                 begin, end = (int(each, 16) for each in first.split("-"))
                 found = line.rstrip("\n").split(None, 5) if begin <= address < end else None
     return None
-
-
-def _area(fields: list[str], has_own_pages: bool) -> _Area:
-    begin, end = (int(each, 16) for each in fields[0].split("-"))
-    path = fields[5] if len(fields) == 6 else ""
-    return _Area(begin, end, fields[1][3] == "p", int(fields[2], 16), int(fields[4]), path, has_own_pages)
 
 
 logger = logging.getLogger(__name__)

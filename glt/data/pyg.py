@@ -183,15 +183,13 @@ def arrays_of_pyg(
     ``edge_label_index`` and its like, are not part of a graph's tables.
 
     Args:
-        data: The graph.
         weight_attr: Name of an edge-level attribute: the weights. Edge types without it are sampled uniformly.
         time_attr: Name of the times, node-level or edge-level. Types without it are not constrained.
         with_tables: False leaves out all tables but that of the times.
 
     Raises:
-        KeyError: If no edge type has ``weight_attr``.
-        TypeError: If ``data`` is something else, or an attribute is neither tensor nor array.
-        ValueError: If there are no edges, or ``time_attr`` is of no level, or of both.
+        KeyError, TypeError, ValueError: If no edge type has ``weight_attr``, ``data`` or an attribute is something
+            else, there are no edges, or ``time_attr`` is of no level, or of both.
     """
     from torch_geometric.data import Data, HeteroData
 

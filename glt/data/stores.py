@@ -129,8 +129,8 @@ class DatasetGraphStore(GraphStore):
         attrs = []
         for edge_type, graph in zip(self._edge_types(), self.dataset.graphs, strict=True):
             topology = graph.topology
-            layouts = [EdgeLayout.COO]
-            if _ids_are_positions(topology):
+            layouts, ids = [EdgeLayout.COO], topology.edge_ids
+            if ids is None or bool((ids == torch.arange(len(ids))).all()):
                 layouts.insert(0, EdgeLayout(topology.layout.lower()))
             attrs += [EdgeAttr(edge_type, layout, size=topology.size) for layout in layouts]
         return attrs
@@ -163,15 +163,8 @@ class DatasetGraphStore(GraphStore):
 
 
 def _fixed(edge_attr: EdgeAttr, verb: str) -> ValueError:
-    return ValueError(
-        f"edges of type {edge_attr.edge_type} cannot be {verb}: the graph of a glt Dataset is fixed; build another one "
-        "with Dataset.from_arrays"
-    )
-
-
-def _ids_are_positions(topology: Topology) -> bool:
-    ids = topology.edge_ids
-    return ids is None or bool((ids == torch.arange(len(ids))).all())
+    what = f"edges of type {edge_attr.edge_type} cannot be {verb}"
+    return ValueError(f"{what}: the graph of a glt Dataset is fixed; build another one with Dataset.from_arrays")
 
 
 def _is_permutation(ids: Tensor) -> bool:
@@ -195,11 +188,9 @@ def dataset_of_stores(
     Edges that the store offers in the layout of ``edge_dir`` (``'csc'`` for ``'in'``) are used in place; others are
     sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read. Of
     times named ``time_attr``, those in groups of node types are of nodes, those of edge types of edges; of a
-    homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG.
-
-    Raises:
-        IndexError: If an id is outside the graph; names the first.
-        ValueError: If the store has no edges, or ``time_attr`` is not in the feature store or of both levels.
+    homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG. Raises IndexError if an id is
+    outside the graph, ValueError if the store has no edges, or ``time_attr`` is not in the feature store or of both
+    levels.
     """
     if isinstance(graph_store, DatasetGraphStore):
         own = graph_store.dataset

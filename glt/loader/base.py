@@ -361,20 +361,14 @@ class KeyedBatches(Resumable):
             fields["num_nodes"] = [int(n) for n in sampler.graph.num_nodes]
             fields["num_edges"] = [int(topology.num_edges) for topology in sampler.graph.topologies]
         brought = self._order_of_indices()
-        return as_json(
-            {
-                "loader": type(self).__name__,
-                "num_seeds": len(self.dataset),
-                "seeds of type": self.input_data.input_type,
-                "batch_size": self.batch_size,
-                "drop_last": self.drop_last,
-                "shuffle": self._shuffles,
-                "sampler": None if self._own_order else type(brought).__name__,
-                **self._options(),
-                **fields,
-                "seeds_crc32": self._seeds_crc32,
-            }
-        )
+        own = {
+            "loader": type(self).__name__,
+            "num_seeds": len(self.dataset),
+            "seeds of type": self.input_data.input_type,
+        }
+        own |= {"batch_size": self.batch_size, "drop_last": self.drop_last, "shuffle": self._shuffles}
+        own["sampler"] = None if self._own_order else type(brought).__name__
+        return as_json(own | self._options() | fields | {"seeds_crc32": self._seeds_crc32})
 
     def _num_batches(self) -> int | None:
         try:

@@ -29,9 +29,9 @@ def hotness_from_counts(
 ) -> Tensor | dict[NodeType, Tensor]:
     """Counts nodes in batches: the share of the batches that have each node.
 
-    Exact in the limit of many batches, whatever the sampling options (times, weights, negatives). Nodes that are in few
-    batches are known badly, and a cache chosen by the same counts looks better than it will be; 100 batches and more
-    keep that small.
+    Exact in the limit of many batches, whatever the sampling options (times, weights, negatives). Nodes in few batches
+    are known badly, and a cache chosen by the same counts looks better than it will be; 100 batches and more keep that
+    small.
 
     Args:
         batches: A loader, or any iterable of ``Data`` or ``HeteroData`` with ``n_id``; iterated once.
@@ -41,14 +41,12 @@ def hotness_from_counts(
         ``[num_nodes]`` float32, or a dict of such by node type.
 
     Raises:
-        TypeError: If ``num_nodes`` is not as the batches need it, or a batch has no ``n_id``.
-        IndexError, KeyError: If a batch has a node outside of ``num_nodes``, or a node type that it does not.
-        ValueError: If there are no batches.
+        IndexError, KeyError, TypeError, ValueError: If ``num_nodes`` does not fit a batch, one has no ``n_id``, or
+            there are none.
     """
     is_hetero = isinstance(num_nodes, Mapping)
-    counts = {
-        t: torch.zeros(n) for t, n in (num_nodes.items() if isinstance(num_nodes, Mapping) else [("", num_nodes)])
-    }
+    sizes = num_nodes if isinstance(num_nodes, Mapping) else {"": num_nodes}
+    counts = {t: torch.zeros(n) for t, n in sizes.items()}
     num_batches = 0
     for batch in batches:
         num_batches += 1

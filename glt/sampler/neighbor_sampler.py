@@ -208,11 +208,9 @@ class NeighborSampler(BaseSampler):
     def sample_one_hop(
         self, seeds: Tensor, num_neighbors: int, *, edge_type: EdgeType | None = None, batch_key: int | None = None
     ) -> NeighborOutput:
-        """Samples up to ``num_neighbors`` edges of each seed; duplicate seeds get the same picks.
+        """Samples up to ``num_neighbors`` edges (-1: all) of each of ``seeds [S]``; duplicate seeds get the same picks.
 
         Args:
-            seeds: Node ids ``[S]``.
-            num_neighbors: Edges per seed, in place of the sampler's own; -1 takes all.
             edge_type: Which edges; needed in a heterogeneous graph.
             batch_key: Key of the draws, in [0, 2^64). Default: a new one in every call.
 
