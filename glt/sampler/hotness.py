@@ -329,39 +329,33 @@ def _weighed(prob: np.ndarray, share: np.ndarray, num_batches: int) -> np.ndarra
     return np.where(chance > 0, mixed, prob).astype(np.float32)
 
 
-class LocalHotness:
-    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`; keeps the facts of edges from call to call."""
-
-    def __init__(self) -> None:
-        self._facts: list[EdgeFacts] | None = None
-
-    def probabilities(
-        self, sampler: NeighborSampler, seeds: Any, num_nodes: Any, batch_size: int, num_batches: int | None
-    ) -> Tensor | dict[NodeType, Tensor]:
-        graph, config = sampler.graph, sampler.config
-        if sampler.is_temporal:
-            raise ValueError(
-                f"sample_prob with time_attr = {sampler.time_attr!r}: which edges are early enough depends on the "
-                "seed; use glt.sampler.hotness_from_counts(loader, num_nodes)"
-            )
-        if any(topology.book is not None for topology in graph.topologies):
-            raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
-        check_at_least("batch_size", batch_size, 1)
-        if num_batches is not None:
-            check_at_least("num_batches", num_batches, 0)
-        if num_batches == 1:
-            raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
-        counts = counts_of_nodes(num_nodes, graph)
-        given = seeds_by_type(seeds, graph.schema, counts)
-        if self._facts is None:
-            self._facts = find_facts(graph, sampler.csrs, sampler.num_threads)
-        on_device = sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops
-        host = None if on_device else HostHotness(graph, config, self._facts, sampler.num_threads)
-        doubts, sample = sampler.on_device.hotness(config, self._facts) if host is None else (host.doubts, host.sample)
-        probs = compute_hotness(graph, config, given, counts, batch_size, doubts)
-        if num_batches is None:
-            num_batches = enough_batches(probs)
-        if num_batches > 0:
-            probs = correct_hotness(probs, graph, given, batch_size, num_batches, sample)
-        tensors = [torch.from_numpy(prob) for prob in probs]
-        return graph.schema.by_node_type(tensors) if graph.schema.is_hetero else tensors[0]
+def probabilities(
+    sampler: NeighborSampler, seeds: Any, num_nodes: Any, batch_size: int, num_batches: int | None
+) -> Tensor | dict[NodeType, Tensor]:
+    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`."""
+    graph, config = sampler.graph, sampler.config
+    if sampler.is_temporal:
+        raise ValueError(
+            f"sample_prob with time_attr = {sampler.time_attr!r}: which edges are early enough depends on the "
+            "seed; use glt.sampler.hotness_from_counts(loader, num_nodes)"
+        )
+    if any(topology.book is not None for topology in graph.topologies):
+        raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
+    check_at_least("batch_size", batch_size, 1)
+    if num_batches is not None:
+        check_at_least("num_batches", num_batches, 0)
+    if num_batches == 1:
+        raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
+    counts = counts_of_nodes(num_nodes, graph)
+    given = seeds_by_type(seeds, graph.schema, counts)
+    facts = sampler.edge_facts
+    on_device = sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops
+    host = None if on_device else HostHotness(graph, config, facts, sampler.num_threads)
+    doubts, sample = sampler.on_device.hotness(config, facts) if host is None else (host.doubts, host.sample)
+    probs = compute_hotness(graph, config, given, counts, batch_size, doubts)
+    if num_batches is None:
+        num_batches = enough_batches(probs)
+    if num_batches > 0:
+        probs = correct_hotness(probs, graph, given, batch_size, num_batches, sample)
+    tensors = [torch.from_numpy(prob) for prob in probs]
+    return graph.schema.by_node_type(tensors) if graph.schema.is_hetero else tensors[0]

@@ -36,7 +36,7 @@ from glt.sampler.graph import (
     sampled_graph,
     sampler_output,
 )
-from glt.sampler.hotness import BATCH_SIZE, LocalHotness
+from glt.sampler.hotness import BATCH_SIZE, EdgeFacts, find_facts, probabilities
 from glt.sampler.link import LocalLinks
 from glt.sampler.order import check_random_seed, draw_random_seed
 
@@ -154,10 +154,10 @@ class NeighborSampler(BaseSampler):
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
         self._num_calls = 0
-        self._links, self._hotness = LocalLinks(), LocalHotness()
+        self._links = LocalLinks()
 
     def __getstate__(self) -> dict[str, Any]:
-        made_anew = ("_spare", "_lock", "_num_calls", "_links", "_hotness", "on_device")
+        made_anew = ("_spare", "_lock", "_num_calls", "_links", "edge_facts", "on_device")
         return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -173,6 +173,11 @@ class NeighborSampler(BaseSampler):
         graphs, place = self.graph.graphs, self.accelerator
         assert place is not None, "the sampler samples on the CPU"
         return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
+
+    @cached_property
+    def edge_facts(self) -> list[EdgeFacts]:
+        """How edges relate to each other, for :meth:`sample_prob`; needs a pass over all edges."""
+        return find_facts(self.graph, self.csrs, self.num_threads)
 
     @property
     def device(self) -> torch.device:
@@ -437,7 +442,7 @@ class NeighborSampler(BaseSampler):
             KeyError, TypeError, ValueError: If an argument does not fit, there are no seeds, or the sampler is
                 temporal, where :func:`glt.sampler.hotness_from_counts` serves.
         """
-        return self._hotness.probabilities(self, seeds, num_nodes, batch_size, num_batches)
+        return probabilities(self, seeds, num_nodes, batch_size, num_batches)
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""
