@@ -16,14 +16,10 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the ``__getattr__`` and ``__dir__`` of ``package`` (PEP 562).
+    """Returns the ``__getattr__`` and ``__dir__`` of ``package`` (PEP 562). A face imports nothing by itself, so a
+    process that needs one module of a room does not pay for the others; modules and rooms below it are attributes, too.
 
-    A face imports nothing by itself, so a process that needs one module of a room does not pay for the others. The
-    modules and rooms below it are attributes, too, as if they had been imported.
-
-    Args:
-        package: The room's ``__name__``.
-        homes: The module of each public name: {module below ``package``, or its whole name: names}.
+    ``homes`` are the names of each module: {module below ``package``, or its whole name: names}.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

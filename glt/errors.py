@@ -48,14 +48,9 @@ class WorkerDied(GltError):
 
 
 class RemoteError(GltError):
-    """An exception raised in another process.
-
-    Attributes:
-        type_name: The exception's class, with its module, for example ``"builtins.ValueError"``.
-        remote_message: Its text.
-        remote_traceback: Its traceback, as Python prints it.
-        role, rank, pid, host: Who raised it.
-    """
+    """An exception raised in another process: its class with its module (``type_name``, such as
+    ``"builtins.ValueError"``), text (``remote_message``) and printed traceback (``remote_traceback``), and who raised
+    it (``role, rank, pid, host``)."""
 
     def __init__(
         self, type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str

@@ -520,11 +520,12 @@ def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torc
 
 
 class WindowGather:
-    """Looks up the rows of the next batches together, where a bus or a disk is what a row costs.
+    """Looks up the rows of the next batches together, where a bus or a disk is what a row costs: the distinct rows are
+    fetched once, into memory of the device of the ids.
 
     Of W batches of 21% of the nodes each, W = 8 have 2.5 times and W = 16 have 4.2 times as many rows as distinct ones;
-    of batches of 6% it is 1.5 and 1.9 times. The distinct rows are fetched once, into memory of the device of the ids.
-    Rows in device memory gain nothing. On a GPU, where it has not yet run, it waits three times per window.
+    of batches of 6% it is 1.5 and 1.9 times. Rows in device memory gain nothing. On a GPU, where it has not yet run, it
+    waits three times per window.
 
     Args:
         feature: The rows.

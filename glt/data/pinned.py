@@ -49,11 +49,9 @@ class PinnedPages:
     pages. A page stays registered while it has a user. A child of ``fork`` inherits no registrations: there releasing
     does nothing.
 
-    Args:
-        register: Called as ``register(address, num_bytes, device)``; raises what fails.
-        unregister: Called as ``unregister(address, device)``, after ``synchronize(device)`` for other devices that have
-            used it.
-        chunk_bytes: Most bytes of one registration, whole pages.
+    ``register(address, num_bytes, device)`` raises what fails; ``unregister(address, device)`` comes after
+    ``synchronize(device)`` for other devices that have used it; no registration is of more than ``chunk_bytes``, whole
+    pages.
     """
 
     def __init__(

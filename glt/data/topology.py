@@ -256,14 +256,10 @@ class Topology:
         part: int = 0,
         trusted: bool = False,
     ) -> Topology:
-        """Wraps rows that exist already, without copying them; the arguments are as the attributes.
-
-        Args:
-            num_nodes: Number of nodes of the whole graph, or ``(source nodes, destination nodes)``. Default: number of
-                rows.
-            weights, by_time: As tuples.
-            book, part: Sampling refuses nodes of other partitions.
-            trusted: True skips the check that every neighbour id is in range and times do not fall (checksummed files).
+        """Wraps rows that exist already, without copying them; the arguments are as the attributes, ``weights`` and
+        ``by_time`` as tuples. ``num_nodes`` is that of the whole graph, or ``(source nodes, destination nodes)``;
+        default: the number of rows. Sampling refuses nodes of other partitions than ``part``. ``trusted`` skips the
+        check that every neighbour id is in range and times do not fall (checksummed files).
 
         Raises:
             IndexError: If a neighbour id is out of range; names the first.

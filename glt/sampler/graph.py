@@ -256,13 +256,8 @@ def bidirectional(out: Output, keep_orig_edges: bool = False) -> Output:
 
 @dataclass(frozen=True)
 class NeighborOutput:
-    """One hop: neighbours of the seeds, seed after seed.
-
-    Attributes:
-        nbr: Neighbour ids ``[E]``, int64.
-        nbr_num: Sampled edges per seed ``[S]``, int64; sums to E.
-        edge: Edge ids ``[E]``, int64, or None.
-    """
+    """One hop: ids ``nbr [E]`` of the seeds' neighbours, seed after seed; edges per seed ``nbr_num [S]``, which sum to
+    E; edge ids ``edge [E]`` or None; int64."""
 
     nbr: Tensor
     nbr_num: Tensor

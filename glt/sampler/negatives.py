@@ -29,12 +29,8 @@ _SIDES = {"src": 0, "dst": 1}
 @dataclass(frozen=True)
 class Endpoint:
     """One end of the edge type whose negatives are drawn: ``'src'`` or ``'dst'``, among ``num_nodes`` of the whole
-    graph.
-
-    Attributes:
-        weight_sum: Inclusive prefix sums of integer weights ``[num_nodes]``, uint64. None: all nodes alike.
-        earliest: The node of the smallest time and that time, or None where nodes have no time.
-    """
+    graph. ``weight_sum`` are inclusive prefix sums of integer weights ``[num_nodes]``, uint64; None: all nodes alike.
+    ``earliest`` is the node of the smallest time and that time, or None where nodes have no time."""
 
     side: str
     num_nodes: int

@@ -298,16 +298,14 @@ class NeighborSampler(BaseSampler):
         batch_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
     ) -> Output:
-        """Samples the neighbourhood of seeds of any types. A subclass's own is called for nodes and links too.
+        """Samples the neighbourhood of seeds of any types: PyG's output without ``metadata``. A subclass's own is
+        called for nodes and links too.
 
         Args:
             seeds: Node ids ``[n]``, int64, by position of their node type. When disjoint, trees count through the list.
             seed_time: Time of each tree, int64, where the sampler is temporal.
             batch_key: Key of the draws. Default: a new one in every call.
             exclusions: Per edge type, edges that are not sampled.
-
-        Returns:
-            PyG's output, without ``metadata``.
         """
         return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
 
@@ -381,17 +379,14 @@ class NeighborSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
     ) -> Output:
-        """Samples the neighbourhoods of both ends of edges, and of negatives: see :mod:`glt.sampler.negatives`.
-
-        Args:
-            index: The seed edges, in PyG's form. Times, where the sampler is temporal, are theirs.
-            neg_sampling: Which negatives to add.
-            batch_key: Key of the draws (:meth:`BatchIndex.key`). Default: a new one in every call.
+        """Samples the neighbourhoods of both ends of edges, in PyG's form, and of the negatives that ``neg_sampling``
+        asks for: see :mod:`glt.sampler.negatives`. ``batch_key`` is as in :meth:`sample_from_nodes`.
 
         Returns:
             As :meth:`sample_from_nodes`, the seeds being the distinct ends in ascending order; when disjoint, all ends
-            as they come, sources before destinations before negatives, and ``batch [N]`` the seed edge of each node.
-            ``metadata`` is that of PyG's samplers: ``input_id``, and the names of :class:`glt.sampler.link.LinkBatch`.
+                as they come, sources before destinations before negatives, and ``batch [N]`` the seed edge of each
+                node. ``metadata`` is that of PyG's samplers: ``input_id``, and the names of
+                :class:`glt.sampler.link.LinkBatch`.
 
         Raises:
             IndexError: If an end is outside the graph; names the first.
@@ -424,15 +419,15 @@ class NeighborSampler(BaseSampler):
             seeds: All seeds of an epoch: ids ``[n]``, a bool mask, or a PyG ``NodeSamplerInput``; in a heterogeneous
                 graph a dict by node type, whose seeds are shuffled together, or a pair ``(node type, ids)``. Duplicates
                 count as often as they come.
-            num_nodes: Number of nodes of the graph, or a dict by node type; nodes beyond those of the sampler's graph
-                have no edges. Default: as many as that has.
+            num_nodes: Number of nodes of the graph, or a dict by node type, at least as many as the sampler's graph
+                has.
             batch_size: Seeds in a batch; all of them where there are fewer.
             num_batches: Batches to sample for correction, 0 (none) or at least 2. Default: 64 to 1024, such that about
                 four times as many nodes are sampled as there are, or a million.
 
         Returns:
-            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type. On a GPU, used up to 16 hops, they are
-                those of the CPU to 1e-6, since logarithms differ in their last bits.
+            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type. A GPU's, used up to 16 hops, are those of
+                the CPU to 1e-6.
 
         Memory: ``4 * (hops + 1) + 8`` bytes per node. The first call finds out which paths turn back, with 4 bytes per
         edge of one edge type; one or two bits per edge are kept.

@@ -77,13 +77,8 @@ def check_epoch(epoch: int) -> None:
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """One batch of an epoch.
-
-    Attributes:
-        input_id: Positions of the seeds in the loader's input, ``[batch size]``, int64.
-        epoch, index: Which batch of which epoch.
-        random_seed: Of the loader, which takes over another when it resumes.
-    """
+    """One batch of an epoch: ``input_id`` are positions of the seeds in the loader's input, ``[batch size]``, int64.
+    ``random_seed`` comes with it since a loader that resumes takes over the seed of the run before."""
 
     input_id: Tensor
     epoch: int

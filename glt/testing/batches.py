@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SmallGraph:
-    """A graph whose features are its ids, so that a batch shows by itself whether its rows are right.
-
-    Attributes:
-        edge_index: Source and destination ids ``[2, E]``, int64.
-        num_nodes: Number of nodes N.
-    """
+    """A graph, ``edge_index [2, E]`` int64, whose features are its ids, so that a batch shows by itself whether its
+    rows are right."""
 
     edge_index: Tensor
     num_nodes: int
