@@ -26,8 +26,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import glt.distributed
-from glt.data.readers import read_npz
-from glt.data.tasks import NodeTask
+from glt.data.tasks import NodeTask, read_npz
 from glt.demo.job import scaled
 from glt.demo.options import Options
 from glt.demo.trainer import Model, evaluate, train_epoch
@@ -47,7 +46,7 @@ class Course:
 
     Attributes:
         name: File name in the data root, without ``.npz``.
-        split: As in :func:`glt.data.readers.read_npz`.
+        split: As in :func:`glt.data.tasks.read_npz`.
         num_train: Training nodes to keep.
         batch_size: Seeds per step and trainer.
         epochs: Passes over the training nodes.

@@ -29,7 +29,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import RandomLinkSplit
 
 import glt.loader
-from glt.data.readers import read_hetero_npz, read_npz
+from glt.data.tasks import read_hetero_npz, read_npz
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = ROOT.parent / "shared" / "data"

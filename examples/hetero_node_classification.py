@@ -21,8 +21,8 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from glt.data import Dataset
 from glt.data.device import default_device
-from glt.data.readers import read_hetero_npz
 from glt.data.synthetic import synthetic_hetero_graph
+from glt.data.tasks import read_hetero_npz
 from glt.loader import NeighborLoader
 
 

@@ -23,8 +23,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.transforms import RandomLinkSplit
 
-from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
+from glt.data.tasks import read_npz
 from glt.loader import SubGraphLoader
 
 MAX_LABEL = 100

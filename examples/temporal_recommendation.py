@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
-from glt.data.readers import read_links_npz
+from glt.data.tasks import read_links_npz
 from glt.loader import LinkNeighborLoader
 
 DAY_S = 86_400.0

@@ -19,9 +19,8 @@ from torch_geometric.nn import GraphSAGE
 
 from glt.data import Dataset
 from glt.data.device import default_device
-from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
-from glt.data.tasks import NodeTask
+from glt.data.tasks import NodeTask, read_npz
 from glt.loader import LinkNeighborLoader, NeighborLoader
 
 

@@ -7,8 +7,7 @@ CUDA kernels; whether they can be used here, and what is missing, :func:`glt.dat
 
 from typing import TYPE_CHECKING
 
-from glt._faces import lazy_names
-from glt._moved import install
+from glt._faces import install, lazy_names
 
 if TYPE_CHECKING:
     from glt._core import has_cuda

@@ -14,19 +14,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-# How much memory this process can still use, before it finds out by being killed.
-
-
 _ROOT = Path("/sys/fs/cgroup")
 
 
 def available_memory(proc: Path = Path("/proc"), cgroup_root: Path = _ROOT) -> tuple[int, str]:
     """Returns the available bytes and what limits them: the host's memory or the limit of a cgroup (a container).
-
-    Args:
-        proc: Where procfs is mounted.
-        cgroup_root: Where the cgroup file systems are mounted.
-    """
+    ``proc`` and ``cgroup_root`` say where the file systems are mounted."""
     least = _host_memory(proc / "meminfo"), "memory available on this host"
     for folder, names in _cgroups(proc / "self/cgroup", cgroup_root):
         room = _cgroup_room(folder, *names)
@@ -43,7 +36,7 @@ def _host_memory(meminfo: Path) -> int:
 
 
 def _cgroups(listing: Path, root: Path) -> list[tuple[Path, tuple[str, str, str]]]:
-    """Lists the memory cgroups of this process, innermost first, with the names of their limit, usage and cache."""
+    """The memory cgroups of this process, innermost first, with the names of their limit, usage and cache."""
     found: list[tuple[Path, tuple[str, str, str]]] = []
     for line in listing.read_text().splitlines() if listing.exists() else []:
         _, controllers, path = line.split(":", 2)
@@ -60,7 +53,6 @@ def _cgroups(listing: Path, root: Path) -> list[tuple[Path, tuple[str, str, str]
 
 
 def _cgroup_room(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
-    """Returns limit - usage + page cache that can be dropped; None where there is no limit."""
     limit_file, usage_file, stat_file = folder / limit_name, folder / usage_name, folder / "memory.stat"
     if not (limit_file.exists() and usage_file.exists()):
         return None
@@ -71,20 +63,13 @@ def _cgroup_room(folder: Path, limit_name: str, usage_name: str, cache_name: str
     return max(0, int(limit) - int(usage_file.read_text()) + int(stat.get(cache_name, 0)))
 
 
-# Sizes as people write them: ``'64MB'``.
-
-
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", re.ASCII)
 
 
 def parse_size(size: int | str, name: str = "size") -> int:
-    """Returns ``size`` in bytes.
-
-    Args:
-        size: Bytes as an int, or a text such as ``'512KB'``, ``'64MB'``, ``'1.5 GiB'``. Units are powers of 1024.
-        name: What an error calls it.
-    """
+    """Returns ``size`` in bytes: an int, or a text such as ``'512KB'``, ``'64MB'``, ``'1.5 GiB'``, with units that are
+    powers of 1024. ``name`` is what a TypeError or ValueError calls it."""
     if isinstance(size, int) and not isinstance(size, bool):
         num_bytes = size
     elif isinstance(size, str):
@@ -110,18 +95,8 @@ def format_size(num_bytes: int) -> str:
 
 
 def real_number(name: str, value: Any, least: float = 0.0, above: bool = False, below: float = math.inf) -> float:
-    """Returns a finite number of a user.
-
-    Args:
-        name: Of the argument.
-        value: A number, or a tensor of one.
-        least: It is not less.
-        above: Nor is it that.
-        below: It is less than this.
-
-    Raises:
-        TypeError, ValueError: If it is none, or another.
-    """
+    """Returns a finite number, at least ``least`` (``above``: more than that) and less than ``below``, given as a
+    number or a tensor of one; raises TypeError or ValueError naming the argument."""
     given = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     bounds = f"{'above' if above else 'at least'} {least:g}" + ("" if math.isinf(below) else f" and below {below:g}")
     if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
@@ -132,7 +107,6 @@ def real_number(name: str, value: Any, least: float = 0.0, above: bool = False, 
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Raises unless it is an integer from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected an integer")
     if not least <= value <= most:
@@ -140,11 +114,8 @@ def check_count(name: str, value: Any, least: int, most: int) -> None:
 
 
 def integer(name: str, value: object, low: int, high: int, meaning: str) -> int:
-    """Returns ``value``, of any integer type, as an int in ``[low, high]``; ``meaning`` says what it counts.
-
-    Raises:
-        TypeError, ValueError: If it is none, or outside.
-    """
+    """Returns ``value``, of any integer type, as an int in ``[low, high]``; ``meaning`` says what it counts. Raises
+    TypeError or ValueError."""
     if isinstance(value, bool):
         raise TypeError(f"{name} = {value!r}: expected an integer, {meaning}")
     try:
@@ -157,30 +128,25 @@ def integer(name: str, value: object, low: int, high: int, meaning: str) -> int:
 
 
 def check_text(name: str, value: Any) -> None:
-    """Raises TypeError unless it is text, or None."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected text, such as '10.0.0.1'")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raises TypeError unless it is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected True or False")
 
 
 def check_path(name: str, value: Any, what: str) -> None:
-    """Raises TypeError unless it is the path of something."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected the path of {what}, text or a pathlib.Path")
 
 
 def check_at_least(name: str, value: Any, least: int) -> None:
-    """Raises ValueError unless it is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} = {value!r}: expected an integer of at least {least}")
 
 
 def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
-    """Raises ValueError unless it is one of the values in ``known``."""
     if value not in known:
         raise ValueError(f"{name} = {value!r}: expected one of {list(known)}")

@@ -1,7 +1,5 @@
-"""What the ranks of a process group tell each other over gloo: every call is bounded, and an error says who is missing.
-
-``glt.partition`` and ``glt.distributed`` both use it, so it stands below both.
-"""
+"""What the ranks of a process group tell each other over gloo: every call is bounded, and an error says who is
+missing."""
 
 from __future__ import annotations
 
@@ -32,9 +30,9 @@ logger = logging.getLogger(__name__)
 class Collective:
     """Bytes and JSON among the ranks of a process group, whose calls all ranks make in the same order.
 
-    A context manager: all ranks meet when it is entered. Each call is one collective in which every rank hears of every
-    other. So a rank that raises tells the others in place of its next call, and they raise RemoteError; and one that is
-    killed is missed by all at once, since gloo's connections to it break.
+    A context manager: all ranks meet when it is entered. In each call every rank hears of every other: a rank that
+    raises tells the others in place of its next call, and they raise RemoteError; one that is killed is missed by all
+    at once, since gloo's connections to it break. ``rank`` and ``world_size`` are attributes.
 
     Args:
         group: Its collectives on host memory are gloo's. None: this process is alone.
@@ -42,18 +40,10 @@ class Collective:
         role: What a rank is called in errors.
         remedy: What to do after a loss, the end of the error's sentence.
         stage: What is going on, for errors; may be set.
-
-    Attributes:
-        rank, world_size: This rank, and how many there are.
     """
 
     def __init__(
-        self,
-        group: dist.ProcessGroup | None,
-        timeout_s: float,
-        role: str,
-        remedy: str,
-        stage: str = "the beginning",
+        self, group: dist.ProcessGroup | None, timeout_s: float, role: str, remedy: str, stage: str = "the beginning"
     ) -> None:
         self._group, self._timeout_s, self._role, self._remedy = group, timeout_s, role, remedy
         self.rank = 0 if group is None else dist.get_rank(group)
@@ -74,12 +64,8 @@ class Collective:
             self.fail(error)
 
     def all_to_all(self, pieces: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        """Sends ``pieces[r]``, arrays one after the other, to each rank r, and returns the bytes from each.
-
-        Raises:
-            PeerLost: If a rank is gone, or silent until the deadline.
-            RemoteError: If one has failed; it is its error.
-        """
+        """Sends ``pieces[r]``, arrays one after the other, to each rank r, and returns the bytes from each. Raises
+        PeerLost if a rank is gone, or silent until the deadline; RemoteError, with its error, if one has failed."""
         received, failed = self._all_to_all(pieces, False)
         for rank, data in enumerate(received):
             if failed[rank]:
@@ -159,7 +145,6 @@ class Collective:
         )
 
     def _gone(self) -> str:
-        """Names the other ranks of this host whose processes have ended."""
         here = socket.gethostname()
         neighbors = [
             (rank, peer["pid"]) for rank, peer in enumerate(self._peers) if peer["host"] == here and rank != self.rank

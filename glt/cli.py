@@ -25,10 +25,8 @@ _HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
 @contextmanager
 def early_stop(flags: Sequence[str]) -> Iterator[None]:
     """SIGTERM and SIGINT end this process with status 0, as a server that is not ready does, and say so on stderr, with
-    ``--log-format json`` among the flags as an object.
-
-    For the seconds in which ``glt serve`` is imported; this needs the standard library only.
-    """
+    ``--log-format json`` among the flags as an object. For the seconds in which ``glt serve`` is imported; needs the
+    standard library only."""
     is_json = "--log-format=json" in flags or any(pair == ("--log-format", "json") for pair in pairwise(flags))
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -100,7 +98,7 @@ def _run(parser: Parser, commands: Any, demo: argparse.ArgumentParser, given: li
 
 
 def run_demo(parser: argparse.ArgumentParser, arguments: dict) -> None:
-    """Runs the demo; a bad flag, data set or partition_dir becomes the parser's error, not a traceback."""
+    """Runs the demo; a bad flag, data set or partition_dir becomes the parser's error."""
     try:
         options = Options(**arguments)
     except ValueError as error:

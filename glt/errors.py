@@ -1,20 +1,6 @@
-"""What goes wrong in the service, as opposed to in its use (that is ``ValueError``, ``TypeError``, ``IndexError``).
+"""What goes wrong in the service, as opposed to in its use (that is ``ValueError``, ``TypeError``, ``IndexError``)."""
 
-::
-
-    GltError
-    ├── ChannelError            a channel or a message in it
-    │   ├── ChannelClosed       the other side closed it
-    │   ├── ChannelTimeout      nothing happened before the deadline (also a TimeoutError)
-    │   └── MessageError        the bytes are no message, or a damaged one
-    ├── CheckpointError         saved tensors cannot be written or trusted (also a ValueError)
-    ├── ConnectionLost          a connection of the service ended
-    ├── PartitionError          a partition directory cannot be written or trusted (also a ValueError)
-    ├── PeerLost                a process of another trainer died, hangs or cannot be reached
-    ├── RemoteError             an exception of another process, with its traceback
-    ├── RendezvousError         the trainers of a job do not find each other, or disagree
-    └── WorkerDied              a sampling process of this trainer died or did not come up
-"""
+from functools import partial
 
 
 class GltError(RuntimeError):
@@ -62,40 +48,17 @@ class WorkerDied(GltError):
 
 
 class RemoteError(GltError):
-    """An exception raised in another process.
-
-    Attributes:
-        type_name: The exception's class, with its module, for example ``"builtins.ValueError"``.
-        remote_message: Its text.
-        remote_traceback: Its traceback, as Python prints it.
-        role, rank, pid, host: Who raised it.
-    """
+    """An exception raised in another process: its class with its module (``type_name``, such as
+    ``"builtins.ValueError"``), text (``remote_message``) and printed traceback (``remote_traceback``), and who raised
+    it (``role, rank, pid, host``)."""
 
     def __init__(
         self, type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
     ) -> None:
-        self.type_name = type_name
-        self.remote_message = message
-        self.remote_traceback = traceback
-        self.role = role
-        self.rank = rank
-        self.pid = pid
-        self.host = host
+        self.type_name, self.remote_message, self.remote_traceback = type_name, message, traceback
+        self.role, self.rank, self.pid, self.host = role, rank, pid, host
         super().__init__(f"{type_name}: {message}\n  in {role} {rank} (pid {pid} on {host}):\n{traceback.rstrip()}")
 
     def __reduce__(self) -> tuple:
-        return _rebuild_remote_error, (
-            self.type_name,
-            self.remote_message,
-            self.remote_traceback,
-            self.role,
-            self.rank,
-            self.pid,
-            self.host,
-        )
-
-
-def _rebuild_remote_error(
-    type_name: str, message: str, traceback: str, role: str, rank: int, pid: int, host: str
-) -> RemoteError:
-    return RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)
+        texts = self.type_name, self.remote_message, self.remote_traceback
+        return partial(RemoteError, role=self.role, rank=self.rank, pid=self.pid, host=self.host), texts

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import warnings
 
-from glt._moved import NEW_NAMES
+from glt._faces import NEW_NAMES
 
 PROGRAM = """
 import time, torch

@@ -14,7 +14,7 @@ import torch
 from benchmarks._harness import Report
 from benchmarks.gpu.launches import median_ms, seconds_of
 from glt.data import Feature, WindowGather
-from glt.data.tiered_rows import TieredRows
+from glt.data.feature import TieredRows
 
 ROUNDS = 15
 CONTESTANTS = (  # name, share of the rows in device memory, blocks

@@ -26,7 +26,7 @@ from benchmarks.gpu.launches import median_ms, seconds_of
 from benchmarks.gpu.sampling import FAN_OUT, lognormal_graph
 from benchmarks.peer_samplers import WITH_REPLACEMENT, graphbolt_hops
 from glt.data import Feature, Graph, Topology
-from glt.data.tiered_rows import TieredRows
+from glt.data.feature import TieredRows
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
 

@@ -24,7 +24,7 @@ from benchmarks.gpu.launches import median_ms, seconds_of
 from glt.data import Graph, Topology
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
-from glt.sampler.output import Finish
+from glt.sampler.graph import Finish
 
 ROUNDS = 15
 FAN_OUT = [15, 10, 5]

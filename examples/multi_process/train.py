@@ -22,8 +22,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import glt
-from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
+from glt.data.tasks import read_npz
 from glt.demo.job import scaled
 
 

@@ -10,9 +10,8 @@ import argparse
 
 import torch
 
-from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
-from glt.data.tasks import NodeTask
+from glt.data.tasks import NodeTask, read_npz
 from glt.demo.job import scaled
 from glt.partition import RandomPartitioner
 

@@ -6,8 +6,7 @@ from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt._checks import format_size, parse_size
-    from glt.channel.base import Channel, Slot
-    from glt.channel.local import LocalChannel
+    from glt.channel.channel import Channel, LocalChannel, Slot
     from glt.channel.message import Message, MessageKind, MessageLayout, encode_message, error_message, read_message
     from glt.channel.shm import SharedMemory, SharedTensor, ShmChannel, share_tensor
 
@@ -33,8 +32,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "glt._checks": ["format_size", "parse_size"],
-        "base": ["Channel", "Slot"],
-        "local": ["LocalChannel"],
+        "channel": ["Channel", "LocalChannel", "Slot"],
         "message": ["Message", "MessageKind", "MessageLayout", "encode_message", "error_message", "read_message"],
         "shm": ["SharedMemory", "SharedTensor", "ShmChannel", "share_tensor"],
     },

@@ -57,7 +57,7 @@ _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
 def _numpy_twin(dtype: torch.dtype) -> tuple[np.dtype, torch.dtype | None]:
-    """Returns a NumPy dtype of the same size, and ``dtype`` itself where it then has to be viewed as that."""
+    """A NumPy dtype of the same size, and ``dtype`` itself where it then has to be viewed as that."""
     name = str(dtype).removeprefix("torch.")
     if hasattr(np, name):
         return np.dtype(name), None
@@ -125,7 +125,7 @@ def _view(array: np.ndarray, code: int, shape: Sequence[int], offset: int) -> Te
 
 
 def device_view(buffer: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """A tensor that lies in bytes on any device, uint8, from ``start`` on; slower than :func:`_view`."""
+    """A tensor that lies in bytes on any device, uint8, from ``start`` on."""
     nbytes = prod(shape) * dtype.itemsize
     if nbytes == 0:  # it may lie behind the end
         return torch.empty(tuple(shape), dtype=dtype, device=buffer.device)
@@ -137,13 +137,6 @@ class MessageLayout:
 
     Args:
         specs: By name (at most 40 bytes of UTF-8), the dtype and the shape (at most 4 dimensions).
-
-    Example::
-
-        layout = MessageLayout({"n_id": (torch.int64, [1000]), "x": (torch.float32, [1000, 128])})
-        with channel.reserve(layout.nbytes, timeout_s=10) as slot:
-            layout.write_header(slot.buffer, MessageKind.BATCH, loader=0, epoch=3, index=17)
-            torch.index_select(features, 0, n_id, out=layout.tensors(slot.buffer)["x"])
     """
 
     __slots__ = ("_places", "_table", "nbytes")
@@ -259,7 +252,6 @@ def encode_message(
 
 
 def starts_like_message(buffer: Tensor) -> bool:
-    """Whether bytes can be a message at all, by the first four."""
     return buffer[: len(_MAGIC)].numpy().tobytes() == _MAGIC
 
 
@@ -329,11 +321,9 @@ def error_message(
 ) -> Tensor:
     """Returns the message that carries ``error``, with its traceback, to the process that waits for a batch or a reply.
 
-    Args:
-        error: Raised here; a :class:`glt.errors.RemoteError` is passed on as what it was and where it was first raised.
-        role: What this process is, for example ``"sampling worker"``.
-        rank: Its rank within the role.
-        loader, epoch, index: What was being made.
+    A :class:`glt.errors.RemoteError` is passed on as what it was and where it was first raised. ``role``, such as
+    ``"sampling worker"``, and ``rank`` say what this process is; ``loader``, ``epoch`` and ``index`` what was being
+    made.
     """
     if isinstance(error, RemoteError):
         texts = (error.type_name, error.remote_message, error.remote_traceback, error.role, error.host)
@@ -361,8 +351,8 @@ def remote_error(message: Message) -> GltError:
 def rebuild_error(
     type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
 ) -> GltError:
-    """Returns the exception to raise for one of another process: a :class:`glt.errors.PeerLost`, which says who is
-    gone, as that; everything else as :class:`glt.errors.RemoteError`."""
+    """Returns the exception to raise for one of another process: a :class:`glt.errors.PeerLost` as that, everything
+    else as :class:`glt.errors.RemoteError`."""
     error = RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)
     if type_name != f"{PeerLost.__module__}.{PeerLost.__qualname__}":
         return error

@@ -3,6 +3,8 @@
 import fcntl
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any, NoReturn
 
@@ -13,7 +15,7 @@ from torch import Tensor
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory, format_size, parse_size
-from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
+from glt.channel.channel import DEFAULT_TIMEOUT_S, Channel, Slot, named_counts
 from glt.channel.message import Message, read_message
 from glt.data.arrays import process_pool
 from glt.data.pinned import PinnedMemory
@@ -28,13 +30,8 @@ from glt.errors import ChannelClosed, ChannelTimeout
 class SharedMemory:
     """``nbytes`` of zeroed shared memory, which can be given to a process only when that is spawned (``args=`` of
     ``multiprocessing.Process``, ``mp.spawn``). Tensors from :meth:`tensor` keep the memory alive, also after
-    :meth:`close`.
-
-    Args:
-        nbytes: Size. Pages are taken when they are first written, but more than is available now is refused with
-            MemoryError: running out later would kill the process.
-        name: Shown in ``/proc/<pid>/maps``.
-    """
+    :meth:`close`. More than is available now is refused with MemoryError, since running out later would kill the
+    process. ``name`` is shown in ``/proc/<pid>/maps``."""
 
     def __init__(self, nbytes: int, name: str = "glt") -> None:
         if nbytes <= 0:
@@ -87,7 +84,7 @@ class SharedMemory:
         return self.mapping.array()
 
     def tensor(self) -> Tensor:
-        """Returns all of it as a tensor of uint8, aligned to a page."""
+        """All of it as a tensor of uint8, aligned to a page."""
         return torch.from_numpy(self.mapping.array())
 
     def close(self) -> None:
@@ -119,11 +116,7 @@ class SharedMemory:
 
 
 class SharedTensor:
-    """A tensor in shared memory, for processes that are spawned: they see the same bytes, nothing is copied.
-
-    Args:
-        tensor: Copied once into shared memory; any dtype and shape.
-    """
+    """A tensor, copied once into shared memory, for processes that are spawned: they see the same bytes."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._dtype = tensor.dtype
@@ -133,7 +126,7 @@ class SharedTensor:
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor, as a view of the shared memory: what one process writes, all see."""
+        """A view of the shared memory: what one process writes, all see."""
         nbytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
         return self._memory.tensor()[:nbytes].view(self._dtype).view(self._shape)
 
@@ -146,8 +139,6 @@ DEFAULT_CAPACITY = 256  # messages; the size of the channel is usually reached f
 
 
 class ShmSlot(Slot):
-    """Room for one message in the shared memory, or beside it where the message is too large."""
-
     __slots__ = ("_reservation", "buffer")
 
     def __init__(self, reservation: _core.RingReservation) -> None:
@@ -165,12 +156,10 @@ class ShmChannel(Channel):
     """Passes messages from one process to another without copies.
 
     Made in one process and given to another when that is spawned. The first to reserve is the producer, the first to
-    receive the consumer. The memory is anonymous (see :class:`SharedMemory`): a killed process leaves nothing behind
-    and nothing locked; waits on the other side end at their deadline.
-
-    Messages of up to half of the channel are written once and read in place. Larger ones, even larger than the channel,
-    pass through it in pieces. Once the consumer keeps more than half of the channel in messages, it copies further
-    ones, so that a batch kept for ever blocks no producer.
+    receive the consumer. A killed process leaves nothing behind and nothing locked; waits on the other side end at
+    their deadline. Messages of up to half of the channel are written once and read in place; larger ones pass through
+    it in pieces. Once the consumer keeps more than half of the channel in messages, it copies further ones, so that a
+    batch kept for ever blocks no producer.
 
     Args:
         channel_bytes: Size of the memory for messages, in bytes or as text (``'64MB'``). A few times the largest
@@ -191,12 +180,11 @@ class ShmChannel(Channel):
         self._start()
 
     def descriptor(self) -> dict[str, int]:
-        """Returns what :meth:`from_descriptor` needs in a process that inherits ``fd``, as JSON can carry it."""
+        """What :meth:`from_descriptor` needs in a process that inherits ``fd``, as JSON can carry it."""
         return {"fd": self._memory.fd, "nbytes": self._memory.nbytes, "channel_bytes": self.channel_bytes}
 
     @classmethod
     def from_descriptor(cls, descriptor: dict[str, int]) -> "ShmChannel":
-        """Returns the other end of a channel in a process that inherited its descriptor."""
         self = cls.__new__(cls)
         memory = SharedMemory.from_fd(descriptor["fd"], descriptor["nbytes"])
         self.__setstate__({"memory": memory, "channel_bytes": descriptor["channel_bytes"]})
@@ -227,11 +215,9 @@ class ShmChannel(Channel):
         return read_message(torch.from_numpy(array))
 
     def close(self) -> None:
-        """Ends the sides that this process uses; in a process that uses none, both.
-
-        A producer closes after the message that it last committed, which may take up to 5 s where that has to pass in
-        pieces. Tensors that were received, and slots that are being filled, keep their memory.
-        """
+        """Ends the sides that this process uses; in a process that uses none, both. A producer closes after the message
+        that it last committed, which may take up to 5 s where that has to pass in pieces. Tensors that were received,
+        and slots that are being filled, keep their memory."""
         self._end(unused=True)
 
     def _end(self, unused: bool) -> None:
@@ -259,8 +245,7 @@ class ShmChannel(Channel):
 
     def _producing(self) -> _core.RingProducer:
         if self._producer is None:
-            with self._lock:
-                self._check_open()
+            with self._open():
                 if self._producer is None:
                     self._producer = _core.RingProducer(self._region, process_pool())
                 return self._producer
@@ -268,16 +253,18 @@ class ShmChannel(Channel):
 
     def _consuming(self) -> _core.RingConsumer:
         if self._consumer is None:
-            with self._lock:
-                self._check_open()
+            with self._open():
                 if self._consumer is None:
                     self._consumer = _core.RingConsumer(self._region, process_pool())
                 return self._consumer
         return self._consumer
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ChannelClosed("the channel was closed in this process")
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed("the channel was closed in this process")
+            yield
 
     def _fail(self, status: _core.RingStatus, timeout_text: str) -> NoReturn:
         ring = _core.ring_stats(self._region)
@@ -295,20 +282,7 @@ class ShmChannel(Channel):
 
     def stats(self) -> dict[str, int | float]:
         ring = _core.ring_stats(self._region)
-        sent, received = ring["sent"], ring["received"]
-        return {
-            "num_sent": sent["messages"],
-            "num_received": received["messages"],
-            "num_queued": sent["messages"] - received["messages"],
-            "sent_bytes": sent["bytes"],
-            "received_bytes": received["bytes"],
-            "num_copied": received["copied"],
-            "num_oversize": sent["oversize"],
-            "num_producer_waits": sent["waits"],
-            "producer_wait_s": sent["wait_s"],
-            "num_consumer_waits": received["waits"],
-            "consumer_wait_s": received["wait_s"],
-        }
+        return named_counts(ring["sent"], ring["received"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"memory": self._memory, "channel_bytes": self.channel_bytes}

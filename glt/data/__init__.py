@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
-    from glt.data.dataset import Dataset
+    from glt.data.dataset import Dataset, Graph
     from glt.data.device import DeviceGroup
     from glt.data.feature import Feature, WindowGather
-    from glt.data.graph import Graph
     from glt.data.schema import HOMOGENEOUS, Schema
     from glt.data.topology import Topology
 
@@ -17,10 +16,9 @@ __all__ = ["HOMOGENEOUS", "Dataset", "DeviceGroup", "Feature", "Graph", "Schema"
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "dataset": ["Dataset"],
+        "dataset": ["Dataset", "Graph"],
         "device": ["DeviceGroup"],
         "feature": ["Feature", "WindowGather"],
-        "graph": ["Graph"],
         "schema": ["HOMOGENEOUS", "Schema"],
         "topology": ["Topology"],
     },

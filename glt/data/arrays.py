@@ -29,12 +29,9 @@ T = TypeVar("T")
 class NativeView(Generic[T]):
     """A native object over the memory of tensors, made on first use, and again once that memory has moved.
 
-    torch moves the memory of a tensor in place, and frees where it was, when the tensor or one that shares its memory
-    is sent to another process or gets ``share_memory_()``. What holds an address longer than a call asks here for it.
-
-    Args:
-        tensors: All whose memory it reads.
-        make: Makes it of them; must not hold the owner of this view, which would then live too long.
+    torch moves the memory of a tensor in place when the tensor, or one that shares its memory, is sent to another
+    process or gets ``share_memory_()``. What holds an address longer than a call asks here for it. ``make`` must not
+    hold the owner of this view, which would then live too long.
     """
 
     def __init__(self, tensors: Iterable[Tensor | None], make: Callable[[], T]) -> None:
@@ -64,12 +61,8 @@ def map_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] = "
 
 
 def load_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] | None = None) -> np.ndarray:
-    """Reads, or maps with ``mode``, the array of a ``.npy`` file, called ``name`` (default: its path) in errors.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-        ValueError: If it is no such file, or one of several arrays; names it.
-    """
+    """Reads, or maps with ``mode``, the array of a ``.npy`` file, called ``name`` (default: its path) in errors. Raises
+    FileNotFoundError, or ValueError if it is no such file or one of several arrays."""
     name = os.fspath(path) if name is None else name
     try:
         array = np.load(path, mmap_mode=mode, allow_pickle=False)
@@ -105,12 +98,9 @@ _NUMPY_HAS = {
 
 
 def require_data(value: Any, name: str) -> None:
-    """Raises, naming it, if ``value`` is a tensor of no use: TypeError of a nested one, ValueError of one on the meta
-    device."""
+    """Raises, naming it, TypeError of a nested tensor, ValueError of one on the meta device."""
     if isinstance(value, Tensor) and value.is_nested:
-        raise TypeError(
-            f"{name} is a nested tensor: expected a dense one, such as that of torch.nested.to_padded_tensor"
-        )
+        raise TypeError(f"{name} is a nested tensor: expected a dense one, as of torch.nested.to_padded_tensor")
     if isinstance(value, Tensor) and value.is_meta:
         raise ValueError(
             f"{name} is a tensor {list(value.shape)} on the meta device, which has no data: expected one in CPU "
@@ -137,8 +127,7 @@ class Packed(NamedTuple):
 
 
 def from_array(array: np.ndarray) -> Tensor:
-    """Returns ``array``, also a read-only one, as a tensor that shares its memory: glt does not write into what it is
-    given."""
+    """Returns ``array``, also a read-only one, as a tensor that shares its memory."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(np.ascontiguousarray(array))
@@ -150,18 +139,9 @@ def as_ids(value: Any, name: str, num_ids: int | None = None) -> Tensor:
 
 
 def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
-    """Returns ids as a one-dimensional tensor of their own integer type and device.
-
-    Args:
-        value: A tensor, array or sequence of integers; a mask stands for the positions of its true elements.
-        name: What to call it in errors.
-        num_ids: Length of a mask, which may then be of bool, or of zeros and ones in uint8. Default: not known, and
-            only bool is a mask.
-
-    Raises:
-        TypeError: If it does not hold integers.
-        ValueError: If it is not one-dimensional, a mask of another length, or one of uint8 that holds other numbers.
-    """
+    """Returns ids, given as a tensor, array or sequence of integers or a mask, as a one-dimensional tensor of their own
+    integer type and device. With ``num_ids``, the length of a mask, uint8 is a mask too, as bool always is. Raises
+    TypeError or ValueError, naming ``name``."""
     ids = value if isinstance(value, Tensor) else _converted(value, name)
     require_data(ids, name)
     if ids.layout != torch.strided:
@@ -180,7 +160,7 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
 
 def require_in_range(name: str, ids: Tensor, end: int, note: str = "") -> None:
     """Raises IndexError, naming the first, unless all ids are in ``[0, end)``. ``{}`` in ``name`` stands for the
-    position of that id, which else follows the name; ``note`` ends the error."""
+    position of that id; ``note`` ends the error."""
     bad = ((ids < 0) | (ids >= end)).nonzero()
     if len(bad):
         at = int(bad[0])
@@ -212,13 +192,8 @@ def _require_mask(mask: Tensor, name: str, num_ids: int | None) -> None:
 
 
 def as_rows(value: Any, name: str) -> Tensor:
-    """Returns a table of rows, called ``name`` in errors, as a tensor that shares the memory of what was given: a
-    tensor, an array (memory-mapped too), the path of an ``.npy`` file, which is mapped, or a sequence.
-
-    Raises:
-        TypeError: If it is none of these, or a sparse tensor.
-        ValueError: If it has no rows, or the file is no ``.npy`` file.
-    """
+    """Returns a table of rows, a tensor, an array, the path of an ``.npy`` file (mapped) or a sequence, as a tensor
+    that shares its memory. Raises TypeError or ValueError, naming ``name``."""
     if isinstance(value, str | os.PathLike):
         value = map_npy(value, f"{name} = {os.fspath(value)!r}", "r")
     if isinstance(value, np.ndarray):
@@ -242,8 +217,8 @@ def as_rows(value: Any, name: str) -> Tensor:
 class NpzFile:
     """An open ``.npz`` file of plain arrays, nothing of which is unpickled; a context manager.
 
-    Errors name ``reader``, the function that reads, the file and the array. FileNotFoundError: there is no such file;
-    ValueError: it or an array is missing or damaged.
+    FileNotFoundError: there is no such file; ValueError: it or an array is missing or damaged. Both name ``reader``,
+    the function that reads, the file and the array.
     """
 
     def __init__(self, path: str | Path, reader: str) -> None:
@@ -289,8 +264,8 @@ class NpzFile:
         return meta
 
     def features(self, key: str) -> np.ndarray:
-        """Reads a float32 matrix, dense as ``key``, or a CSR matrix in ``key_indptr``, ``key_indices``, ``key_data``
-        and ``key_shape``, which comes back dense."""
+        """Reads a float32 matrix, dense as ``key``, or as CSR in ``key_indptr``, ``key_indices``, ``key_data`` and
+        ``key_shape``, which comes back dense."""
         if key in self or f"{key}_indptr" not in self:
             return np.ascontiguousarray(self.array(key), np.float32)
         indptr, columns, values, shape = (
@@ -346,15 +321,11 @@ def pooled_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def load_saved(path: Path, name: str, expected: str, mmap: bool = False) -> Any:
-    """Returns the object in a file of ``torch.save``, its tensors mapped with ``mmap``; errors call it ``name``, and
-    say what was ``expected``.
+    """Returns the object in a file of ``torch.save``, its tensors mapped with ``mmap``; errors call it ``name`` and say
+    what was ``expected``: OSError if it cannot be read, ValueError if it is damaged or holds what is not read.
 
-    The checksums of the zip file are compared first, which torch does not: a pass over the file, 0.25 s per GiB in
-    memory. Files of ``torch.save`` before version 1.6 have none.
-
-    Raises:
-        OSError: If it cannot be opened or read.
-        ValueError: If it is damaged, or holds something that is not read; says what to do.
+    The checksums of the zip file are compared first, which torch does not: 0.25 s per GiB in memory. Files of
+    ``torch.save`` before version 1.6 have none.
     """
     try:
         _require_checksums(path)

@@ -1,8 +1,9 @@
-"""Graphs of all edge types with their features and labels."""
+"""Graphs placed for sampling, and datasets: the graphs of all edge types with their features and labels."""
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -10,27 +11,203 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from glt import _core
 from glt.data.arrays import as_rows
+from glt.data.device import (
+    Accelerator,
+    accelerator_of,
+    is_accelerator,
+    missing_for_cuda,
+    require_accelerator,
+    wait_when_dropped,
+)
 from glt.data.feature import Feature
-from glt.data.graph import Graph
+from glt.data.pinned import PinnedMemory, PinnedPages, copy_to_device
 from glt.data.pyg import GraphArrays
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
-from glt.data.topology import Topology, coo_of, layout_of
+from glt.data.topology import EdgeWeights, TimedEdges, Topology, coo_of, layout_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 
-class Dataset:
-    """What a loader samples from: a :class:`Graph` per edge type, and tables of rows per node type and edge type.
+class DeviceTopology:
+    """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
 
-    A homogeneous dataset is one with a single type of each; only its face differs: there ``graph``, ``node_features``
-    and so on are single objects, here dicts by type.
+    Row offsets are always in device memory. The columns are there too (mode ``'CUDA'``), or stay pinned in the
+    topology's own memory (``'ZERO_COPY'``). ``indptr, indices, edge_ids, weights, by_time`` are as the topology has
+    them, readable by kernels at ``data_ptr()``. Not yet run on a GPU.
+    """
+
+    def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
+        self.topology, self.device, self.mode = topology, device, mode
+        self._pages, self._guard = pages, wait_when_dropped(self, device)
+        self._pins: list[PinnedMemory] = []
+        self._in_place: list[tuple[Tensor, int]] = []  # columns that are not copied, and where they were
+        # By address: columns by time may be the plain ones.
+        self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
+        try:
+            self.indptr = copy_to_device(topology.indptr, device)
+            self.indices = self._column(topology.indices, "indices")
+            self.edge_ids = self._optional(topology.edge_ids, "edge_ids")
+            self.weights: EdgeWeights | None = None
+            if topology.weights is not None:
+                self.weights = EdgeWeights(*(self._column(array, "weights") for array in topology.weights))
+            self.by_time: TimedEdges | None = None
+            if topology.by_time is not None:
+                indices, edge_ids, time = topology.by_time
+                ids = self._optional(edge_ids, "edge_ids by time")
+                self.by_time = TimedEdges(
+                    self._column(indices, "indices by time"), ids, self._column(time, "edge times")
+                )
+        except BaseException:
+            self.close()
+            raise
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # samplers come on any stream
+
+    def _column(self, column: Tensor, name: str) -> Tensor:
+        if self.mode == "CUDA":
+            key = column.data_ptr(), column.dtype  # columns without elements are all at address 0
+            if key not in self._brought:
+                self._brought[key] = copy_to_device(column, self.device)
+            return self._brought[key]
+        self._in_place.append((column, column.data_ptr()))
+        if self.device.type == "cpu" and self._pages is None:
+            return column  # the host in the place of a GPU reads it as it is
+        pin = PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages)
+        self._pins.append(pin)
+        return pin.tensor
+
+    def _optional(self, column: Tensor | None, name: str) -> Tensor | None:
+        return None if column is None else self._column(column, name)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether torch has moved a column that is read in place: this is of no use then."""
+        return any(column.data_ptr() != address for column, address in self._in_place)
+
+    def close(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
+        if self._guard is not None:
+            self._guard.detach()
+        pins, self._pins = self._pins, []
+        for pin in pins:
+            pin.close()
+
+    def __repr__(self) -> str:
+        return f"DeviceTopology({self.topology!r}, mode={self.mode!r}, device={str(self.device)!r})"
+
+
+_MODES = ("CPU", "ZERO_COPY", "CUDA")
+
+
+class Graph:
+    """A :class:`Topology` placed for sampling.
+
+    The edges stay in host memory in every mode, where CPU samplers read them in place. The mode says where samplers on
+    a GPU find them, once one asks (:meth:`placed`); each process places them for itself, and processes that share the
+    memory pin the same pages.
+
+    Args:
+        topology: The edges.
+        mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; without a GPU
+            the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
+        device: The GPU of the samplers: ``'cuda'``, ``'cuda:0'`` or a number; ``'host'`` runs their kernels on the
+            host, for tests. Default: torch's current one.
+
+    Raises:
+        TypeError, ValueError: If the mode or device is unknown or not available here; says what is missing.
+    """
+
+    def __init__(self, topology: Topology, mode: str = "CPU", device: torch.device | int | str | None = None) -> None:
+        if mode not in _MODES:
+            raise ValueError(f"mode = {mode!r}: expected one of {_MODES}")
+        missing = missing_for_cuda() if mode == "CUDA" and device is None else None
+        if missing is not None:
+            raise ValueError(f"mode = 'CUDA': {missing}. Or use 'CPU' or 'ZERO_COPY', which need no GPU")
+        if mode == "CPU" and is_accelerator(device, "device"):
+            raise ValueError(f"device = {device!r}: mode = 'CPU' is not for GPUs; use 'ZERO_COPY' or 'CUDA'")
+        if accelerator_of(device, "device") is None and device is not None and mode == "CUDA":
+            raise ValueError(f"device = {device!r}: mode = 'CUDA' is for a GPU, such as 'cuda:0'")
+        self.topology, self.mode, self.device = topology, mode, device
+        self._start()
+
+    def _start(self) -> None:
+        self._placed: dict[Accelerator, DeviceTopology] = {}
+        self._lock = threading.Lock()
+
+    def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
+        """Returns the edges as samplers on a GPU, by default the graph's, read them; places them there the first time,
+        and again when torch has moved their memory.
+
+        Raises:
+            RuntimeError, torch.OutOfMemoryError: If the columns cannot be pinned, or the GPU has no room.
+            ValueError: If there is no such GPU, or the mode is ``'CPU'``.
+        """
+        if self.mode == "CPU":
+            raise ValueError("mode = 'CPU': the edges are for CPU samplers; use mode 'ZERO_COPY' or 'CUDA' for a GPU")
+        wanted = self.device if device is None and is_accelerator(self.device, "device") else device
+        place = require_accelerator("cuda" if wanted is None else wanted, "device")
+        with self._lock:
+            if place in self._placed and self._placed[place].has_moved:
+                self._placed.pop(place).close()
+            if place not in self._placed:
+                self._placed[place] = DeviceTopology(self.topology, place.device, self.mode)
+            return self._placed[place]
+
+    def close(self) -> None:
+        """Gives back device memory and unpins the columns, until they are asked for again."""
+        with self._lock:
+            placed, self._placed = self._placed, {}
+        for each in placed.values():
+            each.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"topology": self.topology, "mode": self.mode, "device": self.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    @property
+    def csr(self) -> _core.Csr:
+        return self.topology.csr
+
+    @property
+    def csr_by_time(self) -> _core.Csr:
+        return self.topology.csr_by_time
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes that can be expanded."""
+        return self.topology.num_nodes
+
+    @property
+    def num_neighbor_nodes(self) -> int:
+        return self.topology.num_neighbor_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self.topology.num_edges
+
+    @property
+    def edge_dir(self) -> str:
+        return self.topology.edge_dir
+
+    def __repr__(self) -> str:
+        return f"Graph({self.topology!r}, mode={self.mode!r})"
+
+
+class Dataset:
+    """What a loader samples from: a :class:`Graph` per edge type, and tables of rows per node type and edge type. A
+    homogeneous dataset is one with a single type of each; there ``graph``, ``node_features`` and so on are single
+    objects, here dicts by type.
 
     Args:
         graph: A homogeneous graph. None: :meth:`init_graph` is to follow. For several types see :meth:`from_arrays`.
-        node_features: One row per node.
-        node_labels: One label, or row of labels, per node ``[num_nodes, ...]``.
+        node_features, node_labels: One row, or label, per node ``[num_nodes, ...]``.
         edge_features: One row per edge id.
         edge_dir: Direction of :meth:`init_graph`, ``'in'`` (PyG's) or ``'out'``; where there is a graph, its own.
 
@@ -109,16 +286,12 @@ class Dataset:
             KeyError: If a dict names a type that there is not.
             TypeError, ValueError: If shapes, dtypes, numbers of rows or ``edge_dir`` do not fit.
         """
-        arrays = GraphArrays.from_arrays(
-            edge_index,
-            num_nodes,
-            node_tables={"x": node_features, "y": node_labels},
-            edge_tables={"edge_attr": edge_features},
-            edge_ids=edge_ids,
-            edge_weight=edge_weight,
-            edge_time=edge_time,
-            node_time=node_time,
-        )
+        tables: Any = {
+            "node_tables": {"x": node_features, "y": node_labels},
+            "edge_tables": {"edge_attr": edge_features},
+        }
+        of_edges = {"edge_ids": edge_ids, "edge_weight": edge_weight, "edge_time": edge_time}
+        arrays = GraphArrays.from_arrays(edge_index, num_nodes, **tables, **of_edges, node_time=node_time)
         return cls._of(arrays, edge_dir)
 
     @classmethod
@@ -132,11 +305,8 @@ class Dataset:
     ) -> Dataset:
         """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes.
 
-        Args:
-            data: The graph; see :func:`glt.data.pyg.arrays_of_pyg`, also for the errors.
-            edge_dir: As in :meth:`from_arrays`.
-            weight_attr: Name of the edge-level attribute to weight draws by.
-            time_attr: Name of the node-level or edge-level attribute to sample by time.
+        ``weight_attr`` names the edge-level attribute to weight draws by, ``time_attr`` the node-level or edge-level
+        one to sample by time; errors are those of :func:`glt.data.pyg.arrays_of_pyg`.
         """
         from glt.data.pyg import arrays_of_pyg  # torch_geometric takes a second to import: not before it is there
 
@@ -154,12 +324,9 @@ class Dataset:
         time_level: str | None = None,
         node_time: Sequence[Any] | None = None,
     ) -> Dataset:
-        """Wraps graphs, one per edge type and all of one direction; see the attributes. Its only tables are those of
-        ``node_time``: times of each node type, or None, named ``time_attr``.
-
-        Raises:
-            ValueError: If a graph is of another direction, or its numbers of nodes are not those of its ends.
-        """
+        """Wraps graphs, one per edge type and all of one direction. The only tables are those of ``node_time``: times
+        of each node type, or None, named ``time_attr``. Raises ValueError if a graph is of another direction, or its
+        numbers of nodes are not those of its ends."""
         self = cls(edge_dir=edge_dir)
         self._set(schema, edge_dir, tuple(graphs), num_nodes_of)
         for edge_type, ends, graph in zip(schema.edge_types, schema.ends("out"), self.graphs, strict=True):
@@ -177,14 +344,8 @@ class Dataset:
     @classmethod
     def _of(cls, arrays: GraphArrays, edge_dir: str) -> Dataset:
         graphs = [Graph(topology) for topology in arrays.topologies(edge_dir)]
-        self = cls.of_graphs(
-            arrays.schema,
-            graphs,
-            arrays.num_nodes,
-            edge_dir=edge_dir,
-            time_attr=arrays.time_attr,
-            time_level=arrays.time_level,
-        )
+        self = cls.of_graphs(arrays.schema, graphs, arrays.num_nodes, edge_dir=edge_dir)
+        self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
         for level, tables in (("node", arrays.node_tables), ("edge", arrays.edge_tables)):
             for name in dict.fromkeys(name for each in tables for name in each):
                 self._put(level, name, [each.get(name) for each in tables])
@@ -238,43 +399,28 @@ class Dataset:
             edge_index = {edge_type: coo_of(edges, layout) for edge_type, edges in edge_index.items()}
         else:
             edge_index = coo_of(edge_index, layout)
-        arrays = GraphArrays.from_arrays(
-            edge_index,
-            num_nodes,
-            node_tables={},
-            edge_tables={},
-            edge_ids=edge_ids,
-            edge_weight=edge_weights,
-            edge_time=edge_times,
-        )
+        of_edges = {"edge_ids": edge_ids, "edge_weight": edge_weights, "edge_time": edge_times}
+        arrays = GraphArrays.from_arrays(edge_index, num_nodes, node_tables={}, edge_tables={}, **of_edges)
         graphs = tuple(Graph(t, graph_mode, device) for t in arrays.topologies(self.edge_dir))
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
 
     def with_mode(self, graph_mode: str, device: Any = None) -> Dataset:
-        """Returns a dataset of the same edges and tables for samplers elsewhere; arguments and errors are those of
-        :class:`Graph`."""
+        """Returns a dataset of the same edges and tables with graphs of another mode; see :class:`Graph`."""
         other = copy.copy(self)
         other.graphs = tuple(Graph(graph.topology, graph_mode, device) for graph in self.graphs)
         return other
 
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the nodes: one row per node, or such tables by node type, as tensors, arrays or
-        :class:`Feature`.
-
-        Args:
-            node_feature_data: The table, or tables by type.
-            placement: ``split_ratio``, ``device``, ``device_group_list``: see :class:`Feature`.
-        """
+        :class:`Feature`. ``placement``: ``split_ratio``, ``device``, ``device_group_list`` of :class:`Feature`."""
         self._init("node", "x", node_feature_data, placement)
 
     def init_node_labels(self, node_label_data: Any) -> None:
-        """Sets the labels of the nodes, one row per node, or such tables by node type."""
         self._init("node", "y", node_label_data)
 
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
-        """Sets the features of the edges, one row per edge id, or such tables by edge type; see
-        :meth:`init_node_features`."""
+        """Sets the features of the edges, one row per edge id; see :meth:`init_node_features`."""
         self._init("edge", "edge_attr", edge_feature_data, placement)
 
     def _init(self, level: str, name: str, value: Any, placement: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -290,7 +436,6 @@ class Dataset:
         self._put(level, name, tables)
 
     def _widen(self, num_rows: list[int | None]) -> None:
-        """Makes room for nodes that only ``num_rows`` tell of; not where other tables have counted them already."""
         counts = [
             max(count, rows) if rows is not None and not tables else count
             for count, rows, tables in zip(self.num_nodes_of, num_rows, self.node_tables, strict=True)
@@ -305,39 +450,33 @@ class Dataset:
         self.num_nodes_of = tuple(counts)
 
     def get_graph(self, edge_type: EdgeType | None = None) -> Graph:
-        """Returns the graph of an edge type; the type may be left out where there is one only."""
         return self.graphs[self.schema.edge_index(edge_type)]
 
     def get_node_feature(self, node_type: NodeType | None = None) -> Feature | None:
-        """Returns the features of a node type; None where it has none."""
         return self.node_tables[self.schema.node_index(node_type)].get("x")
 
     def get_node_label(self, node_type: NodeType | None = None) -> Feature | None:
-        """Returns the labels of a node type; None where it has none."""
         return self.node_tables[self.schema.node_index(node_type)].get("y")
 
     def get_edge_feature(self, edge_type: EdgeType | None = None) -> Feature | None:
-        """Returns the features of an edge type; None where it has none."""
         return self.edge_tables[self.schema.edge_index(edge_type)].get("edge_attr")
 
     def get_node_types(self) -> list[NodeType] | None:
-        """Returns the node types; None for a homogeneous graph."""
+        """The node types; None for a homogeneous graph."""
         return list(self.schema.node_types) if self.schema.is_hetero else None
 
     def get_edge_types(self) -> list[EdgeType] | None:
-        """Returns the edge types; None for a homogeneous graph."""
+        """The edge types; None for a homogeneous graph."""
         return list(self.schema.edge_types) if self.schema.is_hetero else None
 
-    # The face: single objects, or dicts by type.
+    # The face: single objects, or dicts by type where the graph is heterogeneous.
 
     @property
     def graph(self) -> Any:
-        """The :class:`Graph`, or graphs by edge type."""
         return self.schema.by_edge_type(self.graphs) if self.schema.is_hetero else self.graphs[0]
 
     @property
     def num_nodes(self) -> Any:
-        """Number of nodes, or numbers by node type."""
         return self.schema.by_node_type(self.num_nodes_of) if self.schema.is_hetero else self.num_nodes_of[0]
 
     @property
@@ -347,12 +486,10 @@ class Dataset:
 
     @property
     def node_labels(self) -> Any:
-        """As :attr:`node_features`."""
         return self._face(self.schema.node_types, self.node_tables, "y")
 
     @property
     def edge_features(self) -> Any:
-        """As :attr:`node_features`, by edge type."""
         return self._face(self.schema.edge_types, self.edge_tables, "edge_attr")
 
     def _face(self, types: tuple[Any, ...], tables: tuple[dict[str, Feature], ...], name: str) -> Any:

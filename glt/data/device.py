@@ -19,8 +19,7 @@ from glt import _core
 
 
 def missing_for_cuda() -> str | None:
-    """Returns what is missing to use a GPU, and what to do about it; None where nothing is. ``glt.has_cuda`` tells of
-    the build alone."""
+    """Returns what is missing to use a GPU, and what to do about it; None where nothing is."""
     if not _core.has_cuda:
         return (
             "this build of glt has no CUDA kernels; build it where a CUDA toolkit is: "
@@ -39,15 +38,14 @@ def default_device() -> str:
 
 
 def is_cuda(device: Any, name: str) -> bool:
-    """Whether ``device`` (None, a GPU's number, or what ``torch.device`` takes) is a GPU, here or elsewhere; raises
-    TypeError or ValueError, naming the argument, if it is no device."""
+    """Whether ``device`` (None, a number, or what ``torch.device`` takes) is a GPU, here or elsewhere. Raises TypeError
+    or ValueError, naming the argument, if it is no device."""
     return device is not None and _parsed(device, name).type == "cuda"
 
 
 def cuda_device(device: Any, name: str) -> torch.device:
-    """Returns a GPU with its number, given a number, a ``torch.device`` or the text of one; ``'cuda'`` is torch's
-    current one. Raises TypeError if it is no device, ValueError if it is no GPU or cannot be used here: says what is
-    missing."""
+    """Returns a GPU with its number; ``'cuda'`` is torch's current one. Raises TypeError if it is no device, ValueError
+    if it is no GPU or cannot be used here."""
     found = _parsed(device, name)
     if found.type != "cuda":
         raise ValueError(f"{name} = {device!r}: expected a GPU, such as 'cuda:0'")
@@ -88,8 +86,6 @@ class Event(Protocol):
 
 
 class _Done:
-    """The host's event: the work is done when the call returns."""
-
     def query(self) -> bool:
         return True
 
@@ -102,12 +98,8 @@ class _Done:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Where kernels run and their results are: a GPU of this process, or in tests the host (:data:`HOST`). Streams and
-    events come from here, so that the same lines run, and are tested, without a GPU.
-
-    Attributes:
-        device: Of its tensors; ``cpu`` for the host.
-    """
+    """Where kernels run and their results are: a GPU of this process, or in tests the host (:data:`HOST`, then
+    ``device`` is the CPU). Streams and events come from here, so that the same lines run without a GPU."""
 
     device: torch.device
 
@@ -120,11 +112,9 @@ class Accelerator:
         return None if self.is_host else torch.cuda.Stream(self.device, priority=0)
 
     def on(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-        """Work asked for inside is done in the order of the stream."""
         return nullcontext() if stream is None else torch.cuda.stream(stream)
 
     def record(self) -> Event:
-        """An event after all that the current stream was asked for."""
         if self.is_host:
             return _Done()
         event = torch.cuda.Event(blocking=True)  # who waits for it sleeps: samplers have few cores to spin on
@@ -132,11 +122,10 @@ class Accelerator:
         return event
 
     def wait_for(self, event: Event) -> None:
-        """Makes this device's current stream wait for an event, whichever device is current for the caller."""
         event.wait(*(() if self.is_host else (torch.cuda.current_stream(self.device),)))
 
     def keep_for_current(self, *tensors: Tensor) -> None:
-        """Says that the current stream uses tensors of another stream: their memory is reused only after that."""
+        """The memory of these tensors of another stream is reused only after the current stream's work."""
         if not self.is_host:
             for tensor in tensors:
                 tensor.record_stream(torch.cuda.current_stream(self.device))
@@ -147,8 +136,7 @@ class Accelerator:
 
 def accelerator_of(device: Any, name: str) -> Accelerator | None:
     """Returns what runs the kernels that ``device`` asks for: a GPU in any form, an accelerator or :data:`HOST`; None
-    for ``None`` and ``'cpu'``. Raises TypeError or ValueError for anything else, or a GPU that cannot be used here:
-    says what is missing."""
+    for ``None`` and ``'cpu'``. Raises TypeError or ValueError for anything else, or a GPU that cannot be used here."""
     if isinstance(device, Accelerator):
         return device
     if device is None:
@@ -178,15 +166,9 @@ def require_accelerator(device: Any, name: str) -> Accelerator:
 
 class DeviceGroup:
     """GPUs of this machine that read each other's memory (NVLink, or PCIe peer access) and keep one replica of hot rows
-    together: each holds an equal part. Of several groups each keeps all hot rows.
-
-    Args:
-        group_id: Names the group in errors.
-        device_list: The GPUs: numbers or devices.
-
-    Raises:
-        TypeError, ValueError: If there are none, one is no GPU, or one is there twice.
-    """
+    together: each holds an equal part. Of several groups each keeps all hot rows. ``group_id`` names the group in
+    errors; ``device_list`` are numbers or devices. Raises TypeError or ValueError if there are none, one is no GPU, or
+    one is there twice."""
 
     def __init__(self, group_id: int, device_list: Sequence[Any]) -> None:
         self.group_id = group_id
@@ -208,8 +190,7 @@ class DeviceGroup:
 
 
 def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch.device, ...]:
-    """Returns the GPUs that keep hot rows together with ``device``, which alone does so without groups; raises
-    ValueError if there are groups, but none has it."""
+    """Returns the GPUs that keep hot rows together with ``device``; raises ValueError if no group has it."""
     if not groups:
         return (device,)
     for group in groups:
@@ -225,8 +206,7 @@ NUM_WORDS = 8  # gathers that may be unchecked; their ids are kept, to name the 
 
 
 class GatherErrors:
-    """One word of device memory per launch: the lowest position of an id out of range, or -1. The device ``cpu`` stands
-    for the host executor of the tests."""
+    """One word of device memory per launch: the lowest position of an id out of range, or -1."""
 
     def __init__(self, device: torch.device) -> None:
         self._words = torch.full((NUM_WORDS + 1,), -1, dtype=torch.int64, device=device)
@@ -236,9 +216,8 @@ class GatherErrors:
         self.lock = threading.RLock()
 
     def add(self, launch: Callable[[int], Any], explain: Callable[[int], None]) -> None:
-        """Launches a kernel; call with ``lock`` held. ``launch`` is given the address of the word and returns an event
-        of its end, or None; ``explain`` is given the position of a bad id by :meth:`check`, and raises the error that
-        names it."""
+        """Launches a kernel; call with ``lock`` held. ``launch(address of the word)`` returns an event of its end, or
+        None; :meth:`check` calls ``explain(position)`` of a bad id, which raises the error."""
         if len(self._pending) == NUM_WORDS:
             self.check()
         event = launch(self._words.data_ptr() + 8 * len(self._pending))
@@ -280,9 +259,8 @@ logger = logging.getLogger(__name__)
 
 
 def wait_when_dropped(owner: object, device: torch.device) -> weakref.finalize[..., Any] | None:
-    """Has the work under way on a GPU waited for when ``owner`` is dropped, before its tensors are: kernels read
-    tensors by their addresses, of which torch knows nothing. Returns the finalizer, to be detached by owners that are
-    closed; None on the host."""
+    """Has the work under way on a GPU waited for when ``owner`` is dropped, before its tensors are: kernels read them
+    by address. Returns the finalizer, which an owner that is closed detaches; None on the host."""
     if device.type != "cuda":
         return None
     finalizer = weakref.finalize(owner, _wait_for, device)

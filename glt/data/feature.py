@@ -1,9 +1,11 @@
-"""Rows of values, one per node or edge, looked up by id."""
+"""Rows of values, one per node or edge, looked up by id: in host memory, and by GPUs in tiers."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,233 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
-from glt.data.device import Accelerator, DeviceGroup, accelerator_of, group_of, require_accelerator
-from glt.data.partition_book import PartitionBook
-from glt.data.tiered_rows import NO_ROW, TieredRows, widening_of
+from glt.data.device import (
+    Accelerator,
+    DeviceGroup,
+    GatherErrors,
+    accelerator_of,
+    group_of,
+    require_accelerator,
+    wait_when_dropped,
+)
+from glt.data.pinned import PinnedMemory, copy_to_device
+from glt.data.schema import PartitionBook
+
+NO_ROW = 2**32 - 1
+
+_WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "int8"}
+
+
+class TieredRows:
+    """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. Not yet run on a GPU: on the device ``cpu``,
+    for tests, the same kernel runs through the host executor.
+
+    Args:
+        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory, or at most 8 such tables of equal rows,
+            counted one table after the other. If any are cold, all are pinned, hot ones too, since CUDA would refuse
+            others' copies of a table that is pinned in part; only the cold ones of a mapped file, or where they are
+            few.
+        device: Where gathers run and results are.
+        num_hot: Rows to keep in device memory; of several tables a list.
+        hotness: Hotness of each row ``[num_rows]``: the hottest are kept, by default the first ones. Of several tables
+            a list, None for those without.
+        ids: The row of each id, counted from the second element on, ``[num_ids]`` uint32, 2^32 - 1: none; None: ids
+            count rows.
+        group: The GPUs that share the hot rows, each an equal part, with ``device`` among them, and the list of these
+            parts: one for all GPUs of the group, filled by the first to come. Default: ``device`` alone.
+        scale: Factor of each row ``[num_rows]``, float32, where int8 rows are widened. Default: 1.
+        name: What to call the rows in errors.
+    """
+
+    def __init__(
+        self,
+        tensor: Tensor | Sequence[Tensor],
+        device: torch.device,
+        *,
+        num_hot: int | Sequence[int] = 0,
+        hotness: Tensor | Sequence[Tensor | None] | None = None,
+        ids: tuple[Tensor | None, int] = (None, 0),
+        group: tuple[Sequence[torch.device], list[Tensor]] | None = None,
+        scale: Tensor | None = None,
+        name: str = "tensor",
+    ) -> None:
+        tables = [tensor] if isinstance(tensor, Tensor) else list(tensor)
+        several = len(tables) > 1
+        tensor, num_tables = tables[0], len(tables)
+        hot_counts = [num_hot] if isinstance(num_hot, int) and num_hot else list(num_hot or [0] * num_tables)
+        hotness_of = [hotness] if isinstance(hotness, Tensor) else list(hotness or [None] * num_tables)
+        if len(hot_counts) != num_tables or len(hotness_of) != num_tables:
+            raise ValueError(f"{num_tables} tables: expected as many elements in num_hot and hotness, one for each")
+        if several and (scale is not None or (group is not None and len(group[0]) > 1)):
+            raise ValueError("several tables: they have no scale or group of GPUs")
+        self.device, self.dtype, self.row_shape = device, tensor.dtype, tensor.shape[1:]
+        row_of, self._first_id = ids
+        members, self._hot = ([device], []) if group is None else group
+        if device.type == "cuda":
+            for peer in members:
+                _core.cuda_enable_peer(device.index, peer.index)
+        # In the order of the kernel's tiers: a part in device memory, or a table in host memory and its first cold row.
+        self._tiers: list[Tensor | tuple[Tensor, int]] = []
+        places: list[np.ndarray] = []
+        num_rows, is_ordered = 0, False
+        for rows, n, hot_of in zip(map(_rows_of, tables), hot_counts, hotness_of, strict=True):
+            order = None
+            place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
+            hot, first_cold = rows[:n], n
+            if hot_of is not None and 0 < n < len(rows):  # else no row needs an index
+                # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
+                order = torch.argsort(hot_of, descending=True, stable=True)[:n]
+                place += n
+                place[order.numpy()] = np.arange(num_rows, num_rows + n)
+                hot, first_cold, is_ordered = rows[order], 0, True
+            places.append(place)
+            if several:
+                self._hot.append(copy_to_device(hot, device))
+                self._tiers.append(self._hot[-1])
+            else:
+                if not self._hot:
+                    bounds = [n * i // len(members) for i in range(len(members) + 1)]
+                    spans = zip(members, bounds, bounds[1:], strict=False)
+                    self._hot += [copy_to_device(hot[a:b], d) for d, a, b in spans if a < b]
+                    for member in members:
+                        if member.type == "cuda":
+                            torch.cuda.synchronize(member)
+                self._tiers += self._hot
+            self._tiers.append((rows, first_cold))
+            num_rows += len(hot) + len(rows) - first_cold
+        if is_ordered:
+            row_of = from_array(_composed(row_of, np.concatenate(places)))
+        self._row_of = None if row_of is None else copy_to_device(row_of, device)
+        if scale is not None and order is not None:  # then there is one table
+            scale = torch.cat([scale[order], scale])
+        self._scale = None if scale is None else copy_to_device(scale, device)
+        self._width, self._name = _rows_of(tensor).shape[1], name
+        self._pins: list[PinnedMemory] = []
+        self._addresses: list[int] | None = None  # of the tables that are pinned, if they are
+        self._guard: weakref.finalize[..., Any] | None = None
+        self._errors = GatherErrors(device)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Has the kernel read the rows where they are now: torch may move them."""
+        self.close()
+        self._pins, places, addresses = [], [], self._now_at()
+        self._guard = wait_when_dropped(self, self.device)
+        for tier in self._tiers:
+            part = tier if isinstance(tier, Tensor) else self._pinned(*tier)
+            places.append((part.data_ptr(), len(part), self._width))
+        index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
+
+        def table(**options: int | str) -> _core.TieredTable:
+            return _core.TieredTable(self._width, places, row_of=index, first_id=self._first_id, **options)  # type: ignore[arg-type]
+
+        self._table = table()
+        self._widened: _core.TieredTable | None = None
+        if self.dtype in _WIDENED:
+            factor = 0 if self._scale is None else self._scale.data_ptr()
+            self._widened = table(widen=_WIDENED[self.dtype], scale=factor)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # gathers come on any stream
+        self._addresses = addresses
+
+    def _now_at(self) -> list[int]:
+        return [tier[0].data_ptr() for tier in self._tiers if not isinstance(tier, Tensor)]
+
+    def _pinned(self, rows: Tensor, first_cold: int) -> Tensor:
+        part = rows[first_cold:]
+        if self.device.type == "cuda" and len(part):
+            self._pins.append(PinnedMemory(part, self.device, self._name, whole=rows))
+            return self._pins[-1].tensor
+        return part
+
+    def gather(
+        self,
+        ids: Tensor,
+        out: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        wait: bool = True,
+        trusted: bool = False,
+        max_blocks: int = 0,
+        explain: Callable[[Tensor, Tensor | None, int], None],
+    ) -> Tensor:
+        """As :meth:`glt.data.Feature.gather_on`, with everything on this device, contiguous and checked. ``explain`` is
+        called on the host with the ids, the positions and the rows of ``out`` when one is out of range: it raises the
+        error that names it."""
+        dtype = self.dtype if dtype is None else dtype
+        if dtype != self.dtype and (dtype != torch.float32 or self.dtype not in _WIDENED):
+            raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
+        if out is None:
+            out = torch.empty((len(ids), *self.row_shape), dtype=dtype, device=self.device)
+        num_out = len(out)
+
+        def launch(error: int) -> torch.cuda.Event | None:
+            ids_of = ids.data_ptr(), ids.element_size(), len(ids)
+            where = 0 if positions is None else positions.data_ptr()
+            call = _core.GatherCall(*ids_of, out.data_ptr(), num_out, error, where, 0)
+            if self.device.type != "cuda":
+                _core.host_gather(table, call, 64)
+                return None
+            stream = torch.cuda.current_stream(self.device)
+            _core.cuda_gather(table, call, self.device.index, stream.cuda_stream, max_blocks)
+            return stream.record_event()
+
+        def explain_on_host(_: int) -> None:
+            explain(ids.cpu(), None if positions is None else positions.cpu(), num_out)
+
+        with self._errors.lock:
+            if self._now_at() != self._addresses:
+                self._bind()
+            table = self._table if dtype == self.dtype or self._widened is None else self._widened
+            if trusted:
+                self._errors.trust(launch)
+                return out
+            self._errors.add(launch, explain_on_host)
+            if wait:
+                self.check()
+        return out
+
+    def check(self) -> None:
+        self._errors.check()
+
+    @property
+    def num_hot(self) -> int:
+        return sum(len(part) for part in self._hot)
+
+    def close(self) -> None:
+        """Unpins the rows, after the work under way; they are pinned again when a gather comes."""
+        with self._errors.lock:
+            self._addresses = None
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
+            if self._guard is not None:
+                self._guard.detach()
+            for pin in self._pins:
+                pin.close()
+
+
+def widening_of(dtype: torch.dtype) -> str:
+    return " or torch.float32" if dtype in _WIDENED else f"; rows of {dtype} are not widened"
+
+
+def _rows_of(tensor: Tensor) -> Tensor:
+    """The rows as bytes ``[num_rows, row_bytes]``, sharing memory: any dtype and shape moves alike."""
+    width = math.prod(tensor.shape[1:]) * tensor.element_size()
+    # Flat first: of one column the strides may be any.
+    return tensor.detach().reshape(-1).view(torch.uint8).view(len(tensor), width)
+
+
+def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:
+    if int(place.max(initial=0)) >= NO_ROW:
+        raise ValueError(f"hotness: expected fewer than 2^32 - 1 rows, hot ones counted twice, got {len(place)}")
+    if row_of is None:
+        return place.astype(np.uint32)
+    rows = row_of.numpy()
+    here = rows < len(place)
+    composed = np.full(len(rows), NO_ROW, np.uint32)
+    composed[here] = place[rows[here]]
+    return composed
 
 
 class Feature:
@@ -22,11 +248,8 @@ class Feature:
 
     Ids on the CPU are looked up in host memory. With a ``device``, ids on a GPU are looked up by that GPU:
     ``split_ratio`` of the rows in its own memory, all others in place in pinned host memory. Each process places the
-    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages. If any row is
-    read in place, all of ``tensor`` is pinned, but of mapped files: CUDA refuses copies of memory that is pinned in
-    part.
-
-    The GPU path is tested through the kernel's host executor; it has not yet run on a GPU.
+    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages. The GPU path is
+    tested through the kernel's host executor; it has not yet run on a GPU.
 
     Args:
         tensor: The rows, shape ``[num_rows, ...]``, any dtype. Used in place if contiguous, else copied once.
@@ -68,7 +291,9 @@ class Feature:
         self.row_of = row_of if owned is None else owned[0].row_of
         self.owned = owned
         self._first_id = 0 if owned is None else owned[0].first_id(owned[1])
-        self.split_ratio, self.device = _checked_ratio(split_ratio), device
+        if isinstance(split_ratio, bool) or not isinstance(split_ratio, int | float) or not 0 <= split_ratio <= 1:
+            raise ValueError(f"split_ratio = {split_ratio!r}: expected a share of the rows, 0 to 1")
+        self.split_ratio, self.device = float(split_ratio), device
         self.device_group_list = tuple(device_group_list or ())
         self.hotness = _checked_per_row("hotness", hotness, len(tensor), None)
         self.scale = _checked_per_row("scale", scale, len(tensor), torch.float32)
@@ -80,9 +305,7 @@ class Feature:
             for member in group.device_list:
                 require_accelerator(member, f"device_list of group {group.group_id}")
         if (self.split_ratio or hotness is not None) and not self.uses_gpu:
-            raise ValueError(
-                f"split_ratio = {split_ratio}: expected device or device_group_list, the GPUs to keep rows"
-            )
+            raise ValueError(f"split_ratio = {split_ratio}: expected device or device_group_list, GPUs to keep rows")
         self._placed: dict[Accelerator, TieredRows] = {}
         self._hot: dict[tuple[torch.device, ...], list[Tensor]] = {}  # by group of GPUs, in equal parts
         self._lock = threading.Lock()
@@ -134,8 +357,8 @@ class Feature:
 
         Args:
             ids: Ids ``[n]``, any integer dtype; a bool mask stands for the positions of its true elements.
-            out: Where to write, ``[at least n, ...]``, same dtype, contiguous. Default: on the CPU, memory of earlier
-                results; on a GPU, of torch's allocator.
+            out: Where to write, ``[at least n, ...]``, contiguous; returned. Default: a new tensor ``[n, ...]``, on the
+                CPU in memory of earlier results.
             positions: Row of ``out`` for each id ``[n]``, uint32. Default: 0, 1, 2, ...
             num_threads: Threads to copy with; the result does not depend on it.
             dtype: float32 to widen rows of bfloat16, float16 or int8 (times ``scale``). Default: the table's.
@@ -143,18 +366,14 @@ class Feature:
                 gives zeros and is raised by :meth:`check`, or by one of the next eight gathers.
             max_blocks: On a GPU, blocks of 256 threads to use at most, 0: all. A few suffice to saturate a bus.
 
-        Returns:
-            ``out``, or the new tensor ``[n, ...]``.
-
         Raises:
             IndexError: If an id has no row here or is another partition's, or a position is outside ``out``; names the
                 first.
             TypeError, ValueError: If the dtype, shape or layout of an argument does not fit.
         """
         if self.uses_gpu and isinstance(ids, Tensor) and ids.is_cuda:
-            return self.gather_on(
-                ids.device, ids, out, positions=positions, dtype=dtype, wait=wait, max_blocks=max_blocks
-            )
+            where: dict[str, Any] = {"positions": positions, "dtype": dtype, "wait": wait, "max_blocks": max_blocks}
+            return self.gather_on(ids.device, ids, out, **where)
         ids = as_ids(ids, "ids")
         if dtype is not None and dtype != self.dtype:
             return self._widened(ids, out, positions, num_threads, dtype)
@@ -166,10 +385,10 @@ class Feature:
             out = pooled_empty((len(ids), *self.row_shape), self.dtype)
         elif out.dtype != self.dtype:
             raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}, the table's")
-        # Looked at anew each time: torch may have moved the memory of both (see glt.data.arrays).
+        # Looked at anew each time: torch may have moved the memory of both.
         table, row_of = as_numpy(self.tensor), None if self.row_of is None else self.row_of.numpy()
-        where = None if positions is None else positions.numpy()
-        _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, where, num_threads, self._first_id)
+        at = None if positions is None else positions.numpy()
+        _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
         return out
 
     def __getitem__(self, ids: Tensor) -> Tensor:
@@ -178,7 +397,6 @@ class Feature:
     def _widened(
         self, ids: Tensor, out: Tensor | None, positions: Tensor | None, num_threads: int, dtype: torch.dtype
     ) -> Tensor:
-        """On the CPU: the rows as they are first, then in float32."""
         if dtype != torch.float32 or self.dtype not in (torch.bfloat16, torch.float16, torch.int8):
             raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
         wide = self.gather(ids, num_threads=num_threads).to(dtype)
@@ -201,14 +419,9 @@ class Feature:
         trusted: bool = False,
         max_blocks: int = 0,
     ) -> Tensor:
-        """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``.
-
-        Args:
-            device: The GPU; what else there is must be there.
-            ids, out, positions, dtype, wait, max_blocks: As in :meth:`gather`.
-            trusted: The ids are known to have rows: nothing waits, or is kept to name one that has none. Its row is
-                zeros, and :meth:`check` still tells that there was one.
-        """
+        """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``. With ``trusted`` the
+        ids are known to have rows: nothing waits, or is kept to name one that has none; its row is zeros, and
+        :meth:`check` still tells that there was one."""
         place = require_accelerator(device, "device")
         ids = ids_in_place(ids, "ids")  # all is checked here: the kernel takes addresses
         if ids.device != place.device:
@@ -234,28 +447,16 @@ class Feature:
                 )
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
-        return self.placed(place).gather(
-            ids,
-            out,
-            positions=positions,
-            dtype=dtype,
-            wait=wait,
-            trusted=trusted,
-            max_blocks=max_blocks,
-            explain=self._explain,
-        )
+        options: dict[str, Any] = {"dtype": dtype, "wait": wait, "trusted": trusted, "max_blocks": max_blocks}
+        return self.placed(place).gather(ids, out, positions=positions, explain=self._explain, **options)
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
         self.gather(ids, torch.empty((num_out, *self.row_shape), dtype=self.dtype), positions=positions)
 
     def placed(self, device: Accelerator | torch.device | str | int) -> TieredRows:
-        """Returns the rows as a GPU reads them; places them there the first time, which takes a while.
-
-        Raises:
-            RuntimeError: If the rows cannot be pinned.
-            torch.OutOfMemoryError: If the GPU has no room for the hot ones.
-            ValueError: If there is no such GPU, or it is in none of the groups.
-        """
+        """Returns the rows as a GPU reads them; places them there the first time, which takes a while. Raises
+        RuntimeError or torch.OutOfMemoryError if there is no room or they cannot be pinned, ValueError if there is no
+        such GPU, or it is in none of the groups."""
         place = require_accelerator(device, "device")
         with self._lock:
             if place not in self._placed:
@@ -308,12 +509,6 @@ class Feature:
 _OPTIONS = ("split_ratio", "device", "device_group_list", "hotness", "scale")
 
 
-def _checked_ratio(ratio: Any) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
-        raise ValueError(f"split_ratio = {ratio!r}: expected a share of the rows, 0 to 1")
-    return float(ratio)
-
-
 def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torch.dtype | None) -> Tensor | None:
     if value is None:
         return None
@@ -324,16 +519,13 @@ def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torc
     return value.contiguous()
 
 
-# Rows of several batches, each distinct row fetched once.
-
-
 class WindowGather:
-    """Looks up the rows of the next batches together, where a bus or a disk is what a row costs.
+    """Looks up the rows of the next batches together, where a bus or a disk is what a row costs: the distinct rows are
+    fetched once, into memory of the device of the ids.
 
     Of W batches of 21% of the nodes each, W = 8 have 2.5 times and W = 16 have 4.2 times as many rows as distinct ones;
-    of batches of 6% it is 1.5 and 1.9 times. The distinct rows are fetched once, into memory of the device of the ids.
-    Rows that are in device memory anyway gain nothing. On a GPU it waits three times per window. The GPU path has not
-    yet run on a GPU; the tests run it on the CPU.
+    of batches of 6% it is 1.5 and 1.9 times. Rows in device memory gain nothing. On a GPU, where it has not yet run, it
+    waits three times per window.
 
     Args:
         feature: The rows.
@@ -348,11 +540,7 @@ class WindowGather:
         self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
 
     def gather(self, batches: Sequence[Tensor], *, max_blocks: int = 0) -> Iterator[Tensor]:
-        """Fetches the distinct rows of all batches now, and gives those of one batch after the other.
-
-        Args:
-            batches: The ids of each batch, as for :meth:`Feature.gather`, on the device.
-            max_blocks: As there, for the fetch.
+        """Fetches the distinct rows of all batches now (``max_blocks`` as in :meth:`Feature.gather`).
 
         Returns:
             An iterator over one tensor ``[n, ...]`` per batch, equal to ``feature.gather(ids)``.
@@ -396,9 +584,8 @@ class WindowGather:
         error = torch.full((1,), -1, dtype=torch.int64, device=slab.device)  # for the kernel: slots are in range
         width = slab[0].nbytes if len(slab) else 0
         table = _core.TieredTable(width, [(slab.data_ptr(), len(slab), width)])
-        call = _core.GatherCall(
-            slots.data_ptr(), slots.element_size(), len(slots), out.data_ptr(), len(out), error.data_ptr()
-        )
+        ids = slots.data_ptr(), slots.element_size(), len(slots)
+        call = _core.GatherCall(*ids, out.data_ptr(), len(out), error.data_ptr())
         if self._place.is_host:
             _core.host_gather(table, call, 64)
         else:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -45,16 +45,13 @@ class Owner(Protocol):
 
 
 class PinnedPages:
-    """Registers whole pages, each once: CUDA refuses pages that are registered already, and arrays may share pages.
+    """Registers whole pages, each once, since CUDA refuses pages that are registered already and arrays may share
+    pages. A page stays registered while it has a user. A child of ``fork`` inherits no registrations: there releasing
+    does nothing.
 
-    A page stays registered while it has a user. A child of ``fork`` inherits neither the CUDA context nor the
-    registrations, so there releasing does nothing.
-
-    Args:
-        register: Called as ``register(address, num_bytes, device)``; raises what fails.
-        unregister: Called as ``unregister(address, device)``, after ``synchronize(device)`` for other devices that have
-            used it.
-        chunk_bytes: Most bytes of one registration, whole pages.
+    ``register(address, num_bytes, device)`` raises what fails; ``unregister(address, device)`` comes after
+    ``synchronize(device)`` for other devices that have used it; no registration is of more than ``chunk_bytes``, whole
+    pages.
     """
 
     def __init__(
@@ -106,7 +103,6 @@ class PinnedPages:
             return list(self._owners)
 
     def has_any(self, address: int, num_bytes: int) -> bool:
-        """Whether a page of ``[address, address + num_bytes)`` is registered here."""
         with self._held():
             return any(chunk.begin < address + num_bytes and address < chunk.end for chunk in self._chunks)
 
@@ -175,8 +171,7 @@ class PinnedPages:
 # those of the page cache, which all processes pin.
 
 
-@dataclass(frozen=True)
-class _Area:
+class _Area(NamedTuple):
     begin: int
     end: int
     is_private: bool
@@ -187,9 +182,9 @@ class _Area:
 
 
 def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
-    """Maps the file behind ``[address, address + num_bytes)`` shared and read-only. Returns the same bytes at another
-    address, uint8, never to be written to; None unless the memory is of one private map of a file that is still there
-    under its name, and has not been written to."""
+    """Maps the file behind ``[address, address + num_bytes)`` shared and read-only: the same bytes at another address,
+    uint8. None unless the memory is of one private map of a file that is still there under its name, and has not been
+    written to."""
     area = _area_of(address)
     if area is None or address + num_bytes > area.end or area.has_own_pages or not area.is_private:
         return None
@@ -219,17 +214,14 @@ def _area_of(address: int) -> _Area | None:
             first = line.split(None, 1)[0]
             if first.endswith(":"):
                 if found is not None and first == "Anonymous:":
-                    return _area(found, int(line.split()[1]) > 0)
+                    begin, end = (int(each, 16) for each in found[0].split("-"))
+                    path = found[5] if len(found) == 6 else ""
+                    is_private, offset, inode = found[1][3] == "p", int(found[2], 16), int(found[4])
+                    return _Area(begin, end, is_private, offset, inode, path, int(line.split()[1]) > 0)
             else:
                 begin, end = (int(each, 16) for each in first.split("-"))
                 found = line.rstrip("\n").split(None, 5) if begin <= address < end else None
     return None
-
-
-def _area(fields: list[str], has_own_pages: bool) -> _Area:
-    begin, end = (int(each, 16) for each in fields[0].split("-"))
-    path = fields[5] if len(fields) == 6 else ""
-    return _Area(begin, end, fields[1][3] == "p", int(fields[2], 16), int(fields[4]), path, has_own_pages)
 
 
 logger = logging.getLogger(__name__)
@@ -244,15 +236,13 @@ def _registry(read_only: bool) -> PinnedPages:
     )
 
 
-@cache
+@cache  # registrations of this process that GPUs only read: tables and graphs
 def process_pages() -> PinnedPages:
-    """Returns the registrations of this process that GPUs only read: tables and graphs."""
     return _registry(True)
 
 
-@cache
+@cache  # those that GPUs also write to: channels
 def process_buffers() -> PinnedPages:
-    """Returns the registrations of this process that GPUs also write to: channels."""
     return _registry(False)
 
 
@@ -268,7 +258,7 @@ os.register_at_fork(after_in_child=process_buffers.cache_clear)
 
 
 def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a tensor to a device, also where some of its pages are registered here and others are not."""
+    """Copies a tensor to a device, also where only some of its pages are registered here."""
     if device.type == "cuda":
         close_moved(process_pages())  # else the clone may lie where CUDA still has other memory
         if process_pages().has_any(tensor.data_ptr(), tensor.nbytes):
@@ -284,20 +274,13 @@ def close_moved(registry: PinnedPages) -> None:
 
 
 class PinnedMemory:
-    """The memory of a tensor, registered with CUDA until :meth:`close` (or until this is collected, or the process
-    ends): GPUs read it in place, over the bus.
+    """The memory of a tensor, registered with CUDA until :meth:`close` (or until this is collected): GPUs read it in
+    place, over the bus. Not yet run on a GPU: the tests cover the counting of pages and what happens on failure.
 
     The memory may be torch's own, shared memory or a mapped file; processes that share it pin the same pages, each for
-    itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's, since they
-    may share their pages with others. Of a file that is mapped privately and not written to, as partitions are, a
-    second map is pinned, shared and read-only, since the kernel would copy the first (:func:`shared_map`). What torch
-    pinned already is left as it is.
-
-    Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork workers before pinning private
-    memory: the kernel copies such pages at a fork. torch may move the memory of a tensor
-    (:class:`~glt.data.arrays.NativeView`), and other memory come to be where it was, which CUDA would take for the old:
-    :attr:`has_moved` tells, and whatever is pinned next closes this first. Not yet run on a GPU: without one, the tests
-    cover the counting of pages and what happens on failure.
+    itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's. What torch
+    pinned already is left as it is. Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork
+    workers before pinning private memory: the kernel copies such pages at a fork.
 
     Args:
         tensor: On the CPU; :attr:`tensor` is what GPUs are to read.
@@ -305,8 +288,8 @@ class PinnedMemory:
         name: What to call it in errors.
         pages: Where registrations are counted. Default: those of this process, with CUDA.
         writable: Whether GPUs write to it, too: it has its pages for itself.
-        whole: The tensor that this one is a part of: registered where it is, all of it is registered, since CUDA would
-            refuse a copy of memory that is registered in part.
+        whole: The tensor that this one is a part of, all of which is registered: CUDA would refuse a copy of memory
+            that is registered in part.
 
     Raises:
         RuntimeError, ValueError: If CUDA refuses, or there is no such GPU; says what to do.
@@ -367,16 +350,12 @@ class PinnedMemory:
 
     @property
     def has_moved(self) -> bool:
-        """Whether torch has moved the tensor: what GPUs would read is gone, and this is to be closed."""
+        """Whether torch has moved the tensor: this is of no use then, and to be closed."""
         return self.tensor.data_ptr() != self._address
 
     def close(self) -> None:
-        """Unregisters what has no other user, after the work under way on the GPU. May be called twice.
-
-        Raises:
-            RuntimeError: If CUDA refuses; only a warning in the log where torch has moved the memory, and nothing of
-                ours is at the old address.
-        """
+        """Unregisters what has no other user, after the work under way on the GPU. May be called twice. Raises
+        RuntimeError if CUDA refuses; only a warning in the log where torch has moved the memory."""
         had_moved = self.has_moved
         try:
             self._release()

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 
-# A graph as plain arrays per type: what every source of graphs is brought into before rows are built.
-
-
 @dataclass
 class GraphArrays:
     """A graph as plain arrays, what every source of graphs is brought into: lists with one element per node type or
@@ -31,8 +28,7 @@ class GraphArrays:
         edge_index: Sources and destinations of each edge type, a pair of int32 or int64 arrays ``[E]``.
         edge_ids: Edge ids ``[E]`` of each edge type; None where an id is the position.
         edge_weight, edge_time: Weights and times ``[E]`` of each edge type, or None.
-        node_tables: Rows by name, of each node type.
-        edge_tables: Rows by name, of each edge type; row i is of edge id i.
+        node_tables, edge_tables: Rows by name, of each type; row i is of id i.
         time_attr: Name of the times, also among the tables where they are the nodes'.
         time_level: ``'node'`` (an edge has the time of its neighbour end), ``'edge'``, or None without times.
     """
@@ -68,8 +64,7 @@ class GraphArrays:
         edge_time: Any = None,
         node_time: Any = None,
     ) -> GraphArrays:
-        """Takes single values, or dicts by type where ``edge_index`` is one; see :meth:`glt.data.Dataset.from_arrays`.
-        Tables are named as users know them; ``node_time`` makes times node-level."""
+        """As :meth:`glt.data.Dataset.from_arrays`: single values, or dicts by type where ``edge_index`` is one."""
         if node_time is not None and edge_time is not None:
             raise ValueError("node_time and edge_time are both given: expected the times of one kind")
         if node_time is not None:
@@ -120,14 +115,10 @@ class GraphArrays:
     def _topology(self, edge_type: int, layout: str) -> Topology:
         ends = self.edge_index[edge_type]
         source, target = self.schema.ends("out")[edge_type]
-        return Topology(
-            ends,
-            (self.num_nodes[source], self.num_nodes[target]),
-            edge_ids=self.edge_ids[edge_type],
-            layout=layout,
-            edge_weight=self.edge_weight[edge_type],
-            edge_time=self._edge_time(edge_type, *((source, ends[0]) if layout == "CSC" else (target, ends[1]))),
-        )
+        size = self.num_nodes[source], self.num_nodes[target]
+        time = self._edge_time(edge_type, *((source, ends[0]) if layout == "CSC" else (target, ends[1])))
+        weight, ids = self.edge_weight[edge_type], self.edge_ids[edge_type]
+        return Topology(ends, size, edge_ids=ids, layout=layout, edge_weight=weight, edge_time=time)
 
     def _edge_time(self, edge_type: int, neighbor_type: int, neighbors: np.ndarray) -> Any:
         if self.time_level != "node" or self.time_attr not in self.node_tables[neighbor_type]:
@@ -186,25 +177,19 @@ _TOPOLOGY = ("edge_index", "adj", "adj_t", "num_nodes", "num_edges")
 
 
 def arrays_of_pyg(
-    data: Data | HeteroData,
-    *,
-    weight_attr: str | None = None,
-    time_attr: str | None = None,
-    with_tables: bool = True,
+    data: Data | HeteroData, *, weight_attr: str | None = None, time_attr: str | None = None, with_tables: bool = True
 ) -> GraphArrays:
     """Takes edges, node-level and edge-level attributes as PyG itself tells them apart; graph-level ones, and
     ``edge_label_index`` and its like, are not part of a graph's tables.
 
     Args:
-        data: The graph.
         weight_attr: Name of an edge-level attribute: the weights. Edge types without it are sampled uniformly.
         time_attr: Name of the times, node-level or edge-level. Types without it are not constrained.
         with_tables: False leaves out all tables but that of the times.
 
     Raises:
-        KeyError: If no edge type has ``weight_attr``.
-        TypeError: If ``data`` is something else, or an attribute is neither tensor nor array.
-        ValueError: If there are no edges, or ``time_attr`` is of no level, or of both.
+        KeyError, TypeError, ValueError: If no edge type has ``weight_attr``, ``data`` or an attribute is something
+            else, there are no edges, or ``time_attr`` is of no level, or of both.
     """
     from torch_geometric.data import Data, HeteroData
 
@@ -240,7 +225,6 @@ def arrays_of_pyg(
 
 
 def require_num_nodes(data: Data) -> None:
-    """Raises ValueError if nothing in ``data`` tells how many nodes there are."""
     edges = any(data.get(name) is not None for name in ("edge_index", "adj_t", "adj"))
     if not edges and not data._store.can_infer_num_nodes:
         raise ValueError(
@@ -269,7 +253,7 @@ def _take_times(arrays: GraphArrays, name: str, data: Any, node_stores: list[Any
 
 
 def _num_nodes(store: Any) -> int | None:
-    """Number of nodes as PyG knows it; None where only edges can tell."""
+    """As PyG knows it; None where only edges can tell."""
     if store._key is None or store.can_infer_num_nodes:
         return store.num_nodes
     if len(store):

@@ -1,10 +1,18 @@
-"""The node types and edge types of a graph, and their order."""
+"""What ids mean: the types of nodes and edges of a graph, and which partition owns each id."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.data.arrays import NativeView, Packed, from_array
 
 NodeType = str
 EdgeType = tuple[str, str, str]
@@ -16,8 +24,8 @@ Value = TypeVar("Value")
 class Schema:
     """Node types and edge types of a graph, in the order of the user's data.
 
-    Inside glt a type is its position here; the position of an edge type is also part of the key of its random draws.
-    A homogeneous graph has one type of each (:data:`HOMOGENEOUS`), so that there is one code path for both kinds.
+    Inside glt a type is its position here; the position of an edge type is also part of the key of its random draws. A
+    homogeneous graph has one type of each (:data:`HOMOGENEOUS`).
 
     Attributes:
         node_types: Names of the node types.
@@ -25,9 +33,8 @@ class Schema:
         is_hetero: Whether the user speaks of types: results are then dicts by type, else single objects.
 
     Raises:
-        TypeError: If a type is no string, or an edge type no triple of strings.
-        ValueError: If a type is named twice, an edge type ends in an unknown node type, or a graph that is not
-            heterogeneous has not exactly one type of each.
+        TypeError, ValueError: If a type is malformed, named twice, or ends in an unknown node type, or a graph that is
+            not heterogeneous has not exactly one type of each.
     """
 
     node_types: tuple[NodeType, ...]
@@ -57,8 +64,8 @@ class Schema:
             )
 
     def ends(self, edge_dir: str) -> tuple[tuple[int, int], ...]:
-        """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions: with ``edge_dir='in'``
-        destinations are expanded, their neighbours being sources; with ``'out'`` the reverse."""
+        """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions: with ``'in'``
+        destinations are expanded, with ``'out'`` sources."""
         check_edge_dir(edge_dir)
         pairs = [(self.node_index(source), self.node_index(target)) for source, _, target in self.edge_types]
         return tuple((target, source) if edge_dir == "in" else (source, target) for source, target in pairs)
@@ -79,15 +86,11 @@ class Schema:
 
     def per_node_type(self, name: str, value: Any) -> list[Any]:
         """Returns ``value``, a dict by node type (a single object when homogeneous), as a list; None where absent.
-
-        Raises:
-            TypeError: If it is a dict where the graph is homogeneous, or none where it is not.
-            KeyError: If it names a type that there is not.
-        """
+        Raises TypeError if it is not of that form, KeyError if it names an unknown type."""
         return self._per_type(name, value, self.node_types, "node")
 
     def per_edge_type(self, name: str, value: Any) -> list[Any]:
-        """Returns ``value``, a dict by edge type (a single object when homogeneous), as :meth:`per_node_type` does."""
+        """As :meth:`per_node_type`, by edge type."""
         return self._per_type(name, value, self.edge_types, "edge")
 
     def _per_type(self, name: str, value: Any, types: tuple[Any, ...], kind: str) -> list[Any]:
@@ -122,8 +125,8 @@ def check_edge_dir(edge_dir: str) -> None:
 
 
 def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
-    """Names the reverses of an edge type by GLT's rule: with ``rev_`` before the relation, or without it where it is
-    there; the same type where both ends are of one node type."""
+    """Names the reverses of an edge type by GLT's rule: ``rev_`` before the relation, or taken from it; the same type
+    where both ends are of one node type."""
     source, relation, target = edge_type
     return target, relation if source == target else reverse_relation(relation), source
 
@@ -149,3 +152,109 @@ def _position(kind: str, wanted: Any, types: tuple[Any, ...]) -> int:
 
 
 HOMOGENEOUS = Schema(("node",), (("node", "to", "node"),), False)  # of a graph without types
+
+
+class PartitionBook:
+    """Owners and rows of all ids of one type of nodes or edges; made by :meth:`of_arrays` or :meth:`of_ranges`.
+
+    A graph whose ids were left alone needs two arrays, 5 to 8 bytes per id. In a relabelled one each partition owns a
+    range of ids, rows count from its beginning, and ``num_parts + 1`` numbers suffice.
+
+    Attributes:
+        num_ids, num_parts: Of all partitions.
+        owner, row_of: Owner of each id ``[num_ids]``, uint8, uint16 or uint32, and its row in the owner's arrays,
+            uint32; None with ranges.
+        offset: With ranges, partition ``p`` owns the ids ``offset[p]`` to ``offset[p + 1] - 1``, int64; else None.
+    """
+
+    owner: Tensor | None = None
+    row_of: Tensor | None = None
+    offset: Tensor | None = None
+    num_ids: int
+    num_parts: int
+
+    @classmethod
+    def of_arrays(cls, owner: Any, row_of: Any, num_parts: int) -> PartitionBook:
+        """Wraps the owner and the row of each id, without copying; raises TypeError or ValueError if dtypes or sizes do
+        not fit. Owners are checked when they are met."""
+        self = cls.__new__(cls)
+        self.owner, self.row_of = _tensor(owner), _tensor(row_of)
+        if self.row_of.dtype != torch.uint32 or self.row_of.shape != self.owner.shape:
+            raise ValueError(
+                f"row_of is {self.row_of.dtype} {list(self.row_of.shape)}: expected uint32, one row per owner, "
+                f"{list(self.owner.shape)}"
+            )
+        self._open(num_parts)
+        return self
+
+    @classmethod
+    def of_ranges(cls, offset: Any) -> PartitionBook:
+        """Takes the offsets ``[num_parts + 1]``; raises TypeError or ValueError if they are not integers from 0 that
+        never fall."""
+        self = cls.__new__(cls)
+        self.offset = _tensor(np.asarray(offset, np.int64) if isinstance(offset, list | tuple) else offset)
+        self._open()
+        return self
+
+    def _open(self, num_parts: int = 0) -> None:
+        self._view = NativeView((self.owner, self.offset), partial(_native_book, self.owner, self.offset, num_parts))
+        self.num_ids, self.num_parts = self.native.num_ids, self.native.num_parts
+
+    @property
+    def native(self) -> _core.Book:
+        return self._view.get()
+
+    @property
+    def has_ranges(self) -> bool:
+        return self.offset is not None
+
+    def first_id(self, part: int) -> int:
+        """The id of a partition's first row where it owns a range; 0 where ``row_of`` maps ids to rows."""
+        return 0 if self.offset is None else int(self.offset[part])
+
+    def group(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Groups ids ``[n]``, int64, by owner, keeping their order. Returns the ids by owner, where each stood
+        (uint32), and the bounds of the groups ``[num_parts + 1]``. Raises IndexError, naming the first bad id."""
+        return _core.group_by_owner(self.native, ids)
+
+    def owners(self, ids: np.ndarray | None = None) -> np.ndarray:
+        """The owner of each of these ids, or of all, ``[n]`` int64; raises IndexError naming the first bad id."""
+        if ids is not None:
+            return _core.find_owners(self.native, np.ascontiguousarray(ids, np.int64))
+        if self.offset is not None:
+            return np.repeat(np.arange(self.num_parts), np.diff(self.offset.numpy()))
+        assert self.owner is not None
+        return self.owner.numpy().astype(np.int64)
+
+    def rows(self, ids: np.ndarray | None = None) -> np.ndarray:
+        """The row of each of these ids, or of all, in the arrays of its owner, ``[n]`` int64; errors as of
+        :meth:`owners`."""
+        ids = np.arange(self.num_ids) if ids is None else np.ascontiguousarray(ids, np.int64)
+        owner = self.owners(ids)  # names a bad id
+        if self.offset is not None:
+            return ids - self.offset.numpy()[owner]
+        assert self.row_of is not None
+        return self.row_of.numpy()[ids].astype(np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        arrays = {name: Packed.of(getattr(self, name)) for name in ("owner", "row_of", "offset")}
+        return {**arrays, "num_parts": self.num_parts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.owner, self.row_of, self.offset = (Packed.open(state[name]) for name in ("owner", "row_of", "offset"))
+        self._open(state["num_parts"])
+
+    def __repr__(self) -> str:
+        kind = "ranges" if self.has_ranges else "arrays"
+        return f"PartitionBook({kind}, num_ids={self.num_ids}, num_parts={self.num_parts})"
+
+
+def _native_book(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:
+    if offset is not None:
+        return _core.Book.of_ranges(offset.numpy())
+    assert owner is not None
+    return _core.Book(owner.numpy(), num_parts)
+
+
+def _tensor(array: Any) -> Tensor:
+    return array if isinstance(array, Tensor) else from_array(array)

@@ -13,13 +13,10 @@ from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from glt.data.arrays import as_rows
-from glt.data.dataset import Dataset
+from glt.data.dataset import Dataset, Graph
 from glt.data.feature import Feature
-from glt.data.graph import Graph
 from glt.data.schema import HOMOGENEOUS, Schema
-from glt.data.topology import TimedEdges, Topology, as_times, coo_of, layout_of
-
-# The tables of a dataset as PyG's ``FeatureStore``.
+from glt.data.topology import Topology, as_times, coo_of, layout_of
 
 
 class DatasetFeatureStore(FeatureStore):
@@ -27,14 +24,8 @@ class DatasetFeatureStore(FeatureStore):
 
     Groups are node types and edge types; a homogeneous dataset has one, None, with the tables of nodes and of edges, as
     PyG's ``Data``. ``get_all_tensor_attrs`` does not list its tables of edges, since PyG's loaders index every table
-    there by node. Tables that are put or removed come and go in this store only, never in the dataset.
-
-    Args:
-        dataset: Its tables are shared, not copied.
-        num_threads: Threads that copy rows; the result does not depend on it.
-
-    Raises:
-        ValueError: If a table of the dataset has no row for some ids, as in a partition.
+    there by node. Tables that are put or removed come and go in this store only, never in the dataset, whose tables are
+    shared. Raises ValueError if a table has no row for some ids, as in a partition.
     """
 
     def __init__(self, dataset: Dataset, num_threads: int = 1) -> None:
@@ -115,20 +106,13 @@ class DatasetFeatureStore(FeatureStore):
         return f"{type(self).__name__}({len(self)} tables)"
 
 
-# The edges of a dataset as PyG's ``GraphStore``.
-
-
 class DatasetGraphStore(GraphStore):
-    """Serves the edges of a :class:`~glt.data.Dataset` in every layout of PyG: ``'coo'``, ``'csc'`` and ``'csr'``.
+    """Serves the edges of a :class:`~glt.data.Dataset` in every layout of PyG: ``'coo'``, ``'csc'`` and ``'csr'``. They
+    are shared where the layout is the dataset's own and ids are int64; other layouts are made on request.
 
     Positions are edge ids, which index edge features. ``get_all_edge_attrs`` announces the compressed layout only where
-    the edges came sorted, so that it has that order too; it is always served on request.
-
-    Args:
-        dataset: Its edges are shared where the layout is its own and ids are int64; other layouts are made on request.
-
-    Raises:
-        ValueError: If edge ids are not the numbers from 0 on, or the dataset is of a partition.
+    the edges came sorted, so that it has that order too. Raises ValueError if edge ids are not the numbers from 0 on,
+    or the dataset is of a partition.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -142,12 +126,11 @@ class DatasetGraphStore(GraphStore):
         self.dataset = dataset
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Returns the layouts of every edge type in which positions are edge ids."""
         attrs = []
         for edge_type, graph in zip(self._edge_types(), self.dataset.graphs, strict=True):
             topology = graph.topology
-            layouts = [EdgeLayout.COO]
-            if _ids_are_positions(topology):
+            layouts, ids = [EdgeLayout.COO], topology.edge_ids
+            if ids is None or bool((ids == torch.arange(len(ids))).all()):
                 layouts.insert(0, EdgeLayout(topology.layout.lower()))
             attrs += [EdgeAttr(edge_type, layout, size=topology.size) for layout in layouts]
         return attrs
@@ -180,15 +163,8 @@ class DatasetGraphStore(GraphStore):
 
 
 def _fixed(edge_attr: EdgeAttr, verb: str) -> ValueError:
-    return ValueError(
-        f"edges of type {edge_attr.edge_type} cannot be {verb}: the graph of a glt Dataset is fixed; build another one "
-        "with Dataset.from_arrays"
-    )
-
-
-def _ids_are_positions(topology: Topology) -> bool:
-    ids = topology.edge_ids
-    return ids is None or bool((ids == torch.arange(len(ids))).all())
+    what = f"edges of type {edge_attr.edge_type} cannot be {verb}"
+    return ValueError(f"{what}: the graph of a glt Dataset is fixed; build another one with Dataset.from_arrays")
 
 
 def _is_permutation(ids: Tensor) -> bool:
@@ -205,36 +181,24 @@ def _by_edge_id(topology: Topology) -> Tensor:
 
 
 def dataset_of_stores(
-    feature_store: FeatureStore | None,
-    graph_store: GraphStore,
-    *,
-    edge_dir: str = "in",
-    time_attr: str | None = None,
+    feature_store: FeatureStore | None, graph_store: GraphStore, *, edge_dir: str = "in", time_attr: str | None = None
 ) -> Dataset:
     """Reads the edges of a graph store into a :class:`Dataset`; features stay where they are, but for times of nodes.
 
     Edges that the store offers in the layout of ``edge_dir`` (``'csc'`` for ``'in'``) are used in place; others are
     sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read. Of
     times named ``time_attr``, those in groups of node types are of nodes, those of edge types of edges; of a
-    homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG.
-
-    Raises:
-        IndexError: If an id is outside the graph; names the first.
-        ValueError: If the store has no edges, or ``time_attr`` is not in the feature store or of both levels.
+    homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG. Raises IndexError if an id is
+    outside the graph, ValueError if the store has no edges, or ``time_attr`` is not in the feature store or of both
+    levels.
     """
     if isinstance(graph_store, DatasetGraphStore):
         own = graph_store.dataset
         if own.edge_dir == edge_dir and time_attr in (None, own.time_attr):
-            times = [tables.get(own.time_attr or "") for tables in own.node_tables]
-            return Dataset.of_graphs(
-                own.schema,
-                own.graphs,
-                own.num_nodes_of,
-                edge_dir=edge_dir,
-                time_attr=own.time_attr,
-                time_level=own.time_level,
-                node_time=times,
-            )
+            name, level = own.time_attr, own.time_level
+            times = [tables.get(name or "") for tables in own.node_tables]
+            options: dict[str, Any] = {"time_attr": name, "time_level": level, "node_time": times}
+            return Dataset.of_graphs(own.schema, own.graphs, own.num_nodes_of, edge_dir=edge_dir, **options)
     attrs = graph_store.get_all_edge_attrs()
     if not attrs:
         raise ValueError("graph_store has no edges: expected at least one edge type")
@@ -258,15 +222,8 @@ def dataset_of_stores(
             neighbor = source if edge_dir == "in" else target
             topology = _timed(topology, level, times[neighbor if level == "node" else r])
         graphs.append(Graph(topology))
-    return Dataset.of_graphs(
-        schema,
-        graphs,
-        counts,
-        edge_dir=edge_dir,
-        time_attr=time_attr,
-        time_level=level,
-        node_time=times if level == "node" else None,
-    )
+    options = {"time_attr": time_attr, "time_level": level, "node_time": times if level == "node" else None}
+    return Dataset.of_graphs(schema, graphs, counts, edge_dir=edge_dir, **options)
 
 
 def _schema(attrs: Sequence[EdgeAttr], tensor_attrs: Sequence[Any]) -> Schema:
@@ -283,20 +240,14 @@ def _read(store: GraphStore, offer: dict[EdgeLayout, EdgeAttr], layout: str) -> 
     if attr.layout == wanted:
         indptr, indices = (first, second) if layout == "CSR" else (second, first)
         num_neighbors = int(indices.max()) + 1 if len(indices) else 0
-        size = (len(indptr) - 1, num_neighbors)
-        return Topology.from_rows(
-            indptr.long().contiguous(),
-            indices.contiguous(),
-            layout=layout,
-            num_nodes=size if layout == "CSR" else size[::-1],
-        )
+        size = (len(indptr) - 1, num_neighbors) if layout == "CSR" else (num_neighbors, len(indptr) - 1)
+        return Topology.from_rows(indptr.long().contiguous(), indices.contiguous(), layout=layout, num_nodes=size)
     ends = coo_of((first, second), attr.layout.name)
     num_sources, num_targets = (int(end.max()) + 1 if len(end) else 0 for end in ends)
     return Topology(ends, (num_sources, num_targets), layout=layout)
 
 
 def _num_nodes(schema: Schema, node_type: int, topologies: list[Topology], offers: list[dict]) -> int:
-    """The largest number of nodes that the edge types know of."""
     counts = [0]
     for ends, topology, offer in zip(schema.ends("out"), topologies, offers, strict=True):
         sizes = [topology.size, *(attr.size for attr in offer.values() if attr.size is not None)]
@@ -352,14 +303,4 @@ def _timed(topology: Topology, level: str, time: Any) -> Topology:
         values = as_times(time, "edge_time", topology.num_edges)
         if topology.edge_ids is not None:
             values = values[topology.edge_ids.numpy()]
-    by_time = TimedEdges.build(topology.indptr, topology.indices, topology.edge_ids, values)
-    return Topology.from_rows(
-        topology.indptr,
-        topology.indices,
-        topology.edge_ids,
-        layout=topology.layout,
-        num_nodes=topology.size,
-        weights=topology.weights,
-        by_time=by_time,
-        trusted=True,
-    )
+    return topology.with_times(values)

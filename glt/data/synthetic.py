@@ -31,9 +31,7 @@ def synthetic_graph(
     million edges).
 
     Args:
-        num_nodes: Number of nodes.
         num_classes: Number of classes, each with about as many nodes as the others.
-        num_features: Features per node.
         avg_degree: Expected neighbours per node before duplicate edges and self-loops are dropped (a few percent).
         homophily: Probability, in [0, 1], that an edge stays in its class by design; others fall at random.
         power_law_exponent: Exponent of the degree distribution, > 2: smaller means larger hubs. No node's expected
@@ -43,7 +41,7 @@ def synthetic_graph(
 
     Returns:
         A task with each edge in both directions, sorted by source, no duplicates and no self-loops; half of the nodes
-        to train, a quarter to validate and a quarter to test.
+            to train, a quarter to validate and a quarter to test.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -75,17 +73,8 @@ def synthetic_graph(
 
     shuffled = torch.from_numpy(rng.permutation(num_nodes))
     train_idx, val_idx, test_idx = shuffled.tensor_split([num_nodes // 2, num_nodes * 3 // 4])
-    return NodeTask(
-        name="synthetic",
-        num_nodes=num_nodes,
-        edge_index=torch.from_numpy(edge_index),
-        x=torch.from_numpy(x),
-        y=torch.from_numpy(y),
-        train_idx=train_idx,
-        val_idx=val_idx,
-        test_idx=test_idx,
-        num_classes=num_classes,
-    )
+    edges, rows, classes = (torch.from_numpy(array) for array in (edge_index, x, y))
+    return NodeTask("synthetic", num_nodes, edges, rows, classes, train_idx, val_idx, test_idx, num_classes)
 
 
 def _check(name: str, value: float, is_valid: bool, expected: str) -> None:
@@ -94,7 +83,7 @@ def _check(name: str, value: float, is_valid: bool, expected: str) -> None:
 
 
 def _expected_degrees(rng: np.random.Generator, num_nodes: int, avg_degree: float, exponent: float) -> np.ndarray:
-    """Pareto weights (inverse transform), scaled to the mean degree; the cap keeps one hub from owning the graph."""
+    """Pareto weights scaled to the mean degree; the cap keeps one hub from owning the graph."""
     weight = (1 - rng.random(num_nodes)) ** (-1 / (exponent - 1))
     np.minimum(weight, weight.mean() * num_nodes / (10 * max(avg_degree, 1)), out=weight)
     return weight * (avg_degree / weight.mean())
@@ -137,7 +126,7 @@ def _both_directions(source: np.ndarray, target: np.ndarray, num_nodes: int) -> 
 # A synthetic citation network of papers, authors and venues, for demos and tests without a network.
 #
 # Every paper, author and venue has a class. A link of a paper stays in its class with probability ``homophily`` and
-# else ends anywhere, as in the planted-partition model of :mod:`glt.data.synthetic`. Papers cite older papers only, so
+# else ends anywhere, as in the planted-partition model above. Papers cite older papers only, so
 # that sampling by time has something to respect.
 
 
@@ -156,20 +145,17 @@ def synthetic_hetero_graph(
     """Draws papers whose classes show a little in each one's features and more in what it is linked to.
 
     Args:
-        num_papers: Papers; the ones to classify. They are numbered in no order of time.
+        num_papers: The nodes to classify, numbered in no order of time.
         num_authors, num_venues: Authors have features; venues have none.
-        num_classes: Number of classes.
         num_features: Features per paper, and half as many per author.
         citations: Expected citations per paper before duplicates are dropped; the oldest have fewer.
         authors_per_paper: Expected authors of a paper beyond the first.
-        homophily: Probability, in [0, 1], that a link stays in its class by design.
-        feature_signal: Expected length of a class's centre in feature space, where the noise has variance 1 per axis.
-        random_seed: Same arguments and seed, same graph.
+        num_classes, homophily, feature_signal, random_seed: As in :func:`synthetic_graph`.
 
     Returns:
         A task with the relations ``cites``, ``written_by`` and ``published_in``, their ``rev_`` relations, and
-        ``node_time`` of papers: distinct, rising with age; half of the papers to learn from, a quarter each to choose
-        by and to report.
+            ``node_time`` of papers: distinct, rising with age; half of the papers to learn from, a quarter each to
+            choose by and to report.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -210,22 +196,15 @@ def synthetic_hetero_graph(
     shuffled = torch.from_numpy(rng.permutation(num_papers))
     train_idx, val_idx, test_idx = shuffled.tensor_split([num_papers // 2, num_papers * 3 // 4])
     author_class = np.arange(num_authors) % num_classes
-    return HeteroNodeTask(
-        name="synthetic_hetero",
-        num_nodes={"paper": num_papers, "author": num_authors, "venue": num_venues},
-        edge_index=with_reverses({name: torch.from_numpy(edges) for name, edges in edge_index.items()}),
-        x={
-            "paper": _features(rng, paper_class, num_classes, num_features, feature_signal),
-            "author": _features(rng, author_class, num_classes, num_features // 2, feature_signal),
-        },
-        target="paper",
-        y=torch.from_numpy(paper_class),
-        train_idx=train_idx,
-        val_idx=val_idx,
-        test_idx=test_idx,
-        num_classes=num_classes,
-        node_time={"paper": torch.from_numpy(age_rank.astype(np.int64))},
-    )
+    num_nodes = {"paper": num_papers, "author": num_authors, "venue": num_venues}
+    edges = with_reverses({name: torch.from_numpy(ends) for name, ends in edge_index.items()})
+    x = {
+        "paper": _features(rng, paper_class, num_classes, num_features, feature_signal),
+        "author": _features(rng, author_class, num_classes, num_features // 2, feature_signal),
+    }
+    y, times = torch.from_numpy(paper_class), {"paper": torch.from_numpy(age_rank.astype(np.int64))}
+    sets = train_idx, val_idx, test_idx
+    return HeteroNodeTask("synthetic_hetero", num_nodes, edges, x, "paper", y, *sets, num_classes, times)
 
 
 def _citations(
@@ -250,7 +229,6 @@ def _citations(
 
 
 def _distinct(source: np.ndarray, target: np.ndarray, num_targets: int) -> np.ndarray:
-    """``[2, E]`` int64, sorted by source and target, no duplicates."""
     key = np.unique(source * num_targets + target)
     return np.stack([key // num_targets, key % num_targets])
 

@@ -12,15 +12,13 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import NativeView, Packed, as_numpy, from_array, require_data
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import check_edge_dir
+from glt.data.schema import PartitionBook, check_edge_dir
 
 # Sources and destinations of edges, in whatever holds them.
 
 
 def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sources and destinations ``[E]``, both int32 or both int64; raises TypeError or ValueError if it is
-    something else."""
+    """Returns sources and destinations ``[E]``, both int32 or both int64; raises TypeError or ValueError."""
     if not isinstance(edge_index, Tensor | np.ndarray | Sequence) or isinstance(edge_index, str):
         raise TypeError(
             f"edge_index is a {type(edge_index).__name__}: expected sources and destinations, [2, num_edges], int32 or "
@@ -42,9 +40,8 @@ def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coo_of(edges: Any, layout: str) -> Any:
-    """Returns edges in the layout of a sparse matrix as sources and destinations, in the order given: ``'COO'`` ``[2,
-    E]``, ``'CSR'`` the pair (row offsets, destinations), ``'CSC'`` the pair (sources, column offsets). Raises
-    ValueError if the offsets do not fit the ids."""
+    """Returns edges in a sparse layout as sources and destinations in the order given: ``'COO'`` ``[2, E]``, ``'CSR'``
+    (row offsets, destinations), ``'CSC'`` (sources, column offsets). Raises ValueError if offsets do not fit ids."""
     if layout == "COO":
         return edges
     if layout not in ("CSR", "CSC"):
@@ -73,13 +70,8 @@ def _ids(ends: Any) -> np.ndarray:
 
 
 class TimedEdges(NamedTuple):
-    """A second set of columns over the same row offsets: within a row, edges by time, ties in their input order. The
-    plain columns keep the input order, so that batches which ask for no time do not depend on times.
-
-    Attributes:
-        indices, edge_ids: As of the topology.
-        time: Time of each edge ``[E]``, int64, non-decreasing within each row.
-    """
+    """A second set of columns over the same row offsets: within a row, edges by time, ties in their input order. ``time
+    [E]`` is int64 and never falls within a row."""
 
     indices: Tensor
     edge_ids: Tensor | None
@@ -87,7 +79,6 @@ class TimedEdges(NamedTuple):
 
     @classmethod
     def build(cls, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, time: np.ndarray) -> TimedEdges:
-        """Sorts the columns of a topology by ``time``, int64 in row order ``[E]``."""
         order = np.empty(len(time), np.int64)
         _core.sort_rows_by_time(indptr.numpy(), time, order)
         if bool((order[1:] > order[:-1]).all()):  # sorted as it came, as logs of events are: share the columns
@@ -97,8 +88,7 @@ class TimedEdges(NamedTuple):
 
 
 def as_times(value: Any, name: str, size: int, each: str = "edge") -> np.ndarray:
-    """Returns one time per edge (or node) as int64; raises TypeError if they are no integers, ValueError if not
-    ``[size]`` many."""
+    """Returns one time per edge (or node) as int64; raises TypeError or ValueError."""
     tensor = _column(value, name, size, f"time per {each}")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64):
         if not (size == 0 and not isinstance(value, Tensor)):
@@ -121,39 +111,30 @@ def _column(value: Any, name: str, size: int, expected: str) -> Tensor:
 
 
 class EdgeWeights(NamedTuple):
-    """Integer weights of the edges of every row, as sums.
-
-    Attributes:
-        weight_sum: Prefix sums, inclusive and within each row, ``[E]`` uint64.
-        weight_guide: Cut points into them (Chen & Asau, "On generating random variates from an empirical
-            distribution", AIIE Transactions 6, 1974), uint32, ``_core.weight_guide_size(num_rows, E)`` of them.
-    """
+    """Integer weights of the edges of every row: inclusive prefix sums within each row ``[E]`` uint64, and cut points
+    into them (Chen & Asau, "On generating random variates from an empirical distribution", AIIE Transactions 6, 1974),
+    uint32, ``_core.weight_guide_size(num_rows, E)`` of them."""
 
     weight_sum: Tensor
     weight_guide: Tensor
 
     @classmethod
     def build(cls, indptr: Tensor, weight: np.ndarray) -> EdgeWeights:
-        """Sums up weights ``[E]``, float32 or float64, in row order; raises ValueError naming the first that is
-        negative, infinite or no number."""
+        """Sums up weights ``[E]``, float32 or float64, in row order."""
         weight_sum = np.empty(len(weight), np.uint64)
         weight_guide = np.empty(_core.weight_guide_size(len(indptr) - 1, len(weight)), np.uint32)
         _core.build_weights(indptr.numpy(), weight, weight_sum, weight_guide)
         return cls(torch.from_numpy(weight_sum), torch.from_numpy(weight_guide))
 
     def with_empty_rows(self, num_rows: int) -> EdgeWeights:
-        """Returns the same for a graph with that many more empty rows at its end."""
+        """The same for a graph with that many more empty rows at its end."""
         guide = np.concatenate([self.weight_guide.numpy(), np.zeros(num_rows, np.uint32)])
         return EdgeWeights(self.weight_sum, torch.from_numpy(guide))
 
 
 def as_weights(value: Any, num_edges: int) -> np.ndarray:
-    """Returns one weight per edge as float32 or float64, without loss.
-
-    Raises:
-        TypeError, ValueError: If they are no real numbers, not ``[num_edges]`` many, or integers of more than 53 bits;
-            if one is negative or not finite: names the first.
-    """
+    """Returns one weight per edge as float32 or float64, without loss; raises TypeError or ValueError, naming the first
+    that is negative or not finite."""
     tensor = _column(value, "edge_weight", num_edges, "weight per edge")
     if tensor.is_complex():
         raise TypeError(f"edge_weight has dtype {tensor.dtype}: expected real numbers")
@@ -234,9 +215,8 @@ class Topology:
         source, target = endpoints(edge_index)
         num_sources, num_targets = _checked_size(num_nodes, source, target)
         row, col = (target, source) if layout == "CSC" else (source, target)
-        self.num_nodes, self.num_neighbor_nodes = (
-            (num_targets, num_sources) if layout == "CSC" else (num_sources, num_targets)
-        )
+        ends = (num_targets, num_sources) if layout == "CSC" else (num_sources, num_targets)
+        self.num_nodes, self.num_neighbor_nodes = ends
         num_edges = len(row)
         ids_in = None if edge_ids is None else _checked_edge_ids(edge_ids, num_edges)
         weight = None if edge_weight is None else as_weights(edge_weight, num_edges)
@@ -248,19 +228,9 @@ class Topology:
         indptr = np.empty(self.num_nodes + 1, np.int64)
         indices = np.empty(num_edges, np.int32 if self.num_neighbor_nodes - 1 <= _INT32_MAX else np.int64)
         ids = np.empty(num_edges, np.int32 if largest_id <= _INT32_MAX else np.int64)
-        _core.build_csr(
-            row,
-            col,
-            self.num_nodes,
-            self.num_neighbor_nodes,
-            indptr,
-            indices,
-            ids,
-            edge_ids_in=None if by_position else ids_in,
-            largest_edge_id=largest_id,
-            row_name=f"edge_index[{int(layout == 'CSC')}]",
-            col_name=f"edge_index[{int(layout == 'CSR')}]",
-        )
+        names = (f"edge_index[{int(layout == each)}]" for each in ("CSC", "CSR"))
+        given = None if by_position else ids_in
+        _core.build_csr(row, col, *ends, indptr, indices, ids, given, None, largest_id, *names)
         self.indptr, self.indices = torch.from_numpy(indptr), torch.from_numpy(indices)
         position = ids
         if by_position and ids_in is not None:
@@ -286,16 +256,10 @@ class Topology:
         part: int = 0,
         trusted: bool = False,
     ) -> Topology:
-        """Wraps rows that exist already, without copying them; arguments that the attributes explain are as there.
-
-        Args:
-            edge_ids: None: positions.
-            layout: As in the constructor.
-            num_nodes: Number of nodes of the whole graph, or ``(source nodes, destination nodes)``. Default: number of
-                rows, for both ends.
-            weights, by_time: As tuples.
-            book, part: Sampling refuses nodes of other partitions.
-            trusted: True skips the check that every neighbour id is in range and times do not fall (checksummed files).
+        """Wraps rows that exist already, without copying them; the arguments are as the attributes, ``weights`` and
+        ``by_time`` as tuples. ``num_nodes`` is that of the whole graph, or ``(source nodes, destination nodes)``;
+        default: the number of rows. Sampling refuses nodes of other partitions than ``part``. ``trusted`` skips the
+        check that every neighbour id is in range and times do not fall (checksummed files).
 
         Raises:
             IndexError: If a neighbour id is out of range; names the first.
@@ -306,9 +270,8 @@ class Topology:
                 raise TypeError(f"{name} has layout {column.layout}: expected a dense tensor, that of .to_dense()")
         self = cls.__new__(cls)
         self.layout = _checked_layout(layout)
-        if num_nodes is None:
-            num_nodes = len(indptr) - 1
-        sources, targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+        size = len(indptr) - 1 if num_nodes is None else num_nodes
+        sources, targets = (size, size) if isinstance(size, int) else size
         self.num_nodes, self.num_neighbor_nodes = (targets, sources) if layout == "CSC" else (sources, targets)
         self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
         self.weights = None if weights is None else EdgeWeights(*weights)
@@ -321,8 +284,7 @@ class Topology:
         return self
 
     def widened(self, size: Size) -> Topology:
-        """Returns the same edges among more nodes ``(source nodes, destination nodes)``, sharing all columns; raises
-        ValueError if there would be fewer nodes, or these rows are a partition's."""
+        """Returns the same edges among more nodes ``(source nodes, destination nodes)``, sharing all columns."""
         if self.book is not None or size[0] < self.size[0] or size[1] < self.size[1]:
             raise ValueError(f"size = {size}: expected at least {self.size}, of a graph that has a row for every node")
         if size == self.size:
@@ -330,23 +292,24 @@ class Topology:
         missing = size[self.layout == "CSC"] - self.num_nodes
         indptr = torch.cat([self.indptr, self.indptr[-1:].expand(missing)]) if missing else self.indptr
         weights = None if self.weights is None else self.weights.with_empty_rows(missing)
-        return Topology.from_rows(
-            indptr,
-            self.indices,
-            self.edge_ids,
-            layout=self.layout,
-            num_nodes=size,
-            weights=weights,
-            by_time=self.by_time,
-            trusted=True,
-        )
+        sources, targets = size
+        nodes, neighbors = (targets, sources) if self.layout == "CSC" else size
+        return self._changed(indptr=indptr, weights=weights, num_nodes=nodes, num_neighbor_nodes=neighbors)
+
+    def with_times(self, time: np.ndarray) -> Topology:
+        """Returns the same edges, sharing all columns, with times in row order ``[E]``, int64."""
+        return self._changed(by_time=TimedEdges.build(self.indptr, self.indices, self.edge_ids, time))
+
+    def _changed(self, **attributes: Any) -> Topology:
+        other = Topology.__new__(Topology)
+        other.__setstate__({**self.__getstate__(), **attributes, "_trusted": True})
+        _ = other.csr  # validates
+        return other
 
     @property
     def csr(self) -> _core.Csr:
         """The validated native view, with weights where there are any."""
-        if self.weights is None:
-            return self._views["plain"].get()
-        return self._views["weighted"].get()
+        return self._views["plain" if self.weights is None else "weighted"].get()
 
     @property
     def csr_unweighted(self) -> _core.Csr:
@@ -355,7 +318,7 @@ class Topology:
 
     @property
     def csr_by_time(self) -> _core.Csr:
-        """The validated native view that temporal sampling reads; raises ValueError if the edges have no times."""
+        """The validated native view of temporal sampling; raises ValueError if the edges have no times."""
         if self.by_time is None:
             raise ValueError("the edges have no times: expected a topology built with edge_time")
         return self._views["timed"].get()
@@ -368,16 +331,16 @@ class Topology:
             columns["weighted"] = {**plain, **self.weights._asdict()}
         if self.by_time is not None:
             columns["timed"] = {**plain, **self.by_time._asdict()}
-        numbers = self.num_nodes, self.num_neighbor_nodes, not self._trusted, self.book, self.part
+        options = {"num_nodes": self.num_nodes, "num_neighbor_nodes": self.num_neighbor_nodes}
+        options |= {"check_indices": not self._trusted, "part": self.part}
         owners = () if self.book is None else (self.book.owner, self.book.row_of, self.book.offset)
         return {
-            name: NativeView((*of_view.values(), *owners), partial(_native_csr, of_view, *numbers))
+            name: NativeView((*of_view.values(), *owners), partial(_native_csr, of_view, self.book, options))
             for name, of_view in columns.items()
         }
 
     def coo(self) -> Tensor:
-        """Returns sources and destinations ``[2, E]``, int64, in the order of the rows; raises ValueError if these are
-        a partition's."""
+        """Returns sources and destinations ``[2, E]``, int64, in the order of the rows; not of a partition."""
         if self.book is not None:
             raise ValueError("these rows are of a partition: expected a graph that has a row for every node")
         ends = torch.empty(2, self.num_edges, dtype=torch.int64)
@@ -427,25 +390,13 @@ class Topology:
         return f"Topology(num_nodes={num_nodes}, num_edges={self.num_edges}, layout={self.layout!r})"
 
 
-def _native_csr(
-    columns: dict[str, Tensor | None],
-    num_nodes: int,
-    num_neighbor_nodes: int,
-    is_checked: bool,
-    book: PartitionBook | None,
-    part: int,
-) -> _core.Csr:
-    arrays = {name: column.numpy() for name, column in columns.items() if column is not None}
-    if book is not None and book.row_of is not None:
+def _native_csr(columns: dict[str, Tensor | None], book: PartitionBook | None, options: dict[str, Any]) -> _core.Csr:
+    arrays: dict[str, Any] = {name: column.numpy() for name, column in columns.items() if column is not None}
+    if book is None:
+        return _core.Csr(**arrays, **options)
+    if book.row_of is not None:
         arrays["row_of"] = book.row_of.numpy()
-    return _core.Csr(
-        **arrays,
-        num_nodes=num_nodes,
-        num_neighbor_nodes=num_neighbor_nodes,
-        check_indices=is_checked,
-        book=None if book is None else book.native,
-        part=part,
-    )
+    return _core.Csr(**arrays, **options, book=book.native)
 
 
 def layout_of(edge_dir: str) -> str:

@@ -14,9 +14,8 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor
 
-from glt.data.readers import read_npz, read_ogb
 from glt.data.synthetic import synthetic_graph
-from glt.data.tasks import NodeTask
+from glt.data.tasks import NodeTask, read_npz, read_ogb
 from glt.demo.options import Options
 from glt.demo.trainer import Job, train
 from glt.errors import PartitionError

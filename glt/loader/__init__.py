@@ -5,15 +5,8 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
-    from glt.loader.link_neighbor_loader import LinkNeighborLoader
-    from glt.loader.neighbor_loader import NeighborLoader, SubGraphLoader
+    from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 
 __all__ = ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "link_neighbor_loader": ["LinkNeighborLoader"],
-        "neighbor_loader": ["NeighborLoader", "SubGraphLoader"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"loaders": __all__})

@@ -1,5 +1,4 @@
-"""What local node and link loaders share: numbered batches in a DataLoader of PyG's make, and the sampler that makes
-them."""
+"""What local node and link loaders share: numbered batches in a DataLoader of PyG's make, and who samples them."""
 
 from __future__ import annotations
 
@@ -8,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler
 from torch_geometric.data import Data, GraphStore, HeteroData
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
 from glt._checks import check_at_least
@@ -22,9 +20,9 @@ from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
 from glt.data.schema import HOMOGENEOUS
-from glt.loader.ahead import AheadOptions, BatchesAhead, BatchesOnRequest, MadeBatches, outcome
-from glt.loader.features import BatchFeatures
+from glt.loader.batches import AheadOptions, BatchesAhead, BatchesOnRequest, BatchFeatures, MadeBatches, outcome
 from glt.sampler.config import per_edge_type
+from glt.sampler.graph import Finish
 from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import (
     BatchIndex,
@@ -37,16 +35,16 @@ from glt.sampler.order import (
     crc32_of,
     draw_random_seed,
 )
-from glt.sampler.output import Finish
 
-# A sampler that the caller brings to a loader, next to options that the loader takes as well.
+if TYPE_CHECKING:
+    from glt.sampler.graph import Output
 
 
 def require_agreement(
     sampler: NeighborSampler, data: Any, num_neighbors: Any, random_seed: int | None, options: dict[str, Any]
 ) -> None:
     """Raises ValueError, naming both values, if a user's sampler was made with another size of graph or other options
-    than the loader is given: they would silently lose to the sampler's own. PyG's defaults stand for "not given"."""
+    than the loader is given: they would silently lose. PyG's defaults stand for "not given"."""
     _require_same_size(sampler, data)
     if per_edge_type(num_neighbors, sampler.graph.schema) != sampler.config.num_neighbors:
         raise ValueError(
@@ -145,11 +143,10 @@ class KeyedBatches(Resumable):
     """What node and link loaders share: the order of the input, and a key for each batch of each epoch.
 
     Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_sampler` before PyG's ``__init__`` and
-    :meth:`_complete_init` after it; ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`.
-
-    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, the user has to repeat the order of the seeds:
-    a loader that resumes goes through the batches before its first, and checks that they are those of the run before.
-    With a ``neighbor_sampler`` of another make, the user has to repeat its draws, too.
+    :meth:`_complete_init` after it; ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`. With a ``sampler``,
+    ``batch_sampler`` or ``generator`` of the user's, the user has to repeat the order of the seeds: a loader that
+    resumes goes through the batches before its first, and checks them. With a ``neighbor_sampler`` of another make, the
+    user has to repeat its draws, too.
     """
 
     # Of torch's DataLoader:
@@ -171,8 +168,6 @@ class KeyedBatches(Resumable):
     _seeds: str  # "nodes" or "edges"
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
-        """Checks ``random_seed``, or draws one, and the batch size in ``kwargs``, those of the DataLoader. Without a
-        batch size, torch asks a user's sampler for whole batches."""
         size = kwargs.get("batch_size", 1)
         brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
         if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -206,7 +201,6 @@ class KeyedBatches(Resumable):
         return sampler
 
     def _choose_ahead(self, sampler: Any, data: Any, choice: SamplerChoice, kwargs: dict[str, Any]) -> None:
-        """Takes note of the GPU of a sampler, if it has one, and of how far ahead of the trainer it is to be."""
         device, place = choice.device, sampler.accelerator if isinstance(sampler, NeighborSampler) else None
         if device is not None and accelerator_of(device, "device") != place:
             raise ValueError(f"device = {device!r}, but neighbor_sampler samples on {place or 'the CPU'}: leave it out")
@@ -267,7 +261,7 @@ class KeyedBatches(Resumable):
         if self._own_order or _may_be_asked_ahead(self._order_of_indices()):
             # Here, not in the thread: orders draw when they are first asked, from torch's generator perhaps.
             return BatchesAhead(indices if self._own_order else _with_first_asked(indices), *made, self._ahead)
-        return BatchesOnRequest(indices, *made, self._ahead.accelerator, self._ahead.stream)
+        return BatchesOnRequest(indices, *made, self._ahead)
 
     def _order_of_indices(self) -> Any:
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
@@ -277,8 +271,7 @@ class KeyedBatches(Resumable):
         return finish if transform is None else lambda: transform(finish())
 
     def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
-        """Batches of samples, on their device, but for the user's transform; exceptions in the place of those that
-        fail."""
+        """Batches of samples but for the user's transform; exceptions in the place of those that fail."""
         good = self._featured([out for out in outs if not isinstance(out, BaseException)], windows)
         for out in outs:
             data = out if isinstance(out, BaseException) else next(good)
@@ -312,15 +305,14 @@ class KeyedBatches(Resumable):
         out = self._sample(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 
-    def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
-        """Joins a sample with the features of its nodes and edges."""
+    def filter_fn(self, out: Output) -> Data | HeteroData:
         if not isinstance(self._sampler, NeighborSampler):
             return super().filter_fn(out)  # type: ignore[misc]
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
         return self._transformed(self._with_seeds(self._features.batch(out), out))
 
-    def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
+    def _sample(self, index: BatchIndex) -> Output:
         sampler, inputs, options = self._sampler, self.input_data[index.input_id], self._sample_options()
         if isinstance(sampler, NeighborSampler):
             options["batch_key"] = index.key
@@ -341,7 +333,6 @@ class KeyedBatches(Resumable):
         return {}
 
     def _with_seeds(self, data: Any, out: Any) -> Any:
-        """Adds to a batch what belongs to its seeds."""
         raise NotImplementedError
 
     @property
@@ -370,20 +361,14 @@ class KeyedBatches(Resumable):
             fields["num_nodes"] = [int(n) for n in sampler.graph.num_nodes]
             fields["num_edges"] = [int(topology.num_edges) for topology in sampler.graph.topologies]
         brought = self._order_of_indices()
-        return as_json(
-            {
-                "loader": type(self).__name__,
-                "num_seeds": len(self.dataset),
-                "seeds of type": self.input_data.input_type,
-                "batch_size": self.batch_size,
-                "drop_last": self.drop_last,
-                "shuffle": self._shuffles,
-                "sampler": None if self._own_order else type(brought).__name__,
-                **self._options(),
-                **fields,
-                "seeds_crc32": self._seeds_crc32,
-            }
-        )
+        own = {
+            "loader": type(self).__name__,
+            "num_seeds": len(self.dataset),
+            "seeds of type": self.input_data.input_type,
+        }
+        own |= {"batch_size": self.batch_size, "drop_last": self.drop_last, "shuffle": self._shuffles}
+        own["sampler"] = None if self._own_order else type(brought).__name__
+        return as_json(own | self._options() | fields | {"seeds_crc32": self._seeds_crc32})
 
     def _num_batches(self) -> int | None:
         try:
@@ -448,7 +433,7 @@ def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
 
 
 class _CountedBatches:
-    """An iterator that takes note of the batches handed out: DataLoader workers are ahead of that."""
+    """Takes note of the batches handed out: DataLoader workers are ahead of that."""
 
     def __init__(self, position: Position, begun: Iteration, batches: Any) -> None:
         self._position, self._begun, self._batches = position, begun, batches
@@ -505,8 +490,6 @@ def _raising(error: Exception) -> Iterator[BatchIndex]:
 
 
 class _Positions:
-    """Positions in the loader's input: the dataset of a DataLoader whose batches pass through unchanged."""
-
     def __init__(self, size: int) -> None:
         self.size = size
 

@@ -28,14 +28,13 @@ def as_tensor(name: str, given: Any, expected: str) -> Tensor:
 
 
 def require_per_seed(name: str, given: Any, num_seeds: int) -> None:
-    """Raises ValueError unless there is one element, or row, per seed."""
     rows = len(given) if getattr(given, "ndim", 1) else 0
     if rows != num_seeds:
         raise ValueError(f"{name} has {rows} elements: expected one per seed, {num_seeds}")
 
 
 def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
-    """Returns one time per seed ``[num_seeds]``, int64 on the CPU; raises TypeError or ValueError."""
+    """One time per seed ``[num_seeds]``, int64 on the CPU; raises TypeError or ValueError."""
     times = as_tensor(name, times, f"one time per seed, [{num_seeds}]")
     if times.is_floating_point() or times.is_complex() or times.dtype == torch.bool:
         raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds")
@@ -45,7 +44,7 @@ def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
 
 
 def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:
-    """Returns one id per seed ``[num_seeds]``, int64; raises TypeError or ValueError."""
+    """One id per seed ``[num_seeds]``, int64; raises TypeError or ValueError."""
     if not isinstance(input_id, np.ndarray) or input_id.dtype.kind not in "iu":
         input_id = as_tensor("input_id", input_id, f"one id per seed, [{num_seeds}]")
     ids = as_ids(input_id, "input_id")
@@ -69,13 +68,8 @@ def checked_nodes(input_nodes: Any, schema: Schema, num_nodes_of: Sequence[int])
     """Checks the seeds of a trainer: ids, or a mask over all nodes of the type; of a heterogeneous graph ``(type,
     ids)``, or a type alone, which stands for all its nodes.
 
-    Returns:
-        The position of the node type, and columns ``node``, int64, and for a mask ``input_id``, the same: like PyG,
-            batches then tell node ids in place of positions.
-
-    Raises:
-        IndexError: If a seed is outside the graph; names the first.
-        TypeError, ValueError: If the seeds are no ids, or do not fit the types.
+    Returns the position of the node type, and columns ``node``, int64, and for a mask ``input_id``, the same: like PyG,
+    batches then tell node ids in place of positions. Raises IndexError, TypeError or ValueError.
     """
     node_type, given = split_node_type(input_nodes)
     if node_type is None and given is None:
@@ -97,18 +91,12 @@ def checked_nodes(input_nodes: Any, schema: Schema, num_nodes_of: Sequence[int])
 
 
 def require_nodes(seeds: Tensor, num_nodes: int, of_type: str = "") -> None:
-    """Raises IndexError, naming the first, if a seed is outside the graph."""
     require_in_range("input_nodes", seeds, num_nodes, f" (num_nodes{of_type} = {num_nodes})")
 
 
 def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None) -> Any:
     """Returns seeds as PyG's loaders take them, with ids as a tensor: PyG reads masks that are none as ids 0 and 1, and
-    cuts off fractions. ``schema`` is None where it is not known.
-
-    Raises:
-        KeyError: If there is no such node type.
-        TypeError, ValueError: If the seeds are no ids, do not fit the types, or ``input_id`` is not one per seed.
-    """
+    cuts off fractions. ``schema`` is None where it is not known. Raises KeyError, TypeError or ValueError."""
     node_type, given = split_node_type(input_nodes)
     if schema is not None and schema.is_hetero:
         if node_type is None:
@@ -160,8 +148,8 @@ def matching_types(named: Any, known: Sequence[EdgeType]) -> list[EdgeType]:
 
 
 def checked_edges(edges: Any, expected: str = "integer ids, [2, B]") -> Tensor:
-    """Returns seed edges as a tensor of integers ``[2, B]``; raises TypeError or ValueError: fractions would be cut off
-    silently."""
+    """Returns seed edges as a tensor of integers ``[2, B]``; raises TypeError or ValueError: fractions would be cut
+    off."""
     edges = as_tensor("edge_label_index", edges, expected)
     if edges.dim() != 2 or edges.size(0) != 2:
         raise ValueError(f"edge_label_index has shape {list(edges.shape)}: expected [2, B]")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
-    from glt.data.partition_book import PartitionBook
+    from glt.data.schema import PartitionBook
     from glt.partition.format.book import IdMap, to_original_order
     from glt.partition.format.load import (
         CachePart,
@@ -64,7 +64,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "glt.data.partition_book": ["PartitionBook"],
+        "glt.data.schema": ["PartitionBook"],
         "sharded": ["partition_distributed"],
         "format.book": ["IdMap", "to_original_order"],
         "format.load": [

@@ -6,10 +6,10 @@ from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt.sampler.config import SamplingConfig
+    from glt.sampler.graph import NeighborOutput
     from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
     from glt.sampler.neighbor_sampler import NeighborSampler
     from glt.sampler.order import BatchIndex, SeedOrder
-    from glt.sampler.output import NeighborOutput
 
 __all__ = [
     "BatchIndex",
@@ -28,6 +28,6 @@ __getattr__, __dir__ = lazy_names(
         "hotness": ["hotness_from_counts", "hotness_from_degrees"],
         "neighbor_sampler": ["NeighborSampler"],
         "order": ["BatchIndex", "SeedOrder"],
-        "output": ["NeighborOutput"],
+        "graph": ["NeighborOutput"],
     },
 )

@@ -17,8 +17,8 @@ GIVEN = object()  # in a rule: any value but None; as a value: given, but not wo
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two options whose values exclude each other: by the user's name of the option, one value, :data:`GIVEN`, or None
-    for "not given"; why, and what to do; and what is raised, ValueError where PyG raises no other."""
+    """Two options, by the user's names, whose values exclude each other: one value, :data:`GIVEN`, or None for "not
+    given"; why, and what to do; and what is raised, ValueError where PyG raises no other."""
 
     options: dict[str, Any]
     why: str
@@ -48,8 +48,7 @@ CONFLICTS = (
         "the last edges by time need a time; name the attribute that holds it",
     ),
     Conflict(
-        {"input_time": GIVEN, "time_attr": None},
-        "seed times compare with the times that time_attr names; name it",
+        {"input_time": GIVEN, "time_attr": None}, "seed times compare with the times that time_attr names; name it"
     ),
     Conflict(
         {"time_level": "edge", "input_time": None},
@@ -77,10 +76,7 @@ CONFLICTS = (
         "the samplers of a partition look features up where they are; leave filter_per_worker out, or look up features "
         "yourself, with collect_features=False and transform",
     ),
-    Conflict(
-        {"directed": False, "subgraph_type": "bidirectional"},
-        "directed=False is PyG's old name for 'induced'",
-    ),
+    Conflict({"directed": False, "subgraph_type": "bidirectional"}, "directed=False is PyG's old name for 'induced'"),
     Conflict(
         {"exclude_edges": GIVEN, "subgraph_type": "induced"},
         "the excluded edges would come back among the induced ones; leave one out",
@@ -94,7 +90,7 @@ CONFLICTS = (
 
 def refuse_conflicts(**given: Any) -> None:
     """Raises ValueError, or what PyG raises, if two options exclude each other; names both, their values and the
-    reason. Options go by the user's name for them; None: not given."""
+    reason. Options go by the user's names; None: not given."""
     for conflict in CONFLICTS:
         if conflict.holds(given):
             both = " and ".join(_described(name, given[name]) for name in conflict.options)
@@ -113,9 +109,6 @@ def _described(name: str, value: Any) -> str:
     return f"{name} = {value!r}" if isinstance(value, str | bool) else f"{name!r} is set"
 
 
-# Fan-outs in every form that PyG takes, as one tuple of counts per edge type.
-
-
 MAX_HOPS = 255
 MAX_DRAWS = 1 << 20  # with replacement, per node and hop: they take memory however few edges the node has
 
@@ -124,8 +117,8 @@ def per_edge_type(num_neighbors: Any, schema: Schema, replace: bool = False) -> 
     """Returns the counts of each edge type, hop by hop, in the schema's order.
 
     Args:
-        num_neighbors: A list, tuple, or one-dimensional tensor or array with one count per hop, for all edge types; a
-            dict of such by edge type (``(src, rel, dst)``, ``(src, dst)`` or ``'src__rel__dst'``); or PyG's
+        num_neighbors: One count per hop (a list, tuple, or one-dimensional tensor or array) for all edge types; a dict
+            of such by edge type (``(src, rel, dst)``, ``(src, dst)`` or ``'src__rel__dst'``); or PyG's
             ``NumNeighbors``. -1 takes all edges, 0 none. Without hops, a batch is its seeds.
         schema: The edge types there are.
         replace: Whether to draw with replacement, which bounds the counts.
@@ -213,22 +206,10 @@ EXCLUSIONS = ("self", "reverse")
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """Options of a multi-hop sample, checked: build it with :meth:`checked`.
-
-    Attributes:
-        num_neighbors: Edges per node, for each edge type and hop; -1 takes all, 0 none.
-        replace: Draw with replacement: exactly that many draws for every node with an edge. -1 still takes each once.
-        with_edge: Return edge ids.
-        disjoint: A tree per seed, which shares no node with the others. Always so when temporal.
-        weighted: Draw edges with probability proportional to their weight.
-        temporal: ``'uniform'`` or ``'last'``: only edges no later than the seed, drawn uniformly or the latest of
-            them; None: time plays no role.
-        time_level: What carries the time, ``'node'`` or ``'edge'``; None when not temporal.
-        subgraph_type: ``'directional'``: the sampled edges; ``'bidirectional'``: and their reverses; ``'induced'``: all
-            edges among the sampled nodes.
-        exclude_edges: ``'self'``: the seed edges of a link batch are not sampled; ``'reverse'``: nor their reverses. An
-            edge type: the same, naming the type that holds the reverses.
-    """
+    """Options of a multi-hop sample, checked: build it with :meth:`checked`. They are those of
+    :class:`glt.sampler.NeighborSampler`, with ``num_neighbors`` for each edge type and hop; ``disjoint`` is always so
+    when temporal. ``weighted``: draw edges with probability proportional to their weight. ``temporal``: ``'uniform'``
+    or ``'last'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or ``'edge'``."""
 
     num_neighbors: tuple[tuple[int, ...], ...]
     replace: bool = False
@@ -256,12 +237,8 @@ class SamplingConfig:
 
     @classmethod
     def checked(cls, num_neighbors: Any, schema: Schema = HOMOGENEOUS, **options: Any) -> SamplingConfig:
-        """Checks and normalises the options.
-
-        Args:
-            num_neighbors: In any form of :func:`per_edge_type`.
-            schema: The types of the graph.
-            **options: The other attributes; enums of PyG stand for their values.
+        """Checks and normalises the options: ``num_neighbors`` in any form of :func:`per_edge_type`, and the other
+        attributes; enums of PyG stand for their values.
 
         Raises:
             TypeError, ValueError: Naming the option, the value and what was expected, or both of two options that
@@ -297,11 +274,6 @@ class SamplingConfig:
     @classmethod
     def from_json(cls, options: dict[str, Any]) -> SamplingConfig:
         """Rebuilds what :meth:`to_json` described, without checks."""
-        exclude = options["exclude_edges"]
-        return cls(
-            **{
-                **options,
-                "num_neighbors": tuple(tuple(counts) for counts in options["num_neighbors"]),
-                "exclude_edges": tuple(exclude) if isinstance(exclude, list) else exclude,
-            }
-        )
+        counts, exclude = options["num_neighbors"], options["exclude_edges"]
+        exclude = tuple(exclude) if isinstance(exclude, list) else exclude
+        return cls(**{**options, "num_neighbors": tuple(map(tuple, counts)), "exclude_edges": exclude})

@@ -18,14 +18,12 @@ from glt.data.topology import EdgeWeights, TimedEdges
 from glt.sampler import negatives
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device_batch import DeviceBatch, PlacedRows, Seeds, current_stream, device_index
-from glt.sampler.graph import SampledGraph
+from glt.sampler.graph import SampledGraph, hop_counts, typed_output
 from glt.sampler.negatives import Endpoint, NegativeRounds
 
 if TYPE_CHECKING:
-    from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
-
+    from glt.sampler.graph import Finish, Output
     from glt.sampler.hotness import EdgeFacts
-    from glt.sampler.output import Finish
 
 
 # Hotness passed along edges by a kernel: what ``_core.add_doubt`` adds up on the CPU.
@@ -54,11 +52,8 @@ class DeviceHotness:
 
     def doubts(self, config: SamplingConfig, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Adds up what all edges contribute at one hop, of at most ``_core.most_hotness_hops``; waits for it. ``found``
-        are probabilities of being found by each hop, by node type ``[num_nodes, num_columns]`` float32.
-
-        Returns:
-            By node type, ``[num_nodes]`` int64, in units of ``_core.doubt_unit``.
-        """
+        are probabilities of being found by each hop, by node type ``[num_nodes, num_columns]`` float32. Returns by node
+        type ``[num_nodes]`` int64, in units of ``_core.doubt_unit``."""
         tables = [self._to_device(table) for table in found]
         sums = [torch.zeros(len(table), dtype=torch.int64, device=self.device) for table in found]
         counts = [list(map(int, each)) for each in config.num_neighbors]
@@ -121,52 +116,45 @@ class DeviceNegatives:
         dst_time: np.ndarray | None,
     ) -> None:
         """Answers all rounds at once; waits for the answer. ``rows`` are all edges, None where there are none; times
-        are of every node of an end. Raises ValueError if there is no negative for a slot; names its source where that
-        is given."""
+        are of every node of an end. Raises ValueError if there is no negative for a slot."""
         if rounds.done:
             return
         n = len(rounds.dst)
         inputs: list[Tensor] = []  # kept until the answer is there
         given = None if rounds.source is None else self._to_device(rounds.source, inputs)
         late = None if rounds.seed_time is None else self._to_device(rounds.seed_time, inputs)
-        ends = [
-            self._end("src", rounds.src_end, src_time if late is not None else None, given, inputs),
-            self._end("dst", rounds.dst_end, dst_time if late is not None else None, None, inputs),
-        ]
+        src = self._end(rounds.src_end, src_time if late is not None else None, given, inputs)
+        dst = self._end(rounds.dst_end, dst_time if late is not None else None, None, inputs)
         out = torch.full((2 * n + 1,), -1, dtype=torch.int64, device=self.device)
         address = out.data_ptr()
+        results: dict[str, Any] = {"src_out": address, "dst_out": address + 8 * n, "gave_up": address + 16 * n}
         with self._lock:
             self._native.launch(
                 None if rows is None else rows.rows,
                 from_destination=edge_dir == "in",
-                src=ends[0],
-                dst=ends[1],
+                src=src,
+                dst=dst,
                 batch_key=rounds.batch_key,
                 num_slots=n,
                 max_attempts=negatives.MAX_ATTEMPTS,
-                seed_time=0 if late is None else late.data_ptr(),
-                src_out=address,
-                dst_out=address + 8 * n,
-                gave_up=address + 16 * n,
+                seed_time=_address(late),
+                **results,
                 stream=current_stream(self.device),
             )
         found = out.cpu().numpy()  # which waits
         rounds.answer(found[:n], found[n : 2 * n], int(found[2 * n]))
 
     def _end(
-        self, side: str, end: Endpoint, time: np.ndarray | None, given: Tensor | None, inputs: list[Tensor]
+        self, end: Endpoint, time: np.ndarray | None, given: Tensor | None, inputs: list[Tensor]
     ) -> _core.NegativeEnd:
         if given is not None:
             return _core.NegativeEnd(num_nodes=end.num_nodes, given=given.data_ptr())
-        weights = self._kept_on_device(f"{side} weights", end.weight_sum, inputs)
-        times = None if time is None or end.earliest is None else self._kept_on_device(f"{side} times", time, inputs)
-        earliest, earliest_time = end.earliest or (0, 0)
+        weights = _address(self._kept_on_device(f"{end.side} weights", end.weight_sum, inputs))
+        known = None if end.earliest is None else time
+        times = _address(self._kept_on_device(f"{end.side} times", known, inputs))
+        first, at = end.earliest or (0, 0)
         return _core.NegativeEnd(
-            num_nodes=end.num_nodes,
-            weight_sum=0 if weights is None else weights.data_ptr(),
-            time=0 if times is None else times.data_ptr(),
-            earliest=earliest,
-            earliest_time=earliest_time,
+            num_nodes=end.num_nodes, weight_sum=weights, time=times, earliest=first, earliest_time=at
         )
 
     def _kept_on_device(self, name: str, values: np.ndarray | None, inputs: list[Tensor]) -> Tensor | None:
@@ -183,7 +171,7 @@ class DeviceNegatives:
 
     def _to_device(self, values: np.ndarray, inputs: list[Tensor]) -> Tensor:
         """Copies an array of this batch to the device in the order of the stream, without waiting; it stays until the
-        answer is there, which comes after the copy."""
+        answer is there."""
         tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
         inputs += [tensor, tensor.to(self.device, non_blocking=True)]
         return inputs[-1]
@@ -201,20 +189,15 @@ class Columns(Protocol):
 
 class DeviceSampling:
     """Samples the batches of a :class:`~glt.sampler.NeighborSampler` on one device, bit for bit what the CPU samples.
+    Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
 
     Several threads may sample at the same time, each on its current stream. Each batch under way takes 4 bytes per
     node, or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time that a batch names a node.
-    Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
 
-    Args:
-        graph, config: What to sample, and how; ``num_neighbors`` is given anew for each batch.
-        device: Where; results are there.
-        place: Returns where the arrays of the i-th edge type are: ``Graph.placed`` on a GPU. Asked before each batch,
-            since torch may have moved them.
-        options: For tests: of :class:`~glt.sampler.device_batch.DeviceBatch`.
-
-    Raises:
-        ValueError: If the rows are a partition's.
+    ``config`` gives all options but ``num_neighbors``, given anew for each batch. ``place(r)`` returns where the arrays
+    of edge type r are (``Graph.placed`` on a GPU), asked before each batch, since torch may have moved them.
+    ``options``, for tests, are those of :class:`~glt.sampler.device_batch.DeviceBatch`. Raises ValueError if the rows
+    are a partition's.
     """
 
     def __init__(
@@ -269,12 +252,10 @@ class DeviceSampling:
         exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> Finish:
         """Asks for the kernels of a batch; what it returns waits for them on the stream, and returns the sample."""
-        from glt.sampler.output import hop_counts, typed_output  # loads torch_geometric: sampling processes do without
-
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
         stream = current_stream(self.device)
 
-        def finish() -> SamplerOutput | HeteroSamplerOutput:
+        def finish() -> Output:
             if not launched:
                 raise RuntimeError("the batch was ended before; begin another")
             if current_stream(self.device) != stream:
@@ -300,17 +281,11 @@ class DeviceSampling:
         seed_time: Tensor | None = None,
         excluded: _core.Exclusions | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Samples the rows of nodes that a batch expands at a hop, for a caller that puts the hop together. Waits for
-        the device twice: for the counts of the batch, and to count the edges of each node.
+        """Samples the rows of ``nodes [n]``, int64, that a batch expands at a hop, for a caller that puts the hop
+        together. Waits for the device twice: for the counts of the batch, and to count the edges of each node.
 
-        Args:
-            edge_type: Along which edges.
-            nodes: Ids ``[n]``, int64.
-            num_neighbors: Edges per node.
-            hop, batch_key: Of the batch.
-            tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
-            seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
-            excluded: Edges that must not be taken.
+        ``tree`` is that of each node in a disjoint batch ``[n]``, uint32; ``seed_time`` the latest time of each node's
+        edges ``[n]``, int64; ``excluded`` edges must not be taken.
 
         Returns:
             Edges per node ``[n]``, their other ends and their ids ``[E]``, node after node; int64, on the device.
@@ -356,8 +331,7 @@ class DeviceSampling:
         return partial(hotness.doubts, config), sampled
 
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
-        """Answers the rounds of a link batch, given the times of nodes at both ends; see
-        :meth:`DeviceNegatives.finish`."""
+        """Answers the rounds of a link batch, given the times of nodes at both ends."""
         rows = None if edge_type is None else self._rows()[edge_type]
         src_time, dst_time = (None if time is None else time.numpy() for time in times)
         self._negatives.finish(rounds, rows, self.graph.edge_dir, src_time, dst_time)
@@ -383,20 +357,9 @@ class DeviceSampling:
             batch = spare.pop() if spare else None
         if batch is None:
             batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
-        batch.launch(
-            self._rows(),
-            seeds,
-            config.num_neighbors,
-            batch_key=batch_key,
-            seed_time=seed_time,
-            replace=config.replace,
-            last=config.last,
-            with_edge=config.with_edge,
-            disjoint=config.disjoint,
-            exclusions=exclusions,
-            trees=tree,
-            first_hop=first_hop,
-        )
+        options = {name: getattr(config, name) for name in ("replace", "last", "with_edge", "disjoint")}
+        options |= {"exclusions": exclusions, "trees": tree, "first_hop": first_hop}
+        batch.launch(self._rows(), seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time, **options)
         return batch
 
     def _finished(self, batch: DeviceBatch, config: SamplingConfig) -> None:
@@ -413,16 +376,14 @@ class DeviceSampling:
         return batch
 
     def end(self, batch: DeviceBatch) -> None:
-        """Takes back the memory of a batch, once its copies are launched: the next batch on the same stream comes after
-        them."""
+        """Takes back the memory of a batch, once its copies are launched."""
         batch.end()
         with self._lock:
             self._spare.setdefault(current_stream(self.device), []).append(batch)
 
 
 def sampling_device(device: Accelerator | torch.device | int | str | None, graph: SampledGraph) -> Accelerator | None:
-    """Returns what a sampler is to sample on, None being the CPU; raises TypeError or ValueError, saying what is
-    missing."""
+    """Returns what a sampler is to sample on, None being the CPU; raises TypeError or ValueError."""
     modes = {each.mode for each in graph.graphs}
     if device is None:
         if "CUDA" not in modes:

@@ -2,12 +2,8 @@
 
 The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. If the
 second batch in a row has the shapes and options of the one before, its launches become a CUDA graph, and all batches
-like it are one launch: what differs (seeds, times, keys, excluded edges) is in memory that stays where it is.
-
-Memory is torch's: a workspace that batches share, tables of 4 bytes per node, and results of exactly the size that they
-turn out to have. On the device ``cpu``, for tests, the bodies of the same kernels run on the host, block by block. Has
-not run on a GPU yet: the kernels compile for sm_80, sm_90 and PTX, and their bodies equal the CPU's batches, bit for
-bit, in whatever order blocks and threads run.
+like it are one launch: what differs (seeds, times, keys, excluded edges) is in memory that stays where it is. On the
+device ``cpu``, for tests, the bodies of the same kernels run on the host, block by block. Has not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -20,8 +16,6 @@ import torch
 from torch import Tensor
 
 from glt import _core
-
-# A graph's rows where kernels can read them.
 
 
 @dataclass(frozen=True)
@@ -78,12 +72,12 @@ Edges = tuple[Tensor, Tensor, Tensor | None]
 
 
 def current_stream(device: torch.device) -> int:
-    """Returns the handle of torch's current stream; 0 for the host."""
+    """The handle of torch's current stream; 0 for the host."""
     return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
 
 
 def device_index(device: torch.device) -> int:
-    """Returns the number of a GPU, for native objects; -1 for the host."""
+    """The number of a GPU, for native objects; -1 for the host."""
     return -1 if device.type == "cpu" else torch.cuda.current_device() if device.index is None else device.index
 
 
@@ -126,8 +120,7 @@ class DeviceBatch:
             num_neighbors: ``[edge types][hops]``.
             seed_time: Time of each tree ``[trees]``, int64.
             exclusions: By edge type, edges that are not sampled.
-            trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32, below the number of
-                times, if there are times. Default: each seed has one of its own.
+            trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32. Default: one each.
             options: ``replace``, ``last``, ``with_edge``, ``disjoint`` and ``first_hop``.
         """
         on_device = [(t, self._in_slot(at, s)) for at, (t, s) in enumerate(seeds)]
@@ -167,12 +160,8 @@ class DeviceBatch:
 
     def finish(self, placed: Callable[[], Sequence[PlacedRows | None]] | None = None) -> None:
         """Waits for the batch; what had too little room is made anew, which gives the same. ``placed`` returns the
-        graphs as they are placed now: if torch has moved them since the launch, the batch is made anew too.
-
-        Raises:
-            IndexError: If a seed is outside the graph; names the first.
-            RuntimeError: If CUDA reports an error; names it.
-        """
+        graphs as they are placed now: if torch has moved them since the launch, the batch is made anew too. Raises
+        IndexError, naming the first, if a seed is outside the graph; RuntimeError if CUDA reports an error."""
         while not self._is_made(placed):
             self._launch()
 
@@ -219,8 +208,7 @@ class DeviceBatch:
         return nodes, edges
 
     def copy_out(self, nodes: Mapping[int, Nodes], edges: Mapping[int, Edges]) -> None:
-        """As :meth:`results`, of some types and into contiguous int64 tensors of the device; ids and trees by node
-        type, None: not wanted, and by edge type what :meth:`edges` returns."""
+        """As :meth:`results`, of some types and into contiguous int64 tensors of the device; None: not wanted."""
         num_types, num_edge_types = self._num_types
         nothing = None, None, None
         self._native.copy_out(
@@ -253,7 +241,6 @@ class DeviceBatch:
         return self._native.num_replays
 
     def num_sampled_nodes(self, node_type: int) -> list[int]:
-        """Nodes per hop of a finished batch, seeds first."""
         return self._native.num_sampled_nodes(node_type)
 
     def num_sampled_edges(self, edge_type: int) -> list[int]:

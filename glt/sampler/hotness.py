@@ -1,10 +1,5 @@
 """Hotness says how often a node is read: one number per node, comparable within a node type. Partitioners place nodes
-and fill caches by it.
-
-:meth:`glt.sampler.NeighborSampler.sample_prob` computes it from the graph, the seeds and the options of a sampler;
-:func:`hotness_from_counts` counts in batches, whatever made them; :func:`hotness_from_degrees` knows neither seeds nor
-fan-outs.
-"""
+and fill caches by it."""
 
 from __future__ import annotations
 
@@ -34,9 +29,9 @@ def hotness_from_counts(
 ) -> Tensor | dict[NodeType, Tensor]:
     """Counts nodes in batches: the share of the batches that have each node.
 
-    Exact in the limit of many batches, whatever the sampling options (times, weights, negatives). Nodes that are in few
-    batches are known badly, and a cache chosen by the same counts looks better than it will be; 100 batches and more
-    keep that small.
+    Exact in the limit of many batches, whatever the sampling options (times, weights, negatives). Nodes in few batches
+    are known badly, and a cache chosen by the same counts looks better than it will be; 100 batches and more keep that
+    small.
 
     Args:
         batches: A loader, or any iterable of ``Data`` or ``HeteroData`` with ``n_id``; iterated once.
@@ -46,15 +41,12 @@ def hotness_from_counts(
         ``[num_nodes]`` float32, or a dict of such by node type.
 
     Raises:
-        TypeError: If ``num_nodes`` is not as the batches need it, or a batch has no ``n_id``.
-        IndexError: If a batch has a node outside of ``num_nodes``.
-        KeyError: If a batch has a node type that ``num_nodes`` does not.
-        ValueError: If there are no batches.
+        IndexError, KeyError, TypeError, ValueError: If ``num_nodes`` does not fit a batch, one has no ``n_id``, or
+            there are none.
     """
     is_hetero = isinstance(num_nodes, Mapping)
-    counts = {
-        t: torch.zeros(n) for t, n in (num_nodes.items() if isinstance(num_nodes, Mapping) else [("", num_nodes)])
-    }
+    sizes = num_nodes if isinstance(num_nodes, Mapping) else {"": num_nodes}
+    counts = {t: torch.zeros(n) for t, n in sizes.items()}
     num_batches = 0
     for batch in batches:
         num_batches += 1
@@ -85,15 +77,14 @@ def hotness_from_counts(
 def hotness_from_degrees(
     edge_index: Any, num_nodes: int | Mapping[NodeType, int], edge_dir: str = "in"
 ) -> Tensor | dict[NodeType, Tensor]:
-    """Counts the edges by which sampling may reach each node, as a share of all edges.
-
-    The simplest hotness: for when neither seeds nor fan-outs are known. It is the same for all partitions.
+    """Counts the edges by which sampling may reach each node, as a share of all edges: for when neither seeds nor
+    fan-outs are known. It is the same for all partitions.
 
     Args:
         edge_index: ``[2, num_edges]`` integers, or a dict of such by edge type.
         num_nodes: Number of nodes, or a dict by node type.
-        edge_dir: ``'in'``: edges are followed against their direction (``by_dst``), so that neighbours are sources;
-            ``'out'``: along it (``by_src``).
+        edge_dir: ``'in'``: edges are followed against their direction, so that neighbours are sources; ``'out'``: along
+            it.
 
     Returns:
         ``[num_nodes]`` float32, or a dict of such by node type.
@@ -174,7 +165,7 @@ def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int)
 
 class HostHotness:
     """Passes probabilities along edges and samples batches on the CPU, as :class:`glt.sampler.device.DeviceHotness`
-    does on a GPU; the result does not depend on ``num_threads``."""
+    does on a GPU."""
 
     def __init__(
         self, graph: SampledGraph, config: SamplingConfig, facts: Sequence[EdgeFacts], num_threads: int
@@ -212,14 +203,8 @@ def compute_hotness(
     batch_size: int,
     doubts: Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
 ) -> list[np.ndarray]:
-    """Computes probabilities from the graph by node type, ``[num_nodes]`` float32; options without times.
-
-    Args:
-        seeds: By node type, ids below ``num_nodes``.
-        num_nodes: By node type, at least that of the graph: nodes beyond have no edges.
-        batch_size: Seeds in a batch, at least 1.
-        doubts: ``doubts(hop, found)``: of :class:`HostHotness`, or a GPU's.
-    """
+    """Computes probabilities from the graph by node type, ``[num_nodes]`` float32; options without times. ``doubts(hop,
+    found)`` is that of :class:`HostHotness` or a GPU; nodes beyond those of the graph have no edges."""
     num_seeds = sum(map(len, seeds))
     trees = min(batch_size, num_seeds) if config.disjoint else 1
     share = min(1.0, batch_size / max(num_seeds, 1)) if not config.disjoint else 1 / max(num_seeds, 1)
@@ -242,8 +227,8 @@ def compute_hotness(
 
 
 def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[np.ndarray]:
-    """Returns seeds in any of the forms of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type; raises
-    IndexError if one is outside the graph, KeyError, TypeError or ValueError if they do not fit the types."""
+    """Returns seeds in any form of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type; raises IndexError,
+    KeyError, TypeError or ValueError if they do not fit."""
     if hasattr(seeds, "node") and hasattr(seeds, "input_type"):  # PyG's NodeSamplerInput
         seeds = seeds.node if seeds.input_type is None else {seeds.input_type: seeds.node}
     elif isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
@@ -263,8 +248,7 @@ def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[
 
 
 def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
-    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own. Raises
-    KeyError, TypeError or ValueError if it does not fit the types, or is less than the graph has."""
+    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own."""
     counts = []
     for t, given in enumerate(graph.schema.per_node_type("num_nodes", num_nodes)):
         own = graph.num_nodes[t]
@@ -278,8 +262,8 @@ def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
 
 
 def enough_batches(probs: Sequence[np.ndarray]) -> int:
-    """Returns how many batches to sample: for four times as many nodes as there are, which takes about as long as the
-    computation, or a million, which takes no time; 64 to 1024."""
+    """Enough for four times as many nodes as there are, which takes about as long as the computation, or a million,
+    which takes no time; 64 to 1024."""
     per_batch = sum(float(prob.sum(dtype=np.float64)) for prob in probs)
     num_sampled = max(4 * sum(map(len, probs)), 1 << 20)
     return int(np.clip(num_sampled / max(per_batch, 1), _FEWEST, _MOST))
@@ -294,8 +278,8 @@ def correct_hotness(
     sampled: Callable[[list[tuple[int, np.ndarray]], int], Sequence[Tensor]],
 ) -> list[np.ndarray]:
     """Weighs probabilities of :func:`compute_hotness` and the counts in ``num_batches`` batches, at least 2, against
-    each other; the draws depend on nothing else. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node
-    type, int64, counted where they are."""
+    each other. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node type, int64, counted where they are.
+    """
     counts: list[Tensor] | None = None
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
         inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]
@@ -345,40 +329,33 @@ def _weighed(prob: np.ndarray, share: np.ndarray, num_batches: int) -> np.ndarra
     return np.where(chance > 0, mixed, prob).astype(np.float32)
 
 
-class LocalHotness:
-    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`. Kept from call to call: what edges have to do with each
-    other."""
-
-    def __init__(self) -> None:
-        self._facts: list[EdgeFacts] | None = None
-
-    def probabilities(
-        self, sampler: NeighborSampler, seeds: Any, num_nodes: Any, batch_size: int, num_batches: int | None
-    ) -> Tensor | dict[NodeType, Tensor]:
-        graph, config = sampler.graph, sampler.config
-        if sampler.is_temporal:
-            raise ValueError(
-                f"sample_prob with time_attr = {sampler.time_attr!r}: which edges are early enough depends on the "
-                "seed; use glt.sampler.hotness_from_counts(loader, num_nodes)"
-            )
-        if any(topology.book is not None for topology in graph.topologies):
-            raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
-        check_at_least("batch_size", batch_size, 1)
-        if num_batches is not None:
-            check_at_least("num_batches", num_batches, 0)
-        if num_batches == 1:
-            raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
-        counts = counts_of_nodes(num_nodes, graph)
-        given = seeds_by_type(seeds, graph.schema, counts)
-        if self._facts is None:
-            self._facts = find_facts(graph, sampler.csrs, sampler.num_threads)
-        on_device = sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops
-        host = None if on_device else HostHotness(graph, config, self._facts, sampler.num_threads)
-        doubts, sample = sampler.on_device.hotness(config, self._facts) if host is None else (host.doubts, host.sample)
-        probs = compute_hotness(graph, config, given, counts, batch_size, doubts)
-        if num_batches is None:
-            num_batches = enough_batches(probs)
-        if num_batches > 0:
-            probs = correct_hotness(probs, graph, given, batch_size, num_batches, sample)
-        tensors = [torch.from_numpy(prob) for prob in probs]
-        return graph.schema.by_node_type(tensors) if graph.schema.is_hetero else tensors[0]
+def probabilities(
+    sampler: NeighborSampler, seeds: Any, num_nodes: Any, batch_size: int, num_batches: int | None
+) -> Tensor | dict[NodeType, Tensor]:
+    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`."""
+    graph, config = sampler.graph, sampler.config
+    if sampler.is_temporal:
+        raise ValueError(
+            f"sample_prob with time_attr = {sampler.time_attr!r}: which edges are early enough depends on the "
+            "seed; use glt.sampler.hotness_from_counts(loader, num_nodes)"
+        )
+    if any(topology.book is not None for topology in graph.topologies):
+        raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
+    check_at_least("batch_size", batch_size, 1)
+    if num_batches is not None:
+        check_at_least("num_batches", num_batches, 0)
+    if num_batches == 1:
+        raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
+    counts = counts_of_nodes(num_nodes, graph)
+    given = seeds_by_type(seeds, graph.schema, counts)
+    facts = sampler.edge_facts
+    on_device = sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops
+    host = None if on_device else HostHotness(graph, config, facts, sampler.num_threads)
+    doubts, sample = sampler.on_device.hotness(config, facts) if host is None else (host.doubts, host.sample)
+    probs = compute_hotness(graph, config, given, counts, batch_size, doubts)
+    if num_batches is None:
+        num_batches = enough_batches(probs)
+    if num_batches > 0:
+        probs = correct_hotness(probs, graph, given, batch_size, num_batches, sample)
+    tensors = [torch.from_numpy(prob) for prob in probs]
+    return graph.schema.by_node_type(tensors) if graph.schema.is_hetero else tensors[0]

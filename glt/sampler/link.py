@@ -14,20 +14,13 @@ from glt import _core
 from glt.data.arrays import pooled_empty, require_in_range
 from glt.data.schema import EdgeType, Schema, reverse_relation
 from glt.sampler.config import GIVEN, refuse_conflicts
-from glt.sampler.negatives import (
-    Endpoint,
-    LocalCheck,
-    earliest_node,
-    linked_to_all,
-    negative_rounds,
-    run_rounds,
-)
+from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, linked_to_all, negative_rounds, run_rounds
 
 if TYPE_CHECKING:
-    from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
+    from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
+    from glt.sampler.graph import Finish, Output
     from glt.sampler.neighbor_sampler import NeighborSampler
-    from glt.sampler.output import Finish
 
 
 @dataclass
@@ -40,9 +33,9 @@ class LinkBatch:
         seed_time: Time of each tree ``[number of trees]``, int64; None without times.
         example: Disjoint: the seed link (or triplet) of each tree ``[number of trees]``, int64; a negative pair j
             belongs to link ``j % B``. None otherwise.
-        links: By PyG's names for the batch's fields: ``edge_label_index [2, B + negatives]``, ``edge_label`` and
-            ``edge_label_time``; or of triplets ``src_index [B]``, ``dst_pos_index [B]``, ``dst_neg_index`` ``[B]`` or
-            ``[B, k]``, ``seed_time``. Local ids; absent where PyG has None.
+        links: By PyG's names for the batch's fields, in local ids: ``edge_label_index [2, B + negatives]``,
+            ``edge_label`` and ``edge_label_time``; or of triplets ``src_index [B]``, ``dst_pos_index [B]``,
+            ``dst_neg_index`` ``[B]`` or ``[B, k]``, ``seed_time``. Absent where PyG has None.
     """
 
     seeds: list[tuple[int, Tensor]]
@@ -52,8 +45,7 @@ class LinkBatch:
 
     def metadata(self, input_id: Tensor | None, neg_sampling: NegativeSampling | None) -> tuple[Tensor | None, ...]:
         """The links as PyG's samplers put them into ``SamplerOutput.metadata``."""
-        triplet = neg_sampling is not None and neg_sampling.is_triplet()
-        names = TRIPLET if triplet else BINARY
+        names = TRIPLET if neg_sampling is not None and neg_sampling.is_triplet() else BINARY
         return (input_id, *(self.links.get(name) for name in names))
 
 
@@ -140,11 +132,7 @@ def exclusions(
     index: EdgeSamplerInput, edge_type: int, schema: Schema, edge_dir: str, exclude: str | EdgeType | None
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """The edges that a link batch must not sample: the seed edges as given and, unless ``exclude`` is ``'self'``, their
-    reverses, of the type that it names or :func:`find_reverse` finds.
-
-    Returns:
-        By position of the edge type, pairs ``(expanded nodes, neighbours)``, int64.
-    """
+    reverses. By position of the edge type, pairs ``(expanded nodes, neighbours)``, int64."""
     if exclude is None:
         return {}
     src, dst = index.row.long(), index.col.long()
@@ -162,11 +150,8 @@ def exclusions(
 def find_reverse(schema: Schema, edge_type: int, named: str | EdgeType | None = None) -> int:
     """Position of the type that holds the reverses of an edge type: the one named; else, of the types that run the
     other way, the one called ``rev_`` more or less, or the only one. An edge type between equal node types without such
-    a partner is its own reverse.
-
-    Raises:
-        ValueError: If there is none or a choice, or the named one does not run the other way; says what there is.
-    """
+    a partner is its own reverse. Raises ValueError if there is none or a choice, or the named one does not run the
+    other way."""
     source, relation, target = schema.edge_types[edge_type]
     swapped = [at for at, (s, _, t) in enumerate(schema.edge_types) if (s, t) == (target, source)]
     if named is not None:
@@ -192,9 +177,6 @@ def find_reverse(schema: Schema, edge_type: int, named: str | EdgeType | None = 
     )
 
 
-# What users say of negatives, in PyG's words.
-
-
 # Dtypes that torch adds and finds the least of.
 _SUMMABLE: Final = tuple(
     getattr(torch, name) for name in "bool uint8 int8 int16 int32 int64 bfloat16 float16 float32 float64".split()
@@ -203,8 +185,7 @@ _SUMMABLE: Final = tuple(
 
 def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> NegativeSampling | None:
     """Returns what to draw, or None for nothing; ``ratio`` is PyG's old name for an amount of binary negatives. Raises
-    TypeError or ValueError, saying what was expected, if ``given`` is not ``'binary'``, ``'triplet'``, a dict or PyG's
-    ``NegativeSampling``, or the amount makes too many in a batch."""
+    TypeError or ValueError, saying what was expected."""
     from torch_geometric.sampler import NegativeSampling  # sampling processes do without torch_geometric
 
     if ratio is not None:
@@ -240,8 +221,6 @@ def require_summable(label: Tensor, *also: torch.dtype) -> None:
 
 
 def require_amount(amount: Any, batch_size: int) -> None:
-    """Raises TypeError or ValueError unless the amount of negatives per positive is a number above 0, and not too many
-    in a batch."""
     if isinstance(amount, bool) or not isinstance(amount, int | float):
         raise TypeError(f"amount of neg_sampling = {amount!r}: expected a number of negatives per seed edge")
     if math.isnan(amount) or not 0 < amount * batch_size < 2**31:
@@ -311,14 +290,13 @@ class LocalLinks:
     def begin(
         self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None, batch_key: int
     ) -> Finish:
-        """Begins a link batch, whose negatives are found now; see :meth:`NeighborSampler.begin_from_edges`."""
         ends = self.check(sampler, index, neg_sampling)
         negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
         batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
         excluded = _exclusions(sampler, index)
         sampled = sampler.begin_or_sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
 
-        def finish_with_links() -> SamplerOutput | HeteroSamplerOutput:
+        def finish_with_links() -> Output:
             out = sampled()
             if batch.example is not None and isinstance(out.batch, dict):
                 out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
@@ -371,7 +349,6 @@ class LocalLinks:
 
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:
-    """The seed edge that each tree belongs to, in the dtype and on the device of ``tree``."""
     if tree.device.type != "cpu":
         return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
     return torch.index_select(example.to(tree.dtype), 0, tree, out=pooled_empty((len(tree),), tree.dtype))

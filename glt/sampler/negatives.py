@@ -29,12 +29,8 @@ _SIDES = {"src": 0, "dst": 1}
 @dataclass(frozen=True)
 class Endpoint:
     """One end of the edge type whose negatives are drawn: ``'src'`` or ``'dst'``, among ``num_nodes`` of the whole
-    graph.
-
-    Attributes:
-        weight_sum: Inclusive prefix sums of integer weights ``[num_nodes]``, uint64. None: all nodes alike.
-        earliest: The node of the smallest time and that time, or None where nodes have no time.
-    """
+    graph. ``weight_sum`` are inclusive prefix sums of integer weights ``[num_nodes]``, uint64; None: all nodes alike.
+    ``earliest`` is the node of the smallest time and that time, or None where nodes have no time."""
 
     side: str
     num_nodes: int
@@ -49,8 +45,7 @@ class Endpoint:
         neg_sampling: NegativeSampling | None = None,
         earliest: tuple[int, int] | None = None,
     ) -> Endpoint:
-        """Reads the weights of this side from PyG's configuration; raises ValueError if there is not one per node, one
-        is negative or not finite, or all are zero."""
+        """Reads this side's weights from PyG's configuration; raises TypeError or ValueError if they do not fit."""
         weight: Tensor | None = getattr(neg_sampling, f"{side}_weight", None)
         return cls(side, num_nodes, None if weight is None else weight_sum(weight, num_nodes, side), earliest)
 
@@ -59,7 +54,7 @@ class Endpoint:
 
 
 def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
-    """Returns the inclusive prefix sums, as integers, of a weight per node: ``[num_nodes]``, uint64."""
+    """The inclusive prefix sums, as integers, of a weight per node: ``[num_nodes]``, uint64."""
     name = f"{side}_weight"
     if not isinstance(weight, Tensor) or weight.is_complex():
         got = f"tensor of {weight.dtype}" if isinstance(weight, Tensor) else type(weight).__name__
@@ -77,7 +72,7 @@ def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
 
 
 def earliest_node(time: Tensor | None) -> tuple[int, int] | None:
-    """Returns the first node of the smallest time, and that time; None without nodes or times."""
+    """The first node of the smallest time, and that time; None without nodes or times."""
     if time is None or len(time) == 0:
         return None
     node = int(time.numpy().argmin())
@@ -98,32 +93,21 @@ class Candidates:
 class NegativeRounds:
     """The negatives of one batch, found in rounds: ask for candidates, say which of them hold, until none is open.
 
-    Negative ``slot`` is the first attempt of that slot which is no edge of the graph (of the whole graph, whatever the
-    edge's time) and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the answer
-    depends neither on how many are asked for together, nor on where they are checked, nor on the other slots. That is
-    rejection sampling: a pair is uniform over the non-edges (or proportional to the product of its nodes' weights); the
-    destination of a triplet is so over the nodes to which its source has no edge. A source without such a node is an
-    error, where PyG makes an edge pass for a negative: loaders with the whole graph at hand look for such sources when
-    they are made (:func:`linked_to_all`), others find them as they are drawn.
+    Negative ``slot`` is the first attempt of that slot which is no edge of the whole graph (whatever the edge's time)
+    and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the answer depends
+    neither on how many are asked for together, nor on where they are checked. That is rejection sampling: a pair is
+    uniform over the non-edges (or proportional to the product of its nodes' weights); the destination of a triplet is
+    so over the nodes to which its source has no edge. A source without such a node is an error, where PyG makes an edge
+    pass for a negative: loaders with the whole graph look for such sources when they are made (:func:`linked_to_all`),
+    others find them as they are drawn.
 
     Time differs from PyG, which takes the earliest node after five draws, edge or not. Here :data:`MAX_ATTEMPTS` draws
     come first. Then, or at once where the seed is older than every node of an end, the earliest node is taken there,
     provided that the pair is no edge.
 
-    The loop is the caller's, because a distributed check has to wait for owners::
-
-        while not rounds.done:
-            rounds.accept(check(rounds.candidates()))
-
-    Args:
-        batch_key: Key of the batch's draws, in [0, 2^64).
-        src, dst: The ends.
-        num_slots: Number of negatives.
-        source: Given sources ``[num_slots]`` (triplets), or None to draw both ends (binary).
-        seed_time: Latest time of each slot's nodes ``[num_slots]``, int64, or None.
-
-    Raises:
-        ValueError: If there is no node to draw.
+    The loop is the caller's, because a distributed check has to wait for owners; see :func:`run_rounds`. ``source`` are
+    given sources ``[num_slots]`` (triplets), or None to draw both ends (binary); ``seed_time`` the latest time of each
+    slot's nodes ``[num_slots]``, int64. Raises ValueError if there is no node to draw.
     """
 
     def __init__(
@@ -187,8 +171,8 @@ class NegativeRounds:
         return node.ravel(), np.tile(np.maximum(until, time), window)
 
     def accept(self, valid: np.ndarray) -> None:
-        """Takes the answer: which candidates are no edges, and in time: ``[n]``, bool. Raises ValueError if a slot is
-        out of attempts; names the source node of a triplet."""
+        """Takes which candidates are no edges, and in time: ``[n]``, bool. Raises ValueError if a slot is out of
+        attempts; names the source node of a triplet."""
         assert self._asked is not None, "candidates() comes first"
         slots, attempt, asked = self._asked
         self._asked = None
@@ -208,8 +192,7 @@ class NegativeRounds:
 
     def answer(self, src: np.ndarray, dst: np.ndarray, gave_up: int = -1) -> None:
         """Takes all negatives ``[num_slots]``, int64, at once, from a caller that went through all attempts of each
-        slot. Raises ValueError if ``gave_up``, the lowest slot that is out of attempts, is not -1; names the source
-        node of a triplet."""
+        slot. Raises ValueError if ``gave_up``, the lowest slot that is out of attempts, is not -1."""
         if gave_up >= 0:
             raise ValueError(self._gave_up(gave_up, self._is_timed))
         if self.source is None:
@@ -265,7 +248,6 @@ class LocalCheck:
 
 
 def num_negatives(neg_sampling: NegativeSampling, num_positives: int) -> int:
-    """Negatives of a batch: ``ceil(num_positives * amount)``."""
     return math.ceil(num_positives * neg_sampling.amount)
 
 
@@ -277,12 +259,9 @@ def negative_rounds(
     row: np.ndarray,
     time: np.ndarray | None = None,
 ) -> NegativeRounds:
-    """Begins the negatives of positives with sources ``row [B]`` and times ``[B]``, int64.
-
-    Returns:
-        Rounds of ``ceil(B * amount)`` slots. Binary: slot j has the time of positive ``j % B``. Triplets with k
-            negatives each: slot ``i * k + j`` is the j-th of positive i.
-    """
+    """Begins the negatives of positives with sources ``row [B]`` and times ``[B]``, int64: ``ceil(B * amount)`` slots.
+    Binary: slot j has the time of positive ``j % B``. Triplets with k negatives each: slot ``i * k + j`` is the j-th of
+    positive i."""
     num_slots = num_negatives(neg_sampling, len(row))
     if neg_sampling.is_triplet():
         each = int(neg_sampling.amount)
@@ -307,11 +286,8 @@ _PAIRS = 1 << 20  # looked up together
 
 def linked_to_all(topology: Topology, sources: np.ndarray, drawable: np.ndarray | None = None) -> np.ndarray:
     """Finds the ``sources`` that are linked to every destination, or to all that are ``drawable``; ascending, and none
-    where no destination counts.
-
-    Such a source is among the neighbours of the destination that has the fewest, or has as many edges as there are
-    destinations: that leaves few candidates, mostly none, and only they are looked at.
-    """
+    where no destination counts. Such a source is among the neighbours of the destination that has the fewest, or has as
+    many edges as there are destinations: only these few are looked at."""
     num_destinations = topology.size[1]
     targets = np.arange(num_destinations) if drawable is None else drawable
     if len(targets) == 0 or topology.num_edges < len(targets):

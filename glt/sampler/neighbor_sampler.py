@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace as replace_option
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from torch_geometric.sampler import (
     NegativeSampling,
     NodeSamplerInput,
     NumNeighbors,
-    SamplerOutput,
 )
 
 from glt import _core
@@ -27,19 +26,22 @@ from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
 from glt.sampler.device import DeviceSampling, sampling_device
-from glt.sampler.graph import SampledGraph
-from glt.sampler.hotness import BATCH_SIZE, LocalHotness
-from glt.sampler.link import LocalLinks
-from glt.sampler.order import check_random_seed, draw_random_seed
-from glt.sampler.output import (
+from glt.sampler.graph import (
     Finish,
     NeighborOutput,
+    SampledGraph,
     bidirectional,
     call_once,
     require_distinct_reverses,
+    sampled_graph,
     sampler_output,
 )
-from glt.sampler.sources import Source, sampled_graph
+from glt.sampler.hotness import BATCH_SIZE, EdgeFacts, find_facts, probabilities
+from glt.sampler.link import LocalLinks
+from glt.sampler.order import check_random_seed, draw_random_seed
+
+if TYPE_CHECKING:
+    from glt.sampler.graph import Output, Source
 
 DIRECTIONS = {"forward": "in", "backward": "out"}
 
@@ -152,10 +154,10 @@ class NeighborSampler(BaseSampler):
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
         self._num_calls = 0
-        self._links, self._hotness = LocalLinks(), LocalHotness()
+        self._links = LocalLinks()
 
     def __getstate__(self) -> dict[str, Any]:
-        made_anew = ("_spare", "_lock", "_num_calls", "_links", "_hotness", "on_device")
+        made_anew = ("_spare", "_lock", "_num_calls", "_links", "edge_facts", "on_device")
         return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -171,6 +173,11 @@ class NeighborSampler(BaseSampler):
         graphs, place = self.graph.graphs, self.accelerator
         assert place is not None, "the sampler samples on the CPU"
         return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
+
+    @cached_property
+    def edge_facts(self) -> list[EdgeFacts]:
+        """How edges relate to each other, for :meth:`sample_prob`; needs a pass over all edges."""
+        return find_facts(self.graph, self.csrs, self.num_threads)
 
     @property
     def device(self) -> torch.device:
@@ -206,18 +213,15 @@ class NeighborSampler(BaseSampler):
     def sample_one_hop(
         self, seeds: Tensor, num_neighbors: int, *, edge_type: EdgeType | None = None, batch_key: int | None = None
     ) -> NeighborOutput:
-        """Samples up to ``num_neighbors`` edges of each seed; duplicate seeds get the same picks.
+        """Samples up to ``num_neighbors`` edges (-1: all) of each of ``seeds [S]``; duplicate seeds get the same picks.
 
         Args:
-            seeds: Node ids ``[S]``.
-            num_neighbors: Edges per seed; -1 takes all. Used in place of the sampler's own.
             edge_type: Which edges; needed in a heterogeneous graph.
             batch_key: Key of the draws, in [0, 2^64). Default: a new one in every call.
 
         Raises:
             IndexError: If a seed is outside the graph; names the first.
-            KeyError: If there is no such edge type.
-            TypeError, ValueError: If ``seeds`` or ``num_neighbors`` does not fit, or the sampler is temporal.
+            KeyError, TypeError, ValueError: If an argument does not fit, or the sampler is temporal.
         """
         at = self.graph.schema.edge_index(edge_type)
         if self.is_temporal:
@@ -237,9 +241,7 @@ class NeighborSampler(BaseSampler):
         hop.copy_out(count.numpy(), nbr.numpy(), None if edge is None else edge.numpy())
         return NeighborOutput(nbr, count.to(torch.int64), edge)
 
-    def sample_from_nodes(
-        self, index: NodeSamplerInput, *, batch_key: int | None = None
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    def sample_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> Output:
         """Samples the neighbourhood of ``index.node``.
 
         Args:
@@ -281,7 +283,7 @@ class NeighborSampler(BaseSampler):
         finish = self.begin_or_sample([(node_type, seeds)], time, batch_key=batch_key)
         metadata = index.input_id, index.time
 
-        def with_metadata() -> SamplerOutput | HeteroSamplerOutput:
+        def with_metadata() -> Output:
             out = finish()
             out.metadata = metadata
             return out
@@ -295,23 +297,21 @@ class NeighborSampler(BaseSampler):
         *,
         batch_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples the neighbourhood of seeds of any types. A subclass's own is called for nodes and links too.
+    ) -> Output:
+        """Samples the neighbourhood of seeds of any types: PyG's output without ``metadata``. A subclass's own is
+        called for nodes and links too.
 
         Args:
             seeds: Node ids ``[n]``, int64, by position of their node type. When disjoint, trees count through the list.
             seed_time: Time of each tree, int64, where the sampler is temporal.
             batch_key: Key of the draws. Default: a new one in every call.
             exclusions: Per edge type, edges that are not sampled.
-
-        Returns:
-            PyG's output, without ``metadata``.
         """
         return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
 
     def begin_or_sample(self, *given: Any, **options: Any) -> Finish:
-        """:meth:`begin`, unless a subclass has a :meth:`sample` of its own: that is called when the batch is ended,
-        with those of the options that are not None."""
+        """:meth:`begin`, or a subclass's own :meth:`sample` when the batch is ended, with the options that are not
+        None."""
         if not is_replaced(self, "sample"):
             return self.begin(*given, **options)
         asked = {name: value for name, value in options.items() if value is not None}
@@ -333,7 +333,7 @@ class NeighborSampler(BaseSampler):
         else:
             finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
 
-        def finish_as_asked() -> SamplerOutput | HeteroSamplerOutput:
+        def finish_as_asked() -> Output:
             out = finish()
             if self._backward:
                 out = _forward_facing(out, graph)
@@ -350,22 +350,16 @@ class NeighborSampler(BaseSampler):
         seed_time: Tensor | None,
         key: int,
         exclusions: list[_core.Exclusions | None] | None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
+    ) -> Output:
         graph = self.graph
         with self._lock:
             batch = self._spare.pop() if self._spare else _core.Batch(list(graph.num_nodes), list(graph.ends))
         time = None if seed_time is None else as_ids(seed_time, "seed times").numpy()
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
-            batch.sample(
-                self.csrs,
-                [list(counts) for counts in config.num_neighbors],
-                replace=config.replace,
-                batch_key=key,
-                last=config.last,
-                exclusions=exclusions,
-                num_threads=self.num_threads,
-            )
+            options: dict[str, Any] = {"replace": config.replace, "last": config.last, "num_threads": self.num_threads}
+            counts = [list(each) for each in config.num_neighbors]
+            batch.sample(self.csrs, counts, batch_key=key, exclusions=exclusions, **options)
             if config.subgraph_type == "induced":
                 batch.induce(self.csrs, self.num_threads)
         except MemoryError as error:
@@ -375,7 +369,7 @@ class NeighborSampler(BaseSampler):
             self._spare.append(batch)
         return out
 
-    def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> Output:
         """PyG's own samplers call one another by this name, such as its ``BidirectionalNeighborSampler``."""
         if not isinstance(seed, dict):
             return self.sample([(0, seed.to(torch.int64))], seed_time)
@@ -383,23 +377,16 @@ class NeighborSampler(BaseSampler):
         return self.sample([(self.graph.schema.node_index(t), s.to(torch.int64)) for t, s in seed.items()], times)
 
     def sample_from_edges(
-        self,
-        index: EdgeSamplerInput,
-        neg_sampling: NegativeSampling | None = None,
-        *,
-        batch_key: int | None = None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples the neighbourhoods of both ends of edges, and of negatives: see :mod:`glt.sampler.negatives`.
-
-        Args:
-            index: The seed edges, in PyG's form. Times, where the sampler is temporal, are theirs.
-            neg_sampling: Which negatives to add.
-            batch_key: Key of the draws (:meth:`BatchIndex.key`). Default: a new one in every call.
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
+    ) -> Output:
+        """Samples the neighbourhoods of both ends of edges, in PyG's form, and of the negatives that ``neg_sampling``
+        asks for: see :mod:`glt.sampler.negatives`. ``batch_key`` is as in :meth:`sample_from_nodes`.
 
         Returns:
             As :meth:`sample_from_nodes`, the seeds being the distinct ends in ascending order; when disjoint, all ends
-            as they come, sources before destinations before negatives, and ``batch [N]`` the seed edge of each node.
-            ``metadata`` is that of PyG's samplers: ``input_id``, and the names of :class:`glt.sampler.link.LinkBatch`.
+                as they come, sources before destinations before negatives, and ``batch [N]`` the seed edge of each
+                node. ``metadata`` is that of PyG's samplers: ``input_id``, and the names of
+                :class:`glt.sampler.link.LinkBatch`.
 
         Raises:
             IndexError: If an end is outside the graph; names the first.
@@ -408,22 +395,13 @@ class NeighborSampler(BaseSampler):
         return self.begin_from_edges(index, neg_sampling, batch_key=batch_key)()
 
     def begin_from_edges(
-        self,
-        index: EdgeSamplerInput,
-        neg_sampling: NegativeSampling | None = None,
-        *,
-        batch_key: int | None = None,
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
     ) -> Finish:
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
         return self._links.begin(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
 
     def sample_prob(
-        self,
-        seeds: Any,
-        num_nodes: Any = None,
-        *,
-        batch_size: int = BATCH_SIZE,
-        num_batches: int | None = None,
+        self, seeds: Any, num_nodes: Any = None, *, batch_size: int = BATCH_SIZE, num_batches: int | None = None
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimates how likely each node is to be in a batch: what partitioners place nodes and fill caches by.
 
@@ -441,15 +419,15 @@ class NeighborSampler(BaseSampler):
             seeds: All seeds of an epoch: ids ``[n]``, a bool mask, or a PyG ``NodeSamplerInput``; in a heterogeneous
                 graph a dict by node type, whose seeds are shuffled together, or a pair ``(node type, ids)``. Duplicates
                 count as often as they come.
-            num_nodes: Number of nodes of the graph, or a dict by node type; nodes beyond those of the sampler's graph
-                have no edges. Default: as many as that has.
+            num_nodes: Number of nodes of the graph, or a dict by node type, at least as many as the sampler's graph
+                has.
             batch_size: Seeds in a batch; all of them where there are fewer.
-            num_batches: Batches to sample for correction, 0 or at least 2. 0 leaves the computed probabilities.
-                Default: 64 to 1024, such that about four times as many nodes are sampled as there are, or a million.
+            num_batches: Batches to sample for correction, 0 (none) or at least 2. Default: 64 to 1024, such that about
+                four times as many nodes are sampled as there are, or a million.
 
         Returns:
-            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type. On a GPU, used up to 16 hops, they are
-            those of the CPU to 1e-6, since logarithms differ in their last bits.
+            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type. A GPU's, used up to 16 hops, are those of
+                the CPU to 1e-6.
 
         Memory: ``4 * (hops + 1) + 8`` bytes per node. The first call finds out which paths turn back, with 4 bytes per
         edge of one edge type; one or two bits per edge are kept.
@@ -459,7 +437,7 @@ class NeighborSampler(BaseSampler):
             KeyError, TypeError, ValueError: If an argument does not fit, there are no seeds, or the sampler is
                 temporal, where :func:`glt.sampler.hotness_from_counts` serves.
         """
-        return self._hotness.probabilities(self, seeds, num_nodes, batch_size, num_batches)
+        return probabilities(self, seeds, num_nodes, batch_size, num_batches)
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""
@@ -487,9 +465,7 @@ def is_replaced(sampler: NeighborSampler, name: str) -> bool:
     return getattr(getattr(sampler, name), "__func__", None) is not _METHODS[name]
 
 
-def _forward_facing(
-    out: SamplerOutput | HeteroSamplerOutput, graph: SampledGraph
-) -> SamplerOutput | HeteroSamplerOutput:
+def _forward_facing(out: Output, graph: SampledGraph) -> Output:
     """Turns the edges of a backward sample, which run neighbour -> expanded node, back into the graph's."""
     if isinstance(out, HeteroSamplerOutput):
         for name in ("row", "col", "edge", "num_sampled_edges"):

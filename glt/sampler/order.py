@@ -14,13 +14,11 @@ from torch import Tensor
 from glt import _core
 from glt._checks import check_at_least
 
-# Where a loader stands: which batch of which epoch its user is handed next.
-
 
 @dataclass(frozen=True)
 class Iteration:
-    """An iteration of a loader, as it begins: ``iteration`` counts from 1, ``first`` is the index of its first batch,
-    ``num_batches`` that of the whole epoch (None: not known before its end)."""
+    """An iteration of a loader: ``iteration`` counts from 1, ``first`` is the index of its first batch, ``num_batches``
+    that of the whole epoch (None: not known before its end)."""
 
     iteration: int
     epoch: int
@@ -51,7 +49,7 @@ class Position:
         self._next, self._current = (epoch, first), None
 
     def begin(self, num_batches: int | None) -> Iteration:
-        """Begins the next iteration; the one after it will be the next epoch, wherever this one ends."""
+        """Begins the next iteration; the one after it is the next epoch, wherever this one ends."""
         epoch, first = self._next
         self.iteration += 1
         self._next = (epoch + 1, 0)
@@ -73,24 +71,14 @@ class Position:
 
 
 def check_epoch(epoch: int) -> None:
-    """Raises ValueError if ``epoch`` is no integer in [0, 2^31)."""
     if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
         raise ValueError(f"epoch = {epoch!r}: expected an integer, 0 to 2^31 - 1")
 
 
-# Which seeds make up which batch of which epoch.
-
-
 @dataclass(frozen=True)
 class BatchIndex:
-    """One batch of an epoch.
-
-    Attributes:
-        input_id: Positions of the seeds in the loader's input, ``[batch size]``, int64.
-        epoch, index: Which batch of which epoch.
-        random_seed: Of the loader; it comes with the batch since a loader that resumes takes over the seed of the run
-            before.
-    """
+    """One batch of an epoch: ``input_id`` are positions of the seeds in the loader's input, ``[batch size]``, int64.
+    ``random_seed`` comes with it since a loader that resumes takes over the seed of the run before."""
 
     input_id: Tensor
     epoch: int
@@ -102,24 +90,14 @@ class BatchIndex:
 
     @property
     def key(self) -> int:
-        """The key of the batch's draws, in [0, 2^64)."""
         return _core.batch_key(self.random_seed, self.epoch, self.index)
 
 
 @dataclass(frozen=True)
 class SeedOrder:
-    """The batches of every epoch as a function of these values alone, in whatever process.
-
-    Args:
-        num_seeds: Length of the loader's input.
-        batch_size: Seeds per batch; the last batch may be smaller.
-        shuffle: Permute the seeds anew in each epoch.
-        drop_last: Leave out a last batch that is not full.
-        random_seed: Seed of the permutations, in [0, 2^63).
-
-    Raises:
-        TypeError, ValueError: If ``batch_size`` or ``random_seed`` is out of range.
-    """
+    """The batches of every epoch as a function of these values alone, in whatever process: ``batch_size`` of
+    ``num_seeds`` seeds each, permuted anew in each epoch with ``shuffle``; ``drop_last`` leaves out a last batch that
+    is not full. Raises TypeError or ValueError if ``batch_size`` or ``random_seed`` is out of range."""
 
     num_seeds: int
     batch_size: int
@@ -136,7 +114,7 @@ class SeedOrder:
         return whole + (rest > 0 and not self.drop_last)
 
     def epoch(self, epoch: int) -> Tensor:
-        """Returns the positions of the seeds in the order of this epoch, ``[num_seeds]``, int64."""
+        """The positions of the seeds in the order of this epoch, ``[num_seeds]``, int64."""
         order = torch.arange(self.num_seeds)
         if self.shuffle:
             _core.shuffle(order.numpy(), self.random_seed, epoch)
@@ -177,9 +155,6 @@ class Resumable:
 
     A batch is a function of the loader's options, its seeds, ``random_seed``, epoch and index. A state holds the last
     three, and of the others enough to refuse a loader that differs.
-
-    Attributes:
-        random_seed: Seed of shuffling and sampling, in force from the next iteration on.
     """
 
     random_seed: int
@@ -190,7 +165,6 @@ class Resumable:
         raise NotImplementedError
 
     def _num_batches(self) -> int | None:
-        """Batches per epoch; None: not known before its end."""
         raise NotImplementedError
 
     def _take_seed(self, random_seed: int) -> None:
@@ -205,11 +179,7 @@ class Resumable:
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of ``epoch``, in [0, 2^31), from its first batch on; later ones count up from
-        there. Without it, from 0.
-
-        Raises:
-            ValueError: If ``epoch`` is no such number.
-        """
+        there. Without it, from 0. Raises ValueError if ``epoch`` is no such number."""
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,8 +187,7 @@ class Resumable:
 
         It may be asked for at any time, also inside of a loop over the batches: the one in hand counts as delivered,
         those that are sampled ahead do not. After the last batch of an epoch the next one is due from its start. Of
-        several iterators of a local loader, the newest counts. Each trainer saves its own state, and they need not
-        stand at the same batch.
+        several iterators of a local loader, the newest counts. Each trainer saves its own state.
 
         Returns:
             A dict of values that JSON keeps, as does ``torch.save``: ``version``; ``epoch`` and ``next_batch``;
@@ -273,8 +242,7 @@ class Resumable:
 
 
 def as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields as JSON gives them back: tuples are lists."""
-    out: dict[str, Any] = json.loads(json.dumps(fields))
+    out: dict[str, Any] = json.loads(json.dumps(fields))  # tuples become lists
     return out
 
 

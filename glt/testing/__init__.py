@@ -1,7 +1,7 @@
 """Small worlds whose answers are known, and what every batch sampled from them must satisfy.
 
 For the tests of glt and of code that uses it. The sampling law in plain Python is in :mod:`glt.testing.reference`,
-graphs of several types in :mod:`glt.testing.hetero`, jobs of several processes in :mod:`glt.testing.cluster`.
+graphs of several types in :mod:`glt.testing.batches`, jobs of several processes in :mod:`glt.testing.cluster`.
 """
 
 from typing import TYPE_CHECKING

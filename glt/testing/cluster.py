@@ -41,7 +41,6 @@ class Census:
 
 
 def take_census(pid: int | str = "self") -> Census:
-    """Counts what a process holds, this one by default."""
     proc = Path("/proc") / str(pid)
     children: dict[int, str] = {}
     tasks = list((proc / "task").iterdir())
@@ -79,7 +78,7 @@ def _mapped_elsewhere(pids: Container[int]) -> str:
 
 
 def free_port() -> int:
-    """Returns a TCP port of this host that is free now, if there is room below those that the kernel gives to
+    """Returns a TCP port of this host that is free now, if possible below those that the kernel gives to
     connections."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     random = SystemRandom()  # not torch's or the test's, which is the same in every run
@@ -104,7 +103,7 @@ class Trainer:
     _connection: Connection
 
     def say(self, value: Any) -> None:
-        """Tells the test something; it hears it with :meth:`Cluster.hear`."""
+        """Tells the test something, which :meth:`Cluster.hear` returns."""
         self._connection.send_bytes(_dump(("said", value)))
 
     def hear(self, timeout_s: float = 120.0) -> Any:
@@ -137,16 +136,10 @@ def _load(data: bytes) -> Any:
 
 
 class Cluster:
-    """Runs ``function(trainer, *args)`` in ``world_size`` processes, forked from a server that has imported torch. As a
-    context manager it kills what is left of them.
-
-    Args:
-        world_size: Number of trainers.
-        function: Defined at the top of a module. What it returns, and what it says, is copied to the test.
-        args: Given to each.
-        deadline_s: Everything must have ended by then.
-        preload: Modules that the server imports, once for all clusters of a process.
-    """
+    """Runs ``function(trainer, *args)``, defined at the top of a module, in ``world_size`` processes, forked from a
+    server that has imported the modules in ``preload``, once for all clusters of a process. As a context manager it
+    kills what is left of them. Everything must have ended after ``deadline_s``. What the function returns or says is
+    copied to the test."""
 
     def __init__(
         self,
@@ -170,11 +163,9 @@ class Cluster:
         self._connections: list[Connection] = []
         for rank in range(world_size):
             mine, theirs = context.Pipe()
-            process = context.Process(
-                target=_main,
-                args=(theirs, rank, world_size, self.port, self._mark, str(self._log(rank)), function, args),
-                name=f"trainer-{rank}",
-            )
+            trainer = Trainer(rank, world_size, self.port, theirs)
+            given = trainer, self._mark, str(self._log(rank)), function, args
+            process = context.Process(target=_main, args=given, name=f"trainer-{rank}")
             process.start()
             theirs.close()
             self.processes.append(process)
@@ -184,7 +175,6 @@ class Cluster:
         return Path(self._folder.name) / f"trainer{rank}.log"
 
     def output(self, rank: int) -> str:
-        """What a trainer and its workers have written to stdout and stderr."""
         return self._log(rank).read_text(errors="replace")
 
     def _outputs(self, ranks: Iterable[int]) -> str:
@@ -194,11 +184,8 @@ class Cluster:
         self._connections[rank].send_bytes(_dump(value))
 
     def hear(self, rank: int, timeout_s: float = 120.0) -> Any:
-        """Waits for the next thing that a trainer says.
-
-        Raises:
-            AssertionError: If it ends or stays silent instead; with what all trainers have written.
-        """
+        """Waits for the next thing that a trainer says. Raises AssertionError, with what all trainers have written, if
+        it ends or stays silent instead."""
         deadline = min(self._deadline, time.monotonic() + timeout_s)
         while not self._said[rank]:
             if rank in self._outcomes or time.monotonic() > deadline:
@@ -227,11 +214,8 @@ class Cluster:
                 self._outcomes[rank] = value
 
     def outcomes(self) -> list[Outcome]:
-        """Waits until all trainers have ended, by returning, raising or being killed.
-
-        Raises:
-            AssertionError: If one still runs at the deadline; with its output.
-        """
+        """Waits until all trainers have ended, by returning, raising or being killed. Raises AssertionError, with its
+        output, if one still runs at the deadline."""
         while len(self._outcomes) < self.world_size:
             if time.monotonic() > self._deadline:
                 late = [rank for rank in range(self.world_size) if rank not in self._outcomes]
@@ -246,11 +230,8 @@ class Cluster:
         return [self._outcomes[rank] for rank in range(self.world_size)]
 
     def results(self) -> list[Any]:
-        """Waits for all trainers and returns what their functions returned.
-
-        Raises:
-            AssertionError: If one raised or was killed; with its traceback and output.
-        """
+        """Waits for all trainers and returns what their functions returned. Raises AssertionError, with its traceback
+        and output, if one raised or was killed."""
         outcomes = self.outcomes()
         for rank, outcome in enumerate(outcomes):
             if outcome.error_type is not None:
@@ -313,16 +294,7 @@ class Cluster:
         self.close()
 
 
-def _main(
-    connection: Connection,
-    rank: int,
-    world_size: int,
-    port: int,
-    mark: str,
-    log: str,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-) -> None:
+def _main(trainer: Trainer, mark: str, log: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     os.environ[_MARK] = mark
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)
@@ -330,8 +302,8 @@ def _main(
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)
     torch.set_num_threads(1)
     try:
-        outcome = Outcome(function(Trainer(rank, world_size, port, connection), *args), at_s=time.monotonic())
+        outcome = Outcome(function(trainer, *args), at_s=time.monotonic())
     except BaseException as error:
         outcome = Outcome(None, type(error).__name__, str(error), traceback.format_exc(), time.monotonic())
     sys.stdout.flush()
-    connection.send_bytes(_dump(("ended", outcome)))
+    trainer._connection.send_bytes(_dump(("ended", outcome)))

@@ -1,54 +1,39 @@
 """The sampling law in plain Python, one draw and one edge at a time: slow, short, and equal to the native core bit for
-bit, because every decision compares integers. :func:`reference_batch` samples a homogeneous batch,
-:func:`reference_typed_batch` any other."""
+bit, because every decision compares integers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 import numpy as np
-
-# Which of its edges a node takes: the sampling law in plain Python, one draw and one edge at a time.
-#
-# The native core is equal to it bit for bit, because every decision compares integers.
-
 
 Draw = Callable[[int, int], int]  # (number of the draw, bound) -> a number in [0, bound)
 
 
 def reference_picks(
     draw: Draw,
-    degree: int,
+    edges: Sequence[int],
     k: int,
     replace: bool = False,
     *,
-    excluded: Collection[int] = (),
     weight: Sequence[int] | None = None,
-    time: Sequence[int] | None = None,
-    seed_time: int | None = None,
     last: bool = False,
 ) -> list[int]:
-    """Returns which of the edges 0, ..., ``degree`` - 1 a node takes, in order.
+    """Returns which of the ``edges`` that it may take a node takes, in order.
 
     Args:
         draw: The draws of the node.
-        degree: Its number of edges.
+        edges: Ascending; with ``last`` by time.
         k: Edges to take; -1 takes all.
         replace: Draw with replacement: exactly k draws if there is an edge to take; -1 still takes each once.
-        excluded: Edges that may not be taken.
-        weight: Integer weights of the edges (see :func:`integer_weights`). Default: all edges are equally likely.
-        time: Times of the edges, never falling. Only edges with time <= ``seed_time`` may be taken.
-        seed_time: See ``time``. Default: edges of all times.
-        last: Only the k latest of the edges that may be taken.
+        weight: Integer weights (see :func:`integer_weights`), by edge. Default: all edges are equally likely.
+        last: Only the last k edges.
     """
-    rest = [e for e in range(degree) if e not in excluded]
-    if seed_time is not None:
-        assert time is not None
-        rest = [e for e in rest if time[e] <= seed_time]
+    rest = list(edges)
     if last and 0 <= k < len(rest):
         rest = rest[len(rest) - k :]
     if not rest:
@@ -88,10 +73,8 @@ def _floyd(n: int, k: int, draw: Draw, first_draw: int) -> list[int]:
 
 
 def integer_weights(weight: Sequence[float]) -> list[int]:
-    """Returns the weights of one row as integers that are proportional but for rounding and add up to below 2^62.
-
-    All are multiplied by one power of two and cut; a positive weight becomes at least 1.
-    """
+    """Returns the weights of one row as integers that add up to below 2^62: all are multiplied by one power of two and
+    cut; a positive weight becomes at least 1."""
     _, exponent = math.frexp(max(weight, default=0.0))
     scale = 61 - exponent - len(weight).bit_length()
     return [max(1, int(math.ldexp(w, scale))) if w > 0 else 0 for w in weight]
@@ -117,7 +100,6 @@ def _derive_key(key: int, purpose: int, a: int, b: int) -> int:
 
 
 def reference_key(random_seed: int, epoch: int, index: int) -> int:
-    """The key of batch ``index`` of ``epoch``."""
     return _derive_key(random_seed, _BATCH_KEY, epoch, index)
 
 
@@ -137,13 +119,9 @@ class ReferenceBatch:
 class ReferenceEdges:
     """The edges of one type, as a sampler walks them: the id of an edge is its position.
 
-    Attributes:
-        expanded: Index of the node type whose nodes are expanded along these edges.
-        found: Index of the node type of their neighbours.
-        center: The expanded end of each edge ``[E]``.
-        neighbor: The other end ``[E]``.
-        time: The time of each edge ``[E]``, or None: an edge without time is always there.
-        weight: The weight of each edge ``[E]``, or None: all are equally likely.
+    ``expanded`` and ``found`` are the positions of the node types whose nodes are expanded, and found; ``center`` and
+    ``neighbor`` the ends of each edge ``[E]``; ``time`` and ``weight`` those of each edge ``[E]``. None: an edge is
+    always there, all are equally likely.
     """
 
     expanded: int
@@ -182,15 +160,13 @@ def reference_batch(
     edge_dir: str = "in",
     edge_weight: Any = None,
 ) -> ReferenceBatch:
-    """Samples one homogeneous batch by the letter of the law.
+    """Samples one homogeneous batch, coordinates ``(random_seed, epoch, index)``, by the letter of the law.
 
     Args:
         edge_index: Source and destination ids ``[2, E]``.
-        num_nodes: Number of nodes.
         seeds: Node ids in order, duplicates allowed.
         num_neighbors: Edges per node and hop; -1 takes all.
         replace: Draw with replacement.
-        random_seed, epoch, index: The coordinates of the batch.
         edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
         edge_weight: The weight of each edge ``[E]``. Default: all are equally likely.
     """
@@ -199,14 +175,7 @@ def reference_batch(
     edges = ReferenceEdges(0, 0, center, neighbor, weight=edge_weight)
     key = reference_key(random_seed, epoch, index)
     batch = reference_typed_batch(1, [edges], [(0, seeds)], [num_neighbors], key=key, replace=replace)
-    return ReferenceBatch(
-        batch.node[0],
-        batch.row[0],
-        batch.col[0],
-        batch.edge[0],
-        batch.num_sampled_nodes[0],
-        batch.num_sampled_edges[0],
-    )
+    return ReferenceBatch(**{field.name: getattr(batch, field.name)[0] for field in fields(ReferenceBatch)})
 
 
 def reference_typed_batch(
@@ -222,79 +191,69 @@ def reference_typed_batch(
     last: bool = False,
     exclusions: Sequence[Collection[tuple[int, int]] | None] | None = None,
 ) -> ReferenceTypedBatch:
-    """Samples one batch of a graph with several types by the letter of the law.
+    """Samples one batch of a graph with several types by the letter of the law; as :func:`reference_batch`, but:
 
     Args:
-        num_node_types: Number of node types.
         edges: The edges of each type.
-        seeds: Node types and ids, in order, duplicates allowed. In a disjoint batch they are the roots of trees 0, 1,
-            2, ... over the whole list.
-        num_neighbors: Edges per edge type and hop; -1 takes all.
+        seeds: Node types and ids, in order. In a disjoint batch they are the roots of trees 0, 1, 2, ... over the whole
+            list.
+        num_neighbors: Edges per edge type and hop.
         key: The key of the batch, see :func:`reference_key`.
-        replace: Draw with replacement.
         disjoint: Nothing is shared between the trees.
         seed_time: One per tree; edges with a later time are not there. Needs ``disjoint``.
         last: Of edges with times, take the latest, not random ones.
         exclusions: Per edge type, pairs (expanded node, neighbour) whose edges are not there.
     """
     rows_of = [_rows_of(e, seed_time is not None or last) for e in edges]
-    node: list[list[int]] = [[] for _ in range(num_node_types)]
-    tree: list[list[int]] = [[] for _ in range(num_node_types)]
+    node, tree = _lists(num_node_types), _lists(num_node_types)
     local: list[dict[tuple[int, int], int]] = [{} for _ in range(num_node_types)]
-    row: list[list[int]] = [[] for _ in edges]
-    col: list[list[int]] = [[] for _ in edges]
-    edge: list[list[int]] = [[] for _ in edges]
-    num_trees = 0
-    for kind, ids in seeds:
-        for seed in ids:
-            local[kind].setdefault((num_trees if disjoint else 0, int(seed)), len(node[kind]))
-            node[kind].append(int(seed))
-            tree[kind].append(num_trees)
-            num_trees += 1
-    node_counts, edge_counts = [[len(n)] for n in node], [[] for _ in edges]  # type: ignore[var-annotated]
+    row, col, edge = _lists(len(edges)), _lists(len(edges)), _lists(len(edges))
+
+    def add(kind: int, found: int, root: int, always: bool) -> int:
+        identity = (root if disjoint else 0, found)
+        if always or identity not in local[kind]:
+            local[kind].setdefault(identity, len(node[kind]))
+            node[kind].append(found)
+            tree[kind].append(root)
+        return local[kind][identity]
+
+    roots = [(kind, int(seed)) for kind, ids in seeds for seed in ids]
+    for root, (kind, seed) in enumerate(roots):
+        add(kind, seed, root, True)
+    node_counts, edge_counts = [[len(n)] for n in node], _lists(len(edges))
     first = [0] * num_node_types
     for hop in range(len(num_neighbors[0]) if edges else 0):
-        end = [len(n) for n in node]
-        edges_before = [len(e) for e in edge]
+        end, edges_before = [len(n) for n in node], [len(e) for e in edge]
         for r, e in enumerate(edges):
+            excluded = (exclusions[r] if exclusions else None) or ()
             for expanded in range(first[e.expanded], end[e.expanded]):
                 center, root = node[e.expanded][expanded], tree[e.expanded][expanded]
                 there = rows_of[r].get(center, [])
-                excluded = (exclusions[r] if exclusions else None) or ()
-                draw_key = _derive_key(key, _TREE, 0, root) if disjoint else key
-                picks = reference_picks(
-                    partial(_draw, draw_key, hop, r, center),
-                    len(there),
-                    num_neighbors[r][hop],
-                    replace,
-                    excluded={i for i, at in enumerate(there) if (center, int(e.neighbor[at])) in excluded},
-                    weight=None if e.weight is None else integer_weights([float(e.weight[at]) for at in there]),
-                    time=None if e.time is None else [int(e.time[at]) for at in there],
-                    seed_time=None if e.time is None or seed_time is None else int(seed_time[root]),
-                    last=last and e.time is not None,
-                )
-                for position in picks:
-                    found = int(e.neighbor[there[position]])
-                    identity = (root if disjoint else 0, found)
-                    if identity not in local[e.found]:
-                        local[e.found][identity] = len(node[e.found])
-                        node[e.found].append(found)
-                        tree[e.found].append(root)
-                    row[r].append(local[e.found][identity])
+                latest = math.inf if e.time is None or seed_time is None else int(seed_time[root])
+                allowed = [
+                    i
+                    for i, at in enumerate(there)
+                    if (center, int(e.neighbor[at])) not in excluded and (e.time is None or int(e.time[at]) <= latest)
+                ]
+                draw = partial(_draw, _derive_key(key, _TREE, 0, root) if disjoint else key, hop, r, center)
+                weight = None if e.weight is None else integer_weights([float(e.weight[at]) for at in there])
+                take_last = last and e.time is not None
+                k = num_neighbors[r][hop]
+                for position in reference_picks(draw, allowed, k, replace, weight=weight, last=take_last):
+                    row[r].append(add(e.found, int(e.neighbor[there[position]]), root, False))
                     col[r].append(expanded)
                     edge[r].append(there[position])
         first = end
-        for t in range(num_node_types):
-            node_counts[t].append(len(node[t]) - end[t])
-        for r in range(len(edges)):
-            edge_counts[r].append(len(edge[r]) - edges_before[r])
+        for counts, made, before in ((node_counts, node, end), (edge_counts, edge, edges_before)):
+            for count, values, begin in zip(counts, made, before, strict=True):
+                count.append(len(values) - begin)
+    lists: dict[str, Any] = {"node": node, "tree": tree, "row": row, "col": col, "edge": edge}
+    arrays = {name: [np.array(each, dtype=np.int64) for each in of_type] for name, of_type in lists.items()}
+    return ReferenceTypedBatch(**arrays, num_sampled_nodes=node_counts, num_sampled_edges=edge_counts)
 
-    def arrays(lists: list[list[int]]) -> list[np.ndarray]:
-        return [np.array(values, dtype=np.int64) for values in lists]
 
-    return ReferenceTypedBatch(
-        arrays(node), arrays(tree), arrays(row), arrays(col), arrays(edge), node_counts, edge_counts
-    )
+def _lists(number: int) -> list[list[int]]:
+    return [[] for _ in range(number)]
 
 
 def _rows_of(edges: ReferenceEdges, by_time: bool) -> dict[int, list[int]]:

@@ -7,7 +7,7 @@ import torch
 from gpus import needs_gpu
 
 from glt.channel import LocalChannel, ShmChannel
-from glt.channel.local import DeviceChannel
+from glt.channel.channel import DeviceChannel
 from glt.channel.message import MessageKind, MessageLayout, device_view, encode_message, error_message, read_message
 from glt.data.device import Accelerator
 from glt.distributed.loader.base import DeviceCopies, take_over

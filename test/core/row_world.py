@@ -59,14 +59,11 @@ def reference_hop(indptr, nodes, k, replace=False, key=0, hop=0, *, edge_type=0,
             words = philox((node & 0xFFFFFFFF, node >> 32, number // 2, edge_type << 16 | hop << 8), node_key)
             return (words[number % 2 * 2 + 1] << 32 | words[number % 2 * 2]) * bound >> 64
 
-        picks = reference_picks(
-            draw, end - begin, k, replace,
-            excluded={e - begin for e in range(begin, end) if (node, int(indices[e])) in excluded} if excluded else (),
-            weight=None if weight is None else [int(w) for w in weight[begin:end]],
-            time=None if time is None else time[begin:end].tolist(),
-            seed_time=None if seed_time is None else int(seed_time[i]),
-            last=last,
-        )  # fmt: skip
+        allowed = [e for e in range(begin, end) if not excluded or (node, int(indices[e])) not in excluded]
+        if seed_time is not None:
+            allowed = [e for e in allowed if time[e] <= int(seed_time[i])]
+        weights = None if weight is None else [int(w) for w in weight[begin:end]]
+        picks = reference_picks(draw, [e - begin for e in allowed], k, replace, weight=weights, last=last)
         found.append(np.array(picks, np.int64) + begin)
     return found
 

@@ -12,7 +12,7 @@ from glt.data.device import Accelerator, missing_for_cuda
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
-from glt.testing.hetero import random_hetero_graph
+from glt.testing.batches import random_hetero_graph
 
 ORDERS = ["forward", "backward", "shuffled"]
 

@@ -7,9 +7,9 @@ import torch
 from fake_cuda import FakeCuda
 from gpus import needs_gpu
 
-import glt.data.graph
+import glt.data.dataset
 from glt.data import Graph, Topology
-from glt.data.graph import DeviceTopology
+from glt.data.dataset import DeviceTopology
 from glt.data.pinned import SMALL_BYTES, process_pages
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def test_device_memory_pins_nothing_and_shares_columns(topology):
 
 
 def test_without_a_gpu_zero_copy_means_cpu_and_cuda_is_refused(topology, monkeypatch):
-    monkeypatch.setattr(glt.data.graph, "missing_for_cuda", lambda: "there is no GPU")
+    monkeypatch.setattr(glt.data.dataset, "missing_for_cuda", lambda: "there is no GPU")
     monkeypatch.setattr(glt.data.device, "missing_for_cuda", lambda: "there is no GPU")
     assert Graph(topology, "ZERO_COPY").num_edges == 6
     with pytest.raises(ValueError, match=r"mode = 'CUDA': there is no GPU\. Or use 'CPU' or 'ZERO_COPY'"):
@@ -72,7 +72,7 @@ def test_without_a_gpu_zero_copy_means_cpu_and_cuda_is_refused(topology, monkeyp
 
 
 def test_with_a_gpu_it_keeps_where_the_mode_says(topology, monkeypatch):
-    monkeypatch.setattr(glt.data.graph, "missing_for_cuda", lambda: None)
+    monkeypatch.setattr(glt.data.dataset, "missing_for_cuda", lambda: None)
     monkeypatch.setattr(glt.data.device, "missing_for_cuda", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match="device = 'cpu': mode = 'CUDA' is for a GPU"):

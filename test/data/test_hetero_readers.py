@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from glt.data import Dataset
-from glt.data.readers import read_hetero_npz, read_links_npz
-from glt.data.tasks import HeteroNodeTask, with_reverses
+from glt.data.tasks import HeteroNodeTask, read_hetero_npz, read_links_npz, with_reverses
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is absent")

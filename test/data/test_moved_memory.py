@@ -16,7 +16,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 import glt
 from glt import _core
 from glt.data import Feature, Topology
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph
 

@@ -14,11 +14,11 @@ from gpus import DEVICES, needs_gpu
 from torch import Tensor
 
 import glt
-from glt.data import Dataset, Feature, Graph, Topology, tiered_rows
+from glt.data import Dataset, Feature, Graph, Topology
+from glt.data.dataset import DeviceTopology
 from glt.data.device import Accelerator
-from glt.data.graph import DeviceTopology
+from glt.data.feature import TieredRows
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, process_pages
-from glt.data.tiered_rows import TieredRows
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
@@ -107,7 +107,7 @@ def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch: pyte
     def pinned(part: Tensor, device: torch.device, name: str, **more: Any) -> PinnedMemory:
         return PinnedMemory(part, CPU, name, driver.pages, **more)
 
-    monkeypatch.setattr(tiered_rows, "PinnedMemory", pinned)
+    monkeypatch.setattr("glt.data.feature.PinnedMemory", pinned)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     x = torch.rand(4 * PAGE, 2)
     rows = TieredRows(x, CPU, num_hot=3 * PAGE)

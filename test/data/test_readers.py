@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt.data.readers import read_npz, read_ogb, read_pyg
 from glt.data.synthetic import synthetic_graph
+from glt.data.tasks import read_npz, read_ogb, read_pyg
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

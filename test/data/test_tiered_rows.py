@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from glt.data import Feature
 from glt.data.device import NUM_WORDS
-from glt.data.partition_book import PartitionBook
-from glt.data.tiered_rows import NO_ROW, TieredRows
+from glt.data.feature import NO_ROW, TieredRows
+from glt.data.schema import PartitionBook
 
 CPU = torch.device("cpu")
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32,

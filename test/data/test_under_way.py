@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from glt.data import Topology
-from glt.data import graph as device_topology
+from glt.data.dataset import DeviceTopology
 from glt.data.device import wait_when_dropped
-from glt.data.graph import DeviceTopology
-from glt.data.tiered_rows import TieredRows
+from glt.data.feature import TieredRows
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -116,7 +115,7 @@ def test_rows_that_are_bound_again_after_they_were_closed(waits: Waits) -> None:
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_edges(waits: Waits, monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
-    monkeypatch.setattr(device_topology, "copy_to_device", lambda tensor, device: tensor.clone())
+    monkeypatch.setattr("glt.data.dataset.copy_to_device", lambda tensor, device: tensor.clone())
     placed = DeviceTopology(Topology(torch.tensor([[0, 1], [1, 2]]), 3), GPU, "CUDA")
     waits.memory = weakref.ref(placed.indices)
     waits.found.clear()

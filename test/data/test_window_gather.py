@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glt.data import Feature, WindowGather
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 
 
 @settings(deadline=None, max_examples=60)

@@ -14,7 +14,7 @@ from dist_world import World
 
 from glt import _core
 from glt.data import Feature, Topology
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 from glt.distributed import DistDataset
 
 

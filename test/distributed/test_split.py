@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 from glt.distributed import DistDataset, edge_split, node_split
 from glt.distributed.context import enter, leave
 from glt.distributed.graph.split import SelectedIds, default_homes

@@ -16,10 +16,10 @@ from glt.data import Dataset
 from glt.data.device import Accelerator, missing_for_cuda
 from glt.data.pinned import process_pages
 from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from glt.loader.features import BatchFeatures
+from glt.loader.batches import BatchFeatures
 from glt.sampler import NeighborSampler
 from glt.sampler.device_batch import DeviceBatch
-from glt.testing.hetero import random_hetero_graph
+from glt.testing.batches import random_hetero_graph
 
 HETERO = random_hetero_graph(seed=4)
 OPTIONS = [

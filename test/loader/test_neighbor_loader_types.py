@@ -13,7 +13,7 @@ from glt.data.stores import DatasetFeatureStore, DatasetGraphStore
 from glt.loader import NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, reference_key
-from glt.testing.hetero import check_typed_batch, random_hetero_graph, reference_output
+from glt.testing.batches import check_typed_batch, random_hetero_graph, reference_output
 
 DATA = random_hetero_graph(seed=2)
 HOMO = random_graph(120, 900, seed=5).to_data()
@@ -81,10 +81,7 @@ def test_batches_equal_the_reference_epoch_after_epoch():
     for epoch in range(2):
         for index, batch in enumerate(loader):
             seeds = range(index * 20, min(45, index * 20 + 20))
-            expected = reference_output(
-                DATA, [(1, seeds)], loader.node_sampler.config, reference_key(17, epoch, index),
-                weight_attr="edge_weight",
-            )  # fmt: skip
+            expected = reference_output(DATA, [(1, seeds)], loader.node_sampler, reference_key(17, epoch, index))
             for node_type, ids in zip(DATA.node_types, expected.node, strict=True):
                 assert np.array_equal(batch[node_type].n_id, ids)
             for edge_type, *parts in zip(DATA.edge_types, expected.row, expected.col, expected.edge, strict=True):

@@ -13,7 +13,7 @@ from equal_batches import plain
 import glt
 from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.testing import random_graph
-from glt.testing.hetero import random_hetero_graph
+from glt.testing.batches import random_hetero_graph
 
 DATA = random_hetero_graph(seed=2)
 HOMO = random_graph(120, 900, seed=5).to_data()

@@ -11,7 +11,7 @@ from glt.data.device import Accelerator, missing_for_cuda
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
-from glt.testing.hetero import random_hetero_graph
+from glt.testing.batches import random_hetero_graph
 
 HETERO = random_hetero_graph(seed=4)
 HOMO = random_graph(80, 700, seed=3).to_data()

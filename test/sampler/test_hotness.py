@@ -8,7 +8,7 @@ from glt.data import Graph, Topology
 from glt.loader import NeighborLoader
 from glt.sampler import NeighborSampler, hotness_from_counts, hotness_from_degrees
 from glt.testing import random_graph
-from glt.testing.hetero import random_hetero_graph
+from glt.testing.batches import random_hetero_graph
 
 
 def test_counts_are_shares_of_batches() -> None:

@@ -8,7 +8,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from glt.data import Dataset
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph, reference_key
-from glt.testing.hetero import random_hetero_graph, reference_output
+from glt.testing.batches import random_hetero_graph, reference_output
 
 HETERO = random_hetero_graph(seed=4)
 HOMO = random_graph(80, 700, seed=3).to_data()
@@ -80,9 +80,8 @@ def test_heterogeneous_batches_are_the_references(options):
         key = reference_key(1, 2, index)
         out = sampled(sampler, seeds, time, input_type, batch_key=key)
         expected = reference_output(
-            HETERO, [(list(HETERO.node_types).index(input_type), seeds)], sampler.config, key, seed_time=time,
-            time_attr=options.get("time_attr"), weight_attr=options.get("weight_attr"),
-        )  # fmt: skip
+            HETERO, [(list(HETERO.node_types).index(input_type), seeds)], sampler, key, seed_time=time
+        )
         assert_is_reference(out, expected, sampler)
         assert out.metadata[0].tolist() == list(range(len(seeds)))
         assert (out.metadata[1] is None) == (time is None)
@@ -95,10 +94,7 @@ def test_homogeneous_batches_are_the_references(options, num_threads):
     seeds = [5, 5, 0, 79, 31, 12]
     time = torch.tensor([19, 3, 10, 0, 25, 8]) if options.get("time_attr") == "edge_time" else None
     key = reference_key(1, 0, 0)
-    expected = reference_output(
-        HOMO, [(0, seeds)], sampler.config, key, seed_time=time, time_attr=options.get("time_attr"),
-        weight_attr=options.get("weight_attr"),
-    )  # fmt: skip
+    expected = reference_output(HOMO, [(0, seeds)], sampler, key, seed_time=time)
     assert_is_reference(sampled(sampler, seeds, time, batch_key=key), expected, sampler)
 
 
@@ -131,7 +127,7 @@ def test_a_weighted_dataset_is_still_sampled_uniformly_on_request():
 def test_along_out_edges_a_batch_holds_the_reverse_types(edge_dir):
     sampler = NeighborSampler(Dataset.from_pyg(HETERO, edge_dir=edge_dir), [2, 2], random_seed=0)
     out = sampled(sampler, [0, 4], None, "user", batch_key=3)
-    expected = reference_output(HETERO, [(0, [0, 4])], sampler.config, 3, edge_dir=edge_dir)
+    expected = reference_output(HETERO, [(0, [0, 4])], sampler, 3)
     reverses = [
         ("user", "follows", "user"), ("item", "rev_buys", "user"), ("user", "buys", "item"),
         ("item", "rev_rates", "user"), ("shop", "rev_of", "item"), ("item", "rev_sells", "shop"),

@@ -19,7 +19,7 @@ import glt
 from glt.data import Dataset, Graph, Topology
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph, ring_graph
-from glt.testing.hetero import random_hetero_graph
+from glt.testing.batches import random_hetero_graph
 
 NUM_BATCHES = 1000
 

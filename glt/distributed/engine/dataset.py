@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from glt.data.arrays import as_rows, from_array, load_saved, map_npy
+from glt.data.dataset import Graph
 from glt.data.device import Accelerator
 from glt.data.feature import Feature
-from glt.data.graph import Graph
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import EdgeType, NodeType, Schema
+from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.data.topology import Topology
 from glt.distributed.engine.local_partition import LocalPartition, LocalTables, Placing
 from glt.errors import PartitionError
@@ -174,7 +173,7 @@ class DistDataset:
         num_nodes_of, num_edges_of: Of the whole graph, by type.
         num_neighbor_nodes_of: By edge type, nodes of the type that is not expanded.
         edge_dir: ``'out'`` for directories written with ``by_src``, ``'in'`` with ``by_dst``.
-        node_books: By node type, the :class:`~glt.data.partition_book.PartitionBook` of all nodes of the whole graph.
+        node_books: By node type, the :class:`~glt.data.schema.PartitionBook` of all nodes of the whole graph.
         edge_books: By edge type, that of all edges; None where edges have no tables and no
             new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.

@@ -15,12 +15,10 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import MessageKind, encode_message
 from glt.data.arrays import from_array
+from glt.data.dataset import Graph
 from glt.data.device import Accelerator
-from glt.data.feature import Feature
-from glt.data.graph import Graph
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import Schema
-from glt.data.tiered_rows import NO_ROW, TieredRows
+from glt.data.feature import NO_ROW, Feature, TieredRows
+from glt.data.schema import PartitionBook, Schema
 from glt.data.topology import Topology, layout_of
 from glt.distributed.engine.requests import (
     EarliestRequest,

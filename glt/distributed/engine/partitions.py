@@ -20,7 +20,7 @@ from glt import _core
 from glt.channel.message import read_message
 from glt.data.arrays import as_numpy
 from glt.data.feature import Feature
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition, NodeCache

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.channel.base import Channel, Slot
+from glt.channel.channel import Channel, Slot
 from glt.channel.message import MessageKind, error_message
 from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch
 from glt.distributed.engine.seeds import BatchStart, SamplingJob

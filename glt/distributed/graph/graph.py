@@ -14,8 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from glt import _core
 from glt._checks import check_count, check_flag, check_path
 from glt.data.arrays import as_ids
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import EdgeType, NodeType
+from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World
 from glt.distributed.graph.blocks import unique_in_order
 from glt.distributed.graph.router import GraphRouter, require_ids

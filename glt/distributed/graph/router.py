@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 from glt.distributed.context import World
 from glt.distributed.engine.partitions import copied
 from glt.distributed.server.client import Reply

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from glt.data.arrays import require_data
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import EdgeType, NodeType
+from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World, current_world, get_context
 
 REMAINDERS: Final = ("keep", "drop", "pad")

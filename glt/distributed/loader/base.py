@@ -18,7 +18,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt._checks import check_flag
-from glt.channel.local import ON_HOST
+from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
 from glt.data.schema import Schema, reverse_edge_type
@@ -31,8 +31,8 @@ from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.errors import GltError
 from glt.sampler.config import SamplingConfig
+from glt.sampler.graph import bidirectional
 from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
-from glt.sampler.output import bidirectional
 
 # Batches on their way from host memory to a GPU, while the trainer works on the one before.
 

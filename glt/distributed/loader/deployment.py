@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from glt import _core
 from glt import _deadlines as deadlines
-from glt.channel.local import DeviceChannel, LocalChannel
+from glt.channel.channel import DeviceChannel, LocalChannel
 from glt.channel.message import Message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.context import DistContext, DistRole

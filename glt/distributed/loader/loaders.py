@@ -32,9 +32,9 @@ from glt.loader.seeds import (
     split_edge_type,
 )
 from glt.sampler.config import GIVEN, TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
+from glt.sampler.graph import require_distinct_reverses
 from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
-from glt.sampler.output import require_distinct_reverses
 
 # PyG's sampling options, checked against what the partition directory holds.
 

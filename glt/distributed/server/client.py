@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt.channel.message import rebuild_error
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 from glt.distributed.context import DistContext
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value

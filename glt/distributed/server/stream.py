@@ -18,7 +18,7 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count
-from glt.channel.local import LocalChannel
+from glt.channel.channel import LocalChannel
 from glt.channel.message import MessageKind, read_message
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS

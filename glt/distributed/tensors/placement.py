@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import EdgeType, NodeType, Schema
+from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 
 RowIds = np.ndarray | range
 """Numbers of rows ``[n]``, int64, or consecutive ones."""

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from glt._checks import integer
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import EdgeType, NodeType, Schema
+from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.book import IdMap

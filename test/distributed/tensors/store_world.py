@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import Schema
+from glt.data.schema import PartitionBook, Schema
 from glt.distributed.server.client import Reply
 from glt.distributed.tensors.barrier import Barriers
 from glt.distributed.tensors.store import TensorStore

@@ -1,21 +1,129 @@
-"""Channels inside one process, from the thread that samples to the thread that trains; on the host or on a GPU."""
+"""The interface of channels, and those inside one process, between the threads that sample and train."""
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
+from glt import _deadlines as deadlines
 from glt.channel.message import Message, MessageKind, MessageLayout, read_message
 from glt.data.arrays import pooled_empty
-from glt.data.device import Accelerator
+from glt.data.device import Accelerator, Event
 from glt.errors import ChannelClosed, ChannelTimeout
+
+DEFAULT_TIMEOUT_S = deadlines.DEFAULT_CHANNEL_S
+
+
+class Slot(ABC):
+    """Room for one message that is being made. As a context manager it commits when the block ends, and abandons when
+    the block raises."""
+
+    buffer: Tensor
+    """The message's bytes, uint8 [nbytes], 64-byte aligned, undefined at first. Not to be written afterwards."""
+
+    ready: Event | None = None
+    """What the consumer's stream waits for, where the message's tensors are on a device."""
+
+    def tensors(
+        self, layout: MessageLayout, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
+    ) -> dict[str, Tensor]:
+        """Writes the head of a message; returns its tensors, to be filled in place. ``layout`` has at most as many
+        bytes as were reserved."""
+        layout.write_header(self.buffer, kind, loader, epoch, index)
+        return layout.tensors(self.buffer)
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Makes the message visible to the consumer, after those that were reserved before it. Never waits."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Gives up the message: the consumer will not see it. Does nothing after a commit."""
+
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            self.commit()
+        else:
+            self.abandon()
+
+
+class Channel(ABC):
+    """Carries messages from a producer (any of its threads) to a consumer, in the order of reservation. Several slots
+    may be filled at the same time. What the consumer keeps never blocks the producer for good."""
+
+    @abstractmethod
+    def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
+        """Waits for room for a message of ``nbytes``, at least 1. A thread that has slots to commit must not wait here
+        for the room that they occupy: ``timeout_s = 0`` asks without waiting.
+
+        Raises:
+            ChannelTimeout: There was no room in time.
+            ChannelClosed: The consumer has closed the channel.
+        """
+
+    @abstractmethod
+    def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
+        """Waits for the next message. Its tensors may alias the memory of the channel, which is reused once the last of
+        them, and of their views, is gone. They stay valid after the channel is closed.
+
+        Raises:
+            ChannelTimeout: None came in time.
+            ChannelClosed: None will come.
+            MessageError: The bytes that came are no message.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the channel, at once also for those that wait on the other side, with ``ChannelClosed``; what was
+        committed before can still be received. May be called more than once."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, int | float]:
+        """Counts since the start: ``num_sent, num_received, num_queued`` messages, ``sent_bytes, received_bytes``,
+        ``num_copied`` (out of the channel because the consumer kept too much of it), ``num_oversize`` (sent in pieces),
+        ``num_producer_waits, producer_wait_s, num_consumer_waits, consumer_wait_s`` (calls that had to sleep)."""
+
+    def send(
+        self,
+        tensors: Mapping[str, Tensor],
+        kind: MessageKind = MessageKind.BATCH,
+        *,
+        loader: int = 0,
+        epoch: int = 0,
+        index: int = 0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Copies ``tensors`` into a message and commits it; errors as of :meth:`reserve`."""
+        layout = MessageLayout.like(tensors)
+        with self.reserve(layout.nbytes, timeout_s) as slot:
+            layout.write(slot.buffer, tensors, kind, loader, epoch, index)
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.close()
+
+
+def named_counts(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, int | float]:
+    """The counts of :meth:`Channel.stats`, of what each side counts."""
+    counts = {f"num_{side}": each["messages"] for side, each in (("sent", sent), ("received", received))}
+    counts["num_queued"] = sent["messages"] - received["messages"]
+    counts |= {"sent_bytes": sent["bytes"], "received_bytes": received["bytes"]}
+    counts |= {"num_copied": received["copied"], "num_oversize": sent["oversize"]}
+    for side, each in (("producer", sent), ("consumer", received)):
+        counts |= {f"num_{side}_waits": each["waits"], f"{side}_wait_s": each["wait_s"]}
+    return counts
 
 
 class LocalSlot(Slot):
@@ -46,8 +154,8 @@ class LocalChannel(Channel):
     Args:
         capacity: Messages that may be reserved or waiting to be received.
         pinned: Memory of torch's that a GPU copies from and to by itself. torch keeps it for later messages.
-        most_pinned_bytes: Of messages that are reserved or wait to be received; further ones are in pageable memory.
-            Default: any number.
+        most_pinned_bytes: Of messages that are reserved or wait; further ones are in pageable memory. Default: any
+            number.
     """
 
     def __init__(self, capacity: int, pinned: bool = False, most_pinned_bytes: int | None = None) -> None:
@@ -60,7 +168,9 @@ class LocalChannel(Channel):
         self._num_unread = 0  # reserved or committed, not abandoned
         self._closed = False
         self._num_sent = self._num_received = self._sent_bytes = self._received_bytes = 0
-        self._waits = {"producer": [0, 0.0], "consumer": [0, 0.0]}
+        self._waits: dict[str, dict[str, Any]] = {
+            each: {"waits": 0, "wait_s": 0.0} for each in ("producer", "consumer")
+        }
 
     def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
         if nbytes < 1:
@@ -97,9 +207,7 @@ class LocalChannel(Channel):
                     self._raise_closed()
                 raise ChannelTimeout(f"no message after {timeout_s:g} s: {len(self._slots)} are being made")
             slot = self._slots.popleft()
-            self._drop_abandoned()
-            self._num_unread -= 1
-            self._pinned_bytes -= slot.pinned_bytes
+            self._leave(slot)
             self._num_received += 1
             self._received_bytes += slot.nbytes
             self._changed.notify_all()
@@ -112,27 +220,15 @@ class LocalChannel(Channel):
 
     def stats(self) -> dict[str, int | float]:
         with self._changed:
-            return {
-                "num_sent": self._num_sent,
-                "num_received": self._num_received,
-                "num_queued": self._num_sent - self._num_received,
-                "sent_bytes": self._sent_bytes,
-                "received_bytes": self._received_bytes,
-                "num_copied": 0,
-                "num_oversize": 0,
-                "num_producer_waits": int(self._waits["producer"][0]),
-                "producer_wait_s": self._waits["producer"][1],
-                "num_consumer_waits": int(self._waits["consumer"][0]),
-                "consumer_wait_s": self._waits["consumer"][1],
-            }
+            sent = {"messages": self._num_sent, "bytes": self._sent_bytes, "oversize": 0}
+            received = {"messages": self._num_received, "bytes": self._received_bytes, "copied": 0}
+            return named_counts(sent | self._waits["producer"], received | self._waits["consumer"])
 
     def _settle(self, slot: LocalSlot, state: str) -> None:
         with self._changed:
             slot.state = state
             if state == "abandoned":
-                self._num_unread -= 1
-                self._pinned_bytes -= slot.pinned_bytes
-                self._drop_abandoned()
+                self._leave(slot)
             else:
                 self._num_sent += 1
                 self._sent_bytes += slot.nbytes
@@ -141,7 +237,9 @@ class LocalChannel(Channel):
     def _is_ready(self) -> bool:
         return bool(self._slots) and self._slots[0].state == "committed"
 
-    def _drop_abandoned(self) -> None:
+    def _leave(self, slot: LocalSlot) -> None:
+        self._num_unread -= 1
+        self._pinned_bytes -= slot.pinned_bytes
         while self._slots and self._slots[0].state == "abandoned":
             self._slots.popleft()
 
@@ -152,8 +250,8 @@ class LocalChannel(Channel):
             return
         start = time.perf_counter()
         self._changed.wait_for(ready, timeout_s)
-        self._waits[who][0] += 1
-        self._waits[who][1] += time.perf_counter() - start
+        self._waits[who]["waits"] += 1
+        self._waits[who]["wait_s"] += time.perf_counter() - start
 
     def _raise_closed(self) -> NoReturn:
         raise ChannelClosed("the channel was closed")
@@ -164,15 +262,10 @@ def _block_bytes(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length()
 
 
-# A channel inside one process whose messages stay on a GPU.
-
-
 ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")  # tensors of a batch that the trainer reads as numbers
 
 
 class DeviceSlot(LocalSlot):
-    """Room for one message: its tensors on the device, or an error in bytes on the host."""
-
     __slots__ = ("_buffer", "_message", "ready")
 
     def __init__(self, channel: DeviceChannel, nbytes: int) -> None:

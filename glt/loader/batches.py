@@ -1,26 +1,33 @@
-"""Samples joined with the features of their nodes and edges: PyG's batches, on glt's gather."""
+"""Batches made of samples: joined with the features of their nodes and edges, and on a GPU ahead of the trainer."""
 
 from __future__ import annotations
 
 import copy
+import queue
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput
 
+from glt import _deadlines as deadlines
 from glt.data.arrays import from_array, require_data
-from glt.data.dataset import Dataset
-from glt.data.device import Accelerator
+from glt.data.dataset import Dataset, Graph
+from glt.data.device import Accelerator, Event
 from glt.data.feature import Feature, WindowGather
-from glt.data.graph import Graph
 from glt.data.pyg import require_num_nodes
 
-# Samples joined with the features of their nodes and edges: PyG's batches, on glt's gather.
+if TYPE_CHECKING:
+    from glt.sampler.graph import Output
 
 
 class BatchFeatures:
@@ -32,9 +39,6 @@ class BatchFeatures:
         custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
         accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
-
-    Raises:
-        ValueError: If an attribute of ``source`` is a tensor without data; names it.
     """
 
     def __init__(
@@ -58,9 +62,7 @@ class BatchFeatures:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_features": {}}
 
-    def batches(
-        self, outs: Sequence[SamplerOutput | HeteroSamplerOutput], windows: dict[int, WindowGather]
-    ) -> Iterator[Data | HeteroData]:
+    def batches(self, outs: Sequence[Output], windows: dict[int, WindowGather]) -> Iterator[Data | HeteroData]:
         """The batches of several samples of a dataset on its GPU, whose distinct rows are fetched once, now.
         ``windows`` is kept from call to call by a caller on one thread."""
         fetched = {
@@ -80,11 +82,9 @@ class BatchFeatures:
             windows[id(feature)] = WindowGather(feature, self.accelerator)
         return windows[id(feature)]
 
-    def batch(
-        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor] | None = None
-    ) -> Data | HeteroData:
-        """Returns the batch of a sample, complete but for what belongs to its seeds. ``rows`` looks up rows of a
-        dataset's tables; default: one table after the other."""
+    def batch(self, out: Output, rows: Callable[[Feature, Tensor], Tensor] | None = None) -> Data | HeteroData:
+        """The batch of a sample, complete but for what belongs to its seeds. ``rows`` looks up rows of a dataset's
+        tables."""
         rows = rows or self._gather
         hetero = isinstance(out, HeteroSamplerOutput)
         if isinstance(self.source, Dataset):
@@ -135,9 +135,7 @@ class BatchFeatures:
     def _empty(self, hetero: bool) -> Any:
         return self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
 
-    def _from_dataset(
-        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor]
-    ) -> Data | HeteroData:
+    def _from_dataset(self, out: Output, rows: Callable[[Feature, Tensor], Tensor]) -> Data | HeteroData:
         data = self._empty(self.source.schema.is_hetero)
         for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
             _store(data, node_type).num_nodes = len(node)
@@ -190,7 +188,7 @@ class BatchFeatures:
             self._whole[id(feature)] = feature.has_row_per_id and len(feature) >= max(enough, default=0)
         return self._whole[id(feature)]
 
-    def _from_stores(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+    def _from_stores(self, out: Output) -> Data | HeteroData:
         hetero = isinstance(out, HeteroSamplerOutput)
         data = self._empty(hetero)
         for node_type, node in _items(out.node):
@@ -215,9 +213,7 @@ class BatchFeatures:
         return data
 
 
-def _wanted(
-    source: Dataset, outs: Sequence[SamplerOutput | HeteroSamplerOutput]
-) -> Iterator[tuple[Feature, list[Tensor]]]:
+def _wanted(source: Dataset, outs: Sequence[Output]) -> Iterator[tuple[Feature, list[Tensor]]]:
     """Every table of a dataset, with the ids that each sample wants of it."""
     if not outs:
         return
@@ -255,7 +251,6 @@ def _of(values: Any, each: Any) -> Any:
 
 
 def _store(data: Any, each: Any) -> Any:
-    """The storage of a node or edge type; the only one of a homogeneous graph."""
     return data[each] if isinstance(data, HeteroData) else data._store
 
 
@@ -265,12 +260,8 @@ def _is_plain(dtype: np.dtype) -> bool:
 
 def as_pyg(data: Any) -> Any:
     """Returns ``data`` as PyG's loaders take it: a dataset becomes a ``Data`` or ``HeteroData`` that shares its tables.
-
-    Raises:
-        TypeError: If it is a bare graph.
-        ValueError: If it is a dataset that samples along out-edges, or has features with ``row_of``, or a ``Data`` that
-            does not tell how many nodes it has.
-    """
+    Raises TypeError or ValueError of a bare graph, a dataset along out-edges or with ``row_of``, and a ``Data`` that
+    does not tell how many nodes it has."""
     if isinstance(data, Graph):
         raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
     if isinstance(data, Data):
@@ -295,3 +286,203 @@ def _put(store: Any, tables: Any) -> None:
         if not feature.has_row_per_id:
             raise ValueError(f"{name} is a Feature with row_of, as partitions have: this loader needs one row per id")
         store[name] = feature.tensor
+
+
+Item = tuple[Any, Event] | BaseException
+Begin = Callable[[Any], Callable[[], Any]]
+Make = Callable[[Sequence[Any]], Iterable[Any]]
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the exception that it raises, in the place of a batch."""
+    try:
+        return call()
+    except StopIteration as error:  # of the user's code; iterators that raise it have ended
+        wrong = _ended_early()
+        wrong.__cause__ = error
+        return wrong
+    except BaseException as error:
+        return error
+
+
+def _ended_early() -> RuntimeError:
+    return RuntimeError("making a batch raised StopIteration, which would end the epoch as if it had no more batches")
+
+
+@dataclass(frozen=True)
+class AheadOptions:
+    """How far ahead batches are made: ``num_batches`` wait for the trainer, the rows of ``window`` are fetched
+    together. The sampler's memory goes from batch to batch in the order of ``stream``, also of different epochs."""
+
+    accelerator: Accelerator
+    stream: torch.cuda.Stream | None
+    num_batches: int
+    window: int
+
+
+class MadeBatches:
+    """Iterates over batches. The trainer waits for nothing: its stream is told to wait for the event after a batch.
+
+    ``begin`` begins the sample of an index, and returns what ends it; ``make`` makes the batches of samples, an
+    exception in the place of one that fails; ``finish`` is called with a batch when it is handed out, on the trainer's
+    stream. ``num_taken`` counts batches, and exceptions in their place; what a signal raises meanwhile is not one.
+    """
+
+    def __init__(
+        self,
+        indices: Iterator[Any],
+        num_batches: int | None,
+        begin: Begin,
+        make: Make,
+        finish: Callable[[Any], Any],
+        options: AheadOptions,
+    ) -> None:
+        self._indices, self._num_batches, self._begin, self._make, self._finish = (
+            indices,
+            num_batches,
+            begin,
+            make,
+            finish,
+        )
+        self._options, self._accelerator = options, options.accelerator
+        self.num_taken = 0
+
+    def __iter__(self) -> MadeBatches:
+        return self
+
+    def __len__(self) -> int:
+        if self._num_batches is None:
+            raise TypeError("the sampler of this loader has no length")
+        return self._num_batches
+
+    def __next__(self) -> Any:
+        item = self._take()
+        if item is None:
+            self.close()
+            raise StopIteration
+        if isinstance(item, BaseException):
+            try:
+                raise item
+            finally:
+                del item  # its traceback holds this frame, and what it holds would wait for the cyclic collector
+        batch, ready = item
+        self._accelerator.wait_for(ready)
+        if not self._accelerator.is_host:
+            batch.record_stream(torch.cuda.current_stream(self._accelerator.device))
+        try:
+            return self._finish(batch)
+        except StopIteration as error:
+            raise _ended_early() from error
+
+    def _take(self) -> Item | None:
+        """The next batch and the event after it, or the exception in its place, counted; None after the last."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends what makes the batches. May be called again."""
+
+
+class BatchesOnRequest(MadeBatches):
+    """Makes each batch when the trainer asks for it: its index may depend on what the trainer did with the one
+    before."""
+
+    def _take(self) -> Item | None:
+        for index in self._indices:
+            self.num_taken += 1
+            with self._accelerator.on(self._options.stream):
+                [batch] = self._make([outcome(partial(self._sample, index))])
+                try:
+                    return batch if isinstance(batch, BaseException) else (batch, self._accelerator.record())
+                finally:
+                    del batch  # as in __next__: the traceback's frames lead back to this one
+        return None
+
+    def _sample(self, index: Any) -> Any:
+        return self._begin(index)()
+
+    def close(self) -> None:
+        self._indices = iter(())
+
+
+class BatchesAhead(MadeBatches):
+    """Iterates over batches that a thread makes ahead; the thread also asks for the indices, and must not have to wait
+    there for the trainer. It asks for the kernels of a batch on a stream of its own, and for those of the next before
+    it waits for the counts of the first, so that the GPU is not idle while the host sees to a batch."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._made: queue.Queue[Item | None] = queue.Queue(self._options.num_batches)
+        self._stop = threading.Event()
+        # The thread knows nothing of this object, which ends it when it is dropped half-way.
+        work = _samples(self._indices, self._begin), self._make, self._options, self._made, self._stop
+        self._thread = threading.Thread(target=_work, args=work, name="glt-ahead", daemon=True)
+        self._finalizer = weakref.finalize(self, _end, self._stop, self._thread)
+        self._thread.start()
+
+    def _take(self) -> Item | None:
+        while not self._stop.is_set():
+            try:
+                item = self._made.get(timeout=deadlines.FAST_POLL_S)
+                self.num_taken += item is not None
+                return item
+            except queue.Empty:
+                gone = not self._thread.is_alive() and self._made.empty()
+                if gone and not self._stop.is_set():  # set meanwhile: closed, by another thread
+                    raise RuntimeError("the thread that makes batches stayed behind when this process forked") from None
+        return None
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def _samples(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
+    """The sample of each index, or the exception in its place; the next is begun before one is ended."""
+    for begun, _ in pairwise(chain(_begun(indices, begin), (None,))):
+        yield begun if isinstance(begun, BaseException) else outcome(begun)
+
+
+def _begun(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
+    while True:
+        try:
+            index = next(indices)
+        except StopIteration:
+            return
+        except BaseException as error:  # of the indices: nothing can follow
+            yield error
+            return
+        yield outcome(partial(begin, index))
+
+
+def _work(
+    samples: Iterator[Any], make: Make, options: AheadOptions, made: queue.Queue[Item | None], stop: threading.Event
+) -> None:
+    accelerator = options.accelerator
+
+    def put(item: Item | None) -> bool:
+        while not stop.is_set():
+            try:
+                made.put(item, timeout=deadlines.FAST_POLL_S)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    with accelerator.on(options.stream):
+        try:
+            while not stop.is_set():
+                window = list(islice(samples, options.window))
+                if not window:
+                    break
+                for batch in make(window):
+                    if not put(batch if isinstance(batch, BaseException) else (batch, accelerator.record())):
+                        return
+                del window, batch  # not to be in memory while the next are sampled
+        except BaseException as error:  # of all batches of a window
+            put(error)
+        put(None)
+
+
+def _end(stop: threading.Event, thread: threading.Thread) -> None:
+    stop.set()
+    if thread is not threading.current_thread() and thread.ident is not None:
+        thread.join(deadlines.JOIN_S)
