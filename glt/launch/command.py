@@ -15,20 +15,23 @@ import glt
 from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
 from glt.launch.hosts import (
+    JobSpec,
     Reach,
     add_flag,
     add_host_arguments,
     add_reach_arguments,
     count,
     hosts_of,
+    partitions_of_hosts,
+    plan_job,
     reach_of,
     seconds,
+    shown_plan,
     variable,
     workspace_of,
 )
 from glt.launch.job import Console, Job
 from glt.launch.link import Answer, ask_hosts
-from glt.launch.plan import JobSpec, partitions_of_hosts, plan_job, shown_plan
 
 _DESCRIPTION = """\
 Runs a script as the servers and trainers of a job, on this host, or on several over ssh. Every process runs the same

@@ -36,10 +36,10 @@ from glt.launch.hosts import (
     add_reach_arguments,
     count,
     hosts_of,
+    partitions_of_hosts,
     reach_of,
 )
 from glt.launch.link import Answer, ask_host, ask_hosts
-from glt.launch.plan import partitions_of_hosts
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 

@@ -17,9 +17,8 @@ from typing import Any, Final, TextIO
 
 from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
-from glt.launch.hosts import Reach
+from glt.launch.hosts import TORCHRUN, ProcessPlan, Reach
 from glt.launch.link import Event, HostLink, event_queue
-from glt.launch.plan import TORCHRUN, ProcessPlan
 
 # What a job says, on this terminal: whole lines, each with who said it.
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glt.distributed.job.hosts import Host
-from glt.launch.hosts import Children, Reach, Stopped
-from glt.launch.plan import ProcessPlan
+from glt.launch.hosts import Children, ProcessPlan, Reach, Stopped
 
 # One question to a program on each host, asked of all at once.
 

@@ -24,7 +24,7 @@ from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.graph.layer_rows import EdgeValues, LayerRows, OutputStore, checked_features
 from glt.distributed.graph.layers import LayerStack, in_degrees, normalized, one_hop_output
 from glt.distributed.graph.split import node_split
-from glt.distributed.job.collective import CollectiveTask
+from glt.distributed.job.worlds import CollectiveTask
 from glt.distributed.loader.loaders import DistNeighborLoader
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import World, require_world
@@ -365,12 +365,7 @@ class _Run:
         return outputs
 
     def _write(
-        self,
-        what: str,
-        reads: _Reads,
-        make: Callable[[_Batch], Tensor | None],
-        batches: _Batches,
-        task: CollectiveTask,
+        self, what: str, reads: _Reads, make: Callable[[_Batch], Tensor | None], batches: _Batches, task: CollectiveTask
     ) -> dict[NodeType, LayerRows]:
         """Writes what ``make`` returns for each batch, by type; returns when all trainers have."""
         outputs: dict[NodeType, LayerRows] = {}

@@ -29,11 +29,7 @@ class Interval(NamedTuple):
 
 
 def split_counts(
-    counts: Sequence[int],
-    homes: Sequence[Collection[int]],
-    *,
-    force_even: bool = True,
-    remainder: str = "keep",
+    counts: Sequence[int], homes: Sequence[Collection[int]], *, force_even: bool = True, remainder: str = "keep"
 ) -> list[list[Interval]]:
     """Divides the selected items of all partitions among trainers, each item once, and as many as possible to trainers
     that are local to its partition.

@@ -17,17 +17,17 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
-from glt.distributed.job.host_server import (
+from glt.distributed.job.hosts import JobEnvironment, JobRole, find_this_host, read_environment, read_hosts
+from glt.distributed.job.worlds import (
     HostServer,
+    ServedWorld,
+    StandaloneWorld,
     open_store,
     publish_port,
     publishing_failures,
     serve_at_free_port,
     wait_for_port,
 )
-from glt.distributed.job.hosts import find_this_host, read_hosts
-from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.api import (
     get_server,

@@ -22,8 +22,7 @@ from glt import _deadlines as deadlines
 from glt._checks import parse_size
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
-from glt.distributed.server.log import LEVELS, write_logs
-from glt.distributed.server.options import ServerOptions
+from glt.distributed.server.options import LEVELS, ServerOptions, write_logs
 from glt.distributed.server.server import DistServer
 from glt.distributed.wire.connection import printed
 from glt.errors import GltError

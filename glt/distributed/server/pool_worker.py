@@ -31,7 +31,7 @@ from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
-from glt.distributed.server.log import write_logs
+from glt.distributed.server.options import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stream import FairScheduler, ScheduledLoop, SendWindow, Stream
 from glt.distributed.wire.connection import Connection, allow_descriptors, pulse

@@ -29,8 +29,7 @@ from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoade
 from glt.distributed.server.sessions import Call, ClientRegistry, ClientSession
 from glt.distributed.server.stats import MetricsEndpoint, total, with_ratios
 from glt.distributed.tensors.barrier import Barriers
-from glt.distributed.tensors.store import TensorStore
-from glt.distributed.tensors.updates import update_calls
+from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
 from glt.distributed.wire.listener import Listener, introduce, refuse

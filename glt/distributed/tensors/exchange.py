@@ -17,9 +17,8 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import as_numpy, pooled_empty
-from glt.distributed.tensors.placement import Placement, Portion, RowIds
 from glt.distributed.tensors.shard import Rows
-from glt.distributed.tensors.spec import TensorSpec
+from glt.distributed.tensors.spec import Placement, Portion, RowIds, TensorSpec
 from glt.errors import GltError, PeerLost
 
 if TYPE_CHECKING:

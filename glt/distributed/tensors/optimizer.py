@@ -18,7 +18,7 @@ from glt.data.schema import EdgeType, NodeType
 from glt.distributed.tensors.barrier import check_timeout, require_equal
 from glt.distributed.tensors.checkpoint import Checkpoint, load_tensors, save_tensors
 from glt.distributed.tensors.embedding import DistParameter
-from glt.distributed.tensors.placement import as_array
+from glt.distributed.tensors.spec import as_array
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import World
 from glt.errors import GltError
@@ -389,12 +389,7 @@ class SparseAdagrad(SparseOptimizer):
         reduction: str = "mean",
         timeout_s: float = 120.0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
+        defaults = {"lr": lr, "lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps}
         super().__init__(params, defaults, reduction, maximize, timeout_s)
 
     def _check(self, options: dict[str, Any]) -> None:

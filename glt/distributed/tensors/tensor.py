@@ -24,8 +24,9 @@ from glt.data.arrays import as_ids, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.tensors.checkpoint import load_tensors, save_tensors
 from glt.distributed.tensors.exchange import ChangeSequence, Exchange, open_everywhere
-from glt.distributed.tensors.placement import Placement, RowIds
 from glt.distributed.tensors.spec import (
+    Placement,
+    RowIds,
     TensorSpec,
     checked_dtype,
     checked_name,
@@ -38,13 +39,7 @@ from glt.distributed.world import World, require_world
 
 logger = logging.getLogger(__name__)
 
-_NOT_ADDED = (
-    torch.bool,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz,
-)
+_NOT_ADDED = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
 
 class DistTensor:
