@@ -29,8 +29,7 @@ import glt.distributed
 from glt.data.readers import read_npz
 from glt.data.tasks import NodeTask
 from glt.demo.job import scaled
-from glt.demo.options import Options
-from glt.demo.trainer import Model, evaluate, train_epoch
+from glt.demo.trainer import Model, Options, evaluate, train_epoch
 from glt.partition import RandomPartitioner
 
 NUM_TRAINERS = 2

@@ -17,8 +17,7 @@ from torch import Tensor
 from glt.data.readers import read_npz, read_ogb
 from glt.data.synthetic import synthetic_graph
 from glt.data.tasks import NodeTask
-from glt.demo.options import Options
-from glt.demo.trainer import Job, train
+from glt.demo.trainer import Job, Options, train
 from glt.errors import PartitionError
 from glt.partition import Manifest, RandomPartitioner, load_partition
 

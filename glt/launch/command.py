@@ -30,8 +30,7 @@ from glt.launch.hosts import (
     variable,
     workspace_of,
 )
-from glt.launch.job import Console, Job
-from glt.launch.link import Answer, ask_hosts
+from glt.launch.job import Answer, Console, Job, ask_hosts
 
 _DESCRIPTION = """\
 Runs a script as the servers and trainers of a job, on this host, or on several over ssh. Every process runs the same

@@ -39,7 +39,7 @@ from glt.launch.hosts import (
     partitions_of_hosts,
     reach_of,
 )
-from glt.launch.link import Answer, ask_host, ask_hosts
+from glt.launch.job import Answer, ask_host, ask_hosts
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 

@@ -64,7 +64,7 @@ class SamplerPool:
         spec: PoolWorkerSpec,
         most: int,
         on_death: Callable[[int, str], None],
-        module: str = "glt.distributed.server.pool_worker",
+        module: str = "glt.distributed.server.stream",
     ) -> None:
         self.spec, self.most = spec, most
         self.metrics = WorkerMetrics()

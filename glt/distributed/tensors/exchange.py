@@ -17,8 +17,8 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import as_numpy, pooled_empty
-from glt.distributed.tensors.shard import Rows
 from glt.distributed.tensors.spec import Placement, Portion, RowIds, TensorSpec
+from glt.distributed.tensors.store import Rows
 from glt.errors import GltError, PeerLost
 
 if TYPE_CHECKING:
