@@ -44,8 +44,8 @@ def init_server(
     """Makes this process a server of a partition: returns when it takes clients, and then works in the background.
 
     Servers and clients may start in any order. Connections are neither encrypted nor authenticated: each process that
-    reaches the port of a server can read its graph and features, have it sample, and run its registered functions.
-    Nothing that comes over them is executed. Let servers listen on networks that you trust, and on no others.
+    reaches the port can read the graph, sample, and run registered functions. Nothing that is received is executed. Let
+    servers listen on networks that you trust only.
 
     Args:
         num_servers: Servers of the job. Each partition is loaded by one of them, or its files are on the host of each.
@@ -60,9 +60,6 @@ def init_server(
         server_group_name: Name of the servers' group.
         options: How the server works; see :class:`glt.distributed.ServerOptions`.
         **flags: Fields of :class:`glt.distributed.ServerOptions`, in place of ``options``.
-
-    Returns:
-        The place of this process.
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
@@ -127,14 +124,8 @@ def get_server() -> DistServer | None:
 def wait_and_shutdown_server(timeout_s: float | None = None) -> bool:
     """Waits until all clients have left, then ends the server and its sampling processes. May be called again.
 
-    A client that is lost without a word counts as gone if it does not come back within a minute. A server for any
-    number of clients waits until it is interrupted.
-
-    Args:
-        timeout_s: Ends the server after so many seconds at the latest. Default: when it is done.
-
-    Returns:
-        Whether all clients had left.
+    A lost client counts as gone if it does not come back within a minute. A server for any number of clients waits
+    until it is interrupted. ``timeout_s`` bounds the wait; returns whether all clients had left.
     """
     global _server
     with _lock:
@@ -172,9 +163,6 @@ def init_client(
             their own.
         rpc_timeout: Deadline in seconds of start-up and of each call, above 0 and below a day.
 
-    Returns:
-        The place of this process.
-
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
         RuntimeError: If this process is a client already, or something else.
@@ -186,14 +174,8 @@ def init_client(
     check_count("num_servers", num_servers, 1, 1 << 20)
     check_transport(None, num_rpc_threads, rpc_timeout)
     master = _master(master_addr, master_port)
-    context = DistContext(
-        DistRole.CLIENT,
-        num_clients,
-        client_rank,
-        client_group_name,
-        num_servers + num_clients,
-        num_servers + client_rank,
-    )
+    in_job = num_servers + num_clients, num_servers + client_rank
+    context = DistContext(DistRole.CLIENT, num_clients, client_rank, client_group_name, *in_job)
     with _lock:
         if _client is not None and _client.pid != os.getpid():
             _client = None  # its parent's: a fork may become a client of its own
@@ -210,22 +192,15 @@ def init_client(
 
 
 def require_client() -> DistClient:
-    """Returns the client of this process.
-
-    Raises:
-        RuntimeError: If it is none; says how to become one.
-    """
+    """Returns the client of this process; raises RuntimeError if it is none."""
     if _client is None:
         raise RuntimeError("this process is no client: call glt.distributed.init_client(...) first")
     return _client
 
 
 def shutdown_client(why: str = "") -> None:
-    """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again.
-
-    Args:
-        why: What other clients that wait for it are told, if it has failed.
-    """
+    """Tells the servers that this client is done, and leaves them; ends loaders. May be called again. If it has failed,
+    other clients that wait for it are told ``why``."""
     global _client
     with _lock:
         client, _client = _client, None

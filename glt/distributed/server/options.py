@@ -1,5 +1,4 @@
-"""What a server may be told beside the job itself: one list for ``init_server`` and ``glt serve``; and the lines of
-its log, for people or for programs."""
+"""Options of a server, one list for ``init_server`` and ``glt serve``, and the format of its log."""
 
 from __future__ import annotations
 
@@ -24,11 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class LineFormat(logging.Formatter):
-    """Formats a record with the process that wrote it: server, sampling process (None: the server itself) and pid.
-
-    ``'json'`` is one object on one line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``server``,
-    ``worker``, ``pid``, and ``traceback`` where there is one.
-    """
+    """Formats a record with the process that wrote it: server, worker (None: the server itself) and pid. ``'json'`` is
+    one object on one line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``server``, ``worker``,
+    ``pid``, and ``traceback`` where there is one."""
 
     def __init__(self, format: str, server: int, worker: int | None) -> None:
         super().__init__()
@@ -60,8 +57,8 @@ def check_format(format: Any) -> None:
 
 
 def write_logs(format: str, level: int, server: int, worker: int | None = None) -> None:
-    """Has this process, a server or one of its samplers, write its log to stderr, warnings and uncaught exceptions
-    included. Earlier settings of logging are replaced."""
+    """Has this process, a server or one of its samplers, log to stderr, warnings and uncaught exceptions included.
+    Replaces earlier settings of logging."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormat(format, server, worker))
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -101,8 +98,8 @@ _METRICS_PORT = (
 
 
 def _flag(flag: str, group: str, help: str, **more: Any) -> dict[str, Any]:
-    """What ``glt serve`` needs to know of a field: its flag, the flag's group and help, and of more ``metavar``, the
-    ``range`` of an integer, ``choices``, or ``type``, what a text is read as."""
+    """What ``glt serve`` needs to know of a field; of ``more``, ``range`` is that of an integer, ``type`` what a text
+    is read as."""
     return {"flag": flag, "group": group, "help": help, **more}
 
 
@@ -193,7 +190,6 @@ class ServerOptions:
 
     @property
     def worker_limit(self) -> int:
-        """``max_workers``, or its default."""
         return max(self.num_workers, os.cpu_count() or 1) if self.max_workers is None else self.max_workers
 
     def buffer_bytes(self) -> int:

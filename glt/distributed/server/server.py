@@ -50,12 +50,9 @@ SPLITS = {
 
 
 class DistServer:
-    """A server of a partition. :func:`glt.distributed.init_server` makes the one of this process.
-
-    Its clients are ``num_clients``, None: any number; it listens at ``bind`` (port 0: one is found), and joins server 0
-    at ``master``; ``num_rpc_threads`` requests of clients are answered at the same time. ``entry`` is what others know
-    of it.
-    """
+    """A server of a partition, for ``num_clients`` (None: any number). It listens at ``bind`` (port 0: one is found),
+    joins server 0 at ``master``, and answers ``num_rpc_threads`` requests at a time. ``entry`` is what others know of
+    it. :func:`glt.distributed.init_server` makes the one of this process."""
 
     def __init__(
         self,
@@ -85,31 +82,15 @@ class DistServer:
             # Others may come while the samplers start: they wait until the listener is opened.
             self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
             made.callback(self.listener.close)
-            self.entry = ServerEntry(
-                rank,
-                *self.listener.address,
-                socket.gethostname(),
-                os.getpid(),
-                host_id(),
-                dataset.partition_idx,
-                dataset.load_args["graph_dir"],
-                dataset.manifest.run_id,
-                num_servers,
-                num_clients,
-            )
+            address, port = self.listener.address
+            process = rank, address, port, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx
+            graph_dir, run_id = dataset.load_args["graph_dir"], dataset.manifest.run_id
+            self.entry = ServerEntry(*process, graph_dir, run_id, num_servers, num_clients)
             self.membership = Membership(self.entry, master, self.clients, self._servers_changed)
             self._tensors = TensorStore(rank, dataset, str(self.entry), queries.stored_rows)
             level = logging.getLogger().getEffectiveLevel()
-            spec = PoolWorkerSpec(
-                rank,
-                0,
-                dataset.to_json(),
-                options.max_concurrency,
-                num_rpc_threads,
-                options.rpc_timeout,
-                level,
-                options.log_format,
-            )
+            limits = options.max_concurrency, num_rpc_threads, options.rpc_timeout
+            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format)
             self.pool = SamplerPool(spec, options.worker_limit, self._worker_died)
             made.callback(self.pool.close)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())
@@ -143,7 +124,6 @@ class DistServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port under which others reach it."""
         return self.listener.address
 
     # -- connections -----------------------------------------------------------------------------------------------
@@ -313,7 +293,6 @@ class DistServer:
     # -- partitions ------------------------------------------------------------------------------------------------
 
     def _readable(self) -> list[int]:
-        """Partitions whose seeds are read here."""
         plan = self._read_plan()
         with self._lock:
             for part, path in plan.other_dirs.items():
@@ -328,7 +307,7 @@ class DistServer:
             return self._read_parts[part]
 
     def _read_plan(self) -> ReadPlan:
-        """Made when all servers are there; it outlives those that are lost, since not all loaders need them."""
+        """Made once when all servers are there; it outlives those that are lost."""
         with self._lock:
             if self._plan is not None:
                 return self._plan
@@ -367,8 +346,8 @@ class DistServer:
         return self.clients.wait_until_done(timeout_s)
 
     def drain(self, timeout_s: float) -> list[str]:
-        """Takes no more clients and loaders, and waits for those that are there; returns what was still open when
-        ``timeout_s`` seconds were over, in words."""
+        """Takes no more clients and loaders, and waits; returns the loaders still open after ``timeout_s`` seconds, in
+        words."""
         self._is_draining = True
         self.clients.close()
         self.loaders.open_no_more()
@@ -409,12 +388,8 @@ class DistServer:
         }
 
     def close(self, why: str = "") -> None:
-        """Ends the server, its samplers and its connections. May be called again.
-
-        Args:
-            why: What clients are told of it, if something has failed; those that are still to come, too: this waits for
-                them, but not for long.
-        """
+        """Ends the server, its samplers and connections. May be called again. Clients are told ``why``, if something
+        has failed; those still to come are waited for, but not for long."""
         text = f"{self.entry} was shut down{': ' if why else ''}{why[:_MOST_WHY]}"
         with self._lock:
             if self._closed:

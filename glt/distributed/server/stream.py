@@ -38,12 +38,13 @@ from glt.distributed.wire.listener import introduce, refuse
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, MessageError
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("glt.distributed.server.stream")  # it runs as __main__, too
 
 T = TypeVar("T")
 
 _SLACK = 4.0  # batches
 _ANY_NUMBER = 1 << 30
+_BEAT_STREAMS = 64  # in one packet
 
 # -- a fair scheduler ----------------------------------------------------------------------------------------------
 
@@ -63,11 +64,8 @@ class FairScheduler:
     """Gives places for batches in flight, ``num_places`` in all, to flows in turn.
 
     A place goes to the waiting flow that was served least, counted in batches since it came or came back: start-time
-    fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with batches of cost 1. So flows that always want to go on begin
-    equally many batches, however many of them there are and however long each waits for its client in between; and one
-    whose client takes nothing holds no place.
-
-    After a change only the flow that is next is woken: waking all made a batch cost 57 ms of CPU with 200 loaders.
+    fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with batches of cost 1. A flow whose client takes nothing holds
+    no place. After a change only the next flow is woken: waking all made a batch cost 57 ms of CPU with 200 loaders.
     """
 
     def __init__(self, num_places: int) -> None:
@@ -79,8 +77,7 @@ class FairScheduler:
         self._flows: list[Flow] = []
 
     def add(self, most: int, may_begin: Callable[[], bool]) -> Flow:
-        """Adds a flow. ``may_begin`` says whether it may begin a batch now; it is called under a lock and must not
-        block."""
+        """Adds a flow. ``may_begin`` is called under a lock and must not block."""
         flow = Flow(most, may_begin, self._lock)
         with self._lock:
             flow.finish_tag = self._now
@@ -88,7 +85,7 @@ class FairScheduler:
         return flow
 
     def remove(self, flow: Flow) -> None:
-        """Removes a flow; batches that it has in flight still give back their places."""
+        """Removes a flow; its batches in flight still give back their places."""
         with self._lock:
             if flow in self._flows:
                 self._flows.remove(flow)
@@ -96,8 +93,8 @@ class FairScheduler:
             self._wake_next()
 
     def acquire(self, flow: Flow, is_stopped: Callable[[], bool], poll_s: float = 0.1) -> bool:
-        """Waits until ``flow`` may begin a batch; false if ``is_stopped`` said so before, which is looked at every
-        ``poll_s`` seconds, and after :meth:`interrupt`."""
+        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked every ``poll_s`` seconds and after
+        :meth:`interrupt`, said so before."""
         with self._lock:
             flow.is_waiting = True
             try:
@@ -116,7 +113,6 @@ class FairScheduler:
                 self._wake_next()  # it may be another's turn now
 
     def release(self, flow: Flow) -> None:
-        """Gives back the place of a batch of ``flow``."""
         with self._lock:
             self._free += 1
             flow.num_running -= 1
@@ -152,8 +148,8 @@ class FairScheduler:
         return found
 
     def _start_tag(self, flow: Flow) -> float:
-        """When its next batch begins, in virtual time. What a flow left unused while it could not begin is not saved
-        up, or it would hold up all others when it can: only what it may have missed on its way back here."""
+        """When its next batch begins, in virtual time. A flow that could not begin saves up at most ``_SLACK`` batches,
+        or it would hold up all others later."""
         return max(flow.finish_tag, self._now - _SLACK)
 
 
@@ -216,7 +212,6 @@ class SendWindow:
         self.largest_bytes = 0  # of the messages sent so far
 
     def sent(self, num_bytes: int) -> None:
-        """Counts a message that is being sent."""
         self.num_sent += 1
         self.largest_bytes = max(self.largest_bytes, num_bytes)
 
@@ -235,12 +230,9 @@ class SendWindow:
 class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
-    At most ``most_running`` batches are in flight. ``on_end`` is called once, on some thread. ``producer``, which makes
-    batches into ``channel``, is to be set before :meth:`start`.
-
-    With ``is_pinned`` batches wait in pinned memory, for a sampler on a GPU: copies to it hold up no thread. Of a slow
-    client some wait in pageable memory: torch rounds pinned blocks up to powers of two and keeps them for good, so that
-    no more are taken than the client may have waiting.
+    At most ``most_running`` batches are in flight; ``on_end`` is called once, on any thread. ``producer`` makes batches
+    into ``channel`` and is set before :meth:`start`. With ``is_pinned`` (a sampler on a GPU) batches wait in pinned
+    memory, ``buffer_bytes`` at most, since torch keeps pinned blocks for good.
     """
 
     def __init__(
@@ -303,7 +295,7 @@ class Stream:
             self.close(f"{type(error).__name__}: {error}")  # or its client would wait for ever
 
     def _has_room(self) -> bool:
-        """Waits a little until the client has; counts that as blocked if something waits to be sent."""
+        """Waits a little for the client; counts that as blocked if something waits to be sent."""
         is_blocked = self.channel.stats()["num_queued"] > 0
         start = time.perf_counter()
         has_room = self.window.wait_to_send(deadlines.POLL_S)
@@ -375,9 +367,7 @@ class Stream:
         }
 
 
-logger = logging.getLogger("glt.distributed.server.stream")  # not __main__
-
-_BEAT_STREAMS = 64  # in one packet
+# -- the program ---------------------------------------------------------------------------------------------------
 
 
 class PoolWorker:
@@ -445,7 +435,6 @@ class PoolWorker:
                 stream.close(text)
 
     def stream(self, request: dict[str, Any], connection: Connection, memory: SharedMemory) -> Stream:
-        """The stream of a loader, with what makes its batches."""
         worker, devices = self.spec.worker, request.get("devices") or [self.dataset.sampling_device]
         place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
         window = SendWindow(request["prefetch_size"], request["buffer_bytes"])
@@ -498,8 +487,7 @@ class PoolWorker:
 
 
 def may_use_gpu(spec: PoolWorkerSpec) -> bool:
-    """Whether a loader may have this process sample on a GPU. Which device the dataset was loaded for does not tell: a
-    loader names its own."""
+    """Whether a loader may have this process sample on a GPU, whatever device the dataset was loaded for."""
     return spec.dataset["graph_mode"] != "CPU" and missing_for_cuda() is None
 
 
