@@ -37,16 +37,9 @@ class _RowsOnServers:
 class DistParameter(_RowsOnServers, nn.Parameter):
     """A parameter of shape ``[0, embedding_dim]`` whose rows, and their gradients, are on servers.
 
-    It is enumerated, moved, cast and frozen with its module, and says by that where rows go, in which dtype, and
-    whether they learn. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets the gradients of its rows.
-
-    Args:
-        tensor: The rows ``[num_embeddings, embedding_dim]``.
-        dtype: Of the rows that are read.
-
-    Attributes:
-        gradients: Ids and gradients of the backward passes since the last step.
-        optimizer: The sparse optimizer that it was given to, if any.
+    It is moved, cast and frozen with its module, and says by that where rows go, in which dtype, and whether they
+    learn. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets ``gradients``, the ids and gradients of the
+    backward passes since the last step. ``optimizer`` is the sparse optimizer that it was given to.
     """
 
     tensor: DistTensor
@@ -83,8 +76,8 @@ class DistParameter(_RowsOnServers, nn.Parameter):
         self.gradients.append((ids.detach().reshape(-1), grads.detach().reshape(-1, self.shape[1])))
 
     def take_gradients(self) -> tuple[Tensor, Tensor] | None:
-        """Returns ids ``[n]`` (int64) and gradients ``[n, embedding_dim]`` (float32) on the CPU, and forgets them;
-        None: there was no backward pass."""
+        """Takes ids ``[n]`` (int64) and gradients ``[n, embedding_dim]`` (float32) on the CPU; None if there was no
+        backward pass."""
         taken, self.gradients = self.gradients, []
         if not taken:
             return None
@@ -190,15 +183,8 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         return self.weight.shape[1]
 
     def forward(self, ids: Any) -> Tensor:
-        """Returns rows ``[*ids.shape, embedding_dim]``.
-
-        Args:
-            ids: int64 or int32, of any shape: a tensor on any device, an array, or a list.
-
-        Raises:
-            TypeError: If ids are no integers.
-            IndexError: If there is no such row.
-        """
+        """Returns rows ``[*ids.shape, embedding_dim]`` for int64 or int32 ids: a tensor on any device, an array, or a
+        list. Raises TypeError if ids are no integers, IndexError if there is no such row."""
         if isinstance(ids, np.ndarray | list):  # as DGL's take them
             ids = _converted(ids)
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):

@@ -92,7 +92,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._check(options)
 
     def _check(self, options: dict[str, Any]) -> None:
-        """Raises TypeError or ValueError, naming the option, unless these are options of its own."""
+        """Raises TypeError or ValueError, naming the option, unless its own options are right."""
 
     def _agree(self, group: dict[str, Any]) -> None:
         """Raises unless all trainers make the same optimizer, before one waits for the others' steps."""
@@ -103,7 +103,6 @@ class SparseOptimizer(torch.optim.Optimizer):
         return self._at_barrier("exchange", [value], self._timeout_s if timeout_s is None else timeout_s)[0]
 
     def _at_barrier(self, call: str, values: list[Any], timeout_s: float) -> list[Any]:
-        """Brings a value to a barrier at each of the first servers; returns their results."""
         number = self._num_calls.get(call, 0)
         self._num_calls[call] = number + 1
         world, tag = self._world, f"{call} of sparse optimizer {self._number}"
@@ -133,24 +132,18 @@ class SparseOptimizer(torch.optim.Optimizer):
         }
 
     def _first_state(self, group: dict[str, Any]) -> Any:
-        """What :class:`DistTensor` takes as ``init_func``."""
         return "zeros"
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Takes a step, together with all other trainers.
-
-        Args:
-            closure: Evaluates the model again and returns the loss.
-
-        Returns:
-            The loss, if there is a closure.
+        """Takes a step, together with all other trainers; returns the loss if there is a closure, which evaluates the
+        model.
 
         Raises:
-            glt.errors.PeerLost: If a trainer does not take this step within ``timeout_s`` seconds, or is gone: names
-                it. Servers may then have taken the step or not: go on from what was saved.
+            glt.errors.PeerLost: If a trainer does not take this step within ``timeout_s`` seconds, or is gone:
+                names it. Servers may then have taken the step or not: go on from what was saved.
             glt.errors.ConnectionLost: If a server is gone.
             ValueError: If trainers have different options, in another order of embeddings, or steps behind them.
             RuntimeError: If an embedding was given to another optimizer since.
@@ -170,7 +163,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         return loss
 
     def _parts(self) -> list[list[dict[str, Any]]]:
-        """For each server, what this trainer has of the rows there; see :func:`updates.take_step`."""
+        """For each server, what this trainer has of the rows there; see :func:`store.take_step`."""
         for p in self._parameters():
             if p.optimizer is not self:
                 raise RuntimeError(f"{p} was given to {p.optimizer} after {self}: use that one")
@@ -201,11 +194,9 @@ class SparseOptimizer(torch.optim.Optimizer):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
-        All trainers call it, between steps; trainer 0 writes, to its disk. ``load_tensors({f"{name}/weight":
-        embedding.weight}, path)`` of :mod:`glt.distributed.tensors.checkpoint` reads the weights alone, for inference.
-
-        Args:
-            path: A new or empty directory.
+        All trainers call it, between steps; trainer 0 writes, to its disk, into ``path``, a new or empty directory.
+        ``load_tensors({f"{name}/weight": embedding.weight}, path)`` of :mod:`glt.distributed.tensors.checkpoint` reads
+        the weights alone.
 
         Raises:
             glt.errors.CheckpointError: If ``path`` is taken, or the disk has no room.
@@ -252,7 +243,6 @@ class SparseOptimizer(torch.optim.Optimizer):
         }
 
     def _key(self, p: DistParameter) -> str:
-        """What an embedding is called on disk."""
         if not p.tensor.spec.is_anonymous:
             return p.tensor.name
         return f"#{next(at for at, each in enumerate(self._parameters()) if each is p)}"
@@ -294,7 +284,6 @@ def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
-    """The type whose rows a tensor has, as :class:`DistTensor` takes it."""
     placement, data = tensor.placement, tensor.world.data
     if placement.kind == "even" or data is None:
         return None
@@ -336,11 +325,8 @@ def _embeddings(items: list[Any]) -> list[DistParameter]:
 
 
 def _gradients_by_server(p: DistParameter) -> list[tuple[Tensor | None, Tensor | None]]:
-    """Takes the gradients of an embedding: for each server, rows there ``[n]`` and theirs ``[n, dim]``, float32.
-
-    Equal rows are summed, unless the only server gets them from the only trainer and does the same. Without a backward
-    pass there are no tensors.
-    """
+    """Takes the gradients of an embedding: for each server, rows there ``[n]`` and theirs ``[n, dim]``, float32; no
+    tensors without a backward pass. Equal rows are summed, unless the only server does the same."""
     world, taken = p.tensor.world, p.take_gradients()
     if taken is None:
         return [(None, None)] * world.num_servers

@@ -31,12 +31,8 @@ def as_array(ids: RowIds) -> np.ndarray:
 
 
 class Portion(NamedTuple):
-    """What one server has of some rows.
-
-    Attributes:
-        rows: Their numbers on the server.
-        positions: Where each stands among those that were asked for ``[n]``, uint32, or consecutive ones.
-    """
+    """What one server has of some rows: their numbers there (``rows``), and where each stands among those that were
+    asked for (``positions [n]``, uint32, or consecutive ones)."""
 
     server: int
     rows: RowIds
@@ -47,14 +43,9 @@ class Portion(NamedTuple):
 class Placement:
     """Owners of rows: of nodes or edges, the server of the partition that owns these; else even ranges.
 
-    A server that keeps several partitions has their rows one behind the other, by ascending partition.
-
-    Attributes:
-        kind: ``'even'``, ``'node'`` or ``'edge'``.
-        type_index: Of the type of nodes or edges; 0 with ``'even'``.
-        book: Partition of each row, and its number there.
-        server_of: By partition, the server.
-        num_servers: Of all, also those that keep nothing.
+    A server that keeps several partitions has their rows one behind the other, by ascending partition. ``kind`` is
+    ``'even'``, ``'node'`` or ``'edge'``, ``book`` gives the partition of each row and its number there, and
+    ``server_of`` the server of each partition.
     """
 
     kind: str
@@ -71,13 +62,8 @@ class Placement:
 
     @classmethod
     def of(cls, part: NodeType | EdgeType | None, num_rows: int, world: Any) -> Placement:
-        """Places a tensor of ``num_rows`` rows with the nodes or edges of type ``part``, or evenly for None.
-
-        Raises:
-            KeyError: If there is no such type.
-            TypeError: If ``part`` is no type.
-            ValueError: If there is no graph, or the type has another number of rows.
-        """
+        """Places a tensor with the nodes or edges of type ``part``, or evenly for None. Raises KeyError or TypeError if
+        that is no type, ValueError if there is no graph, or the type has another number of rows."""
         if part is None:
             return cls.evenly(num_rows, world.num_servers)
         if world.data is None:
@@ -107,18 +93,13 @@ class Placement:
         return cls(kind, at, book, tuple(map(world.owner_of, range(book.num_parts))), world.num_servers)
 
     def spec(self) -> dict[str, Any]:
-        """What a server needs to make the same again, see :meth:`from_spec`; books are not sent."""
-        return {
-            "kind": self.kind,
-            "type_index": self.type_index,
-            "num_rows": self.num_rows,
-            "server_of": list(self.server_of),
-            "num_servers": self.num_servers,
-        }
+        """What a server needs to make the same again; books are not sent."""
+        names = ("kind", "type_index", "num_rows", "num_servers")
+        return {"server_of": list(self.server_of), **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any], data: Any) -> Placement:
-        """Makes again what :meth:`spec` described, with the books of a dataset; raises ValueError if they differ."""
+        """Undoes :meth:`spec` with the books of a dataset; raises ValueError if they differ."""
         kind, at, num_servers = spec["kind"], int(spec["type_index"]), int(spec["num_servers"])
         if kind == "even":
             return cls.evenly(int(spec["num_rows"]), num_servers)
@@ -149,7 +130,7 @@ class Placement:
         return sum(size for size, of in zip(_sizes(self.book), self.server_of, strict=True) if of == server)
 
     def parts_on(self, server: int) -> Iterator[tuple[int, RowIds]]:
-        """Yields, for each partition of a server, the number of its first row there, and in the tensor those of all."""
+        """For each partition of a server, the number of its first row there, and the rows in the tensor."""
         owners = self.book.owners() if self.book.offset is None else None
         for part, of in enumerate(self.server_of):
             if of != server:
@@ -163,10 +144,8 @@ class Placement:
                 yield self._begin[part], in_order
 
     def portions(self, ids: RowIds) -> list[Portion]:
-        """Says which server has which of these rows of the tensor; equal ones keep their order.
-
-        Raises:
-            IndexError: If there is no such row; names the first.
+        """Which server has which of these rows; equal ones keep their order. IndexError names a row that is not
+        there.
         """
         if isinstance(ids, range) and self.book.has_ranges:
             return list(self._consecutive(ids))
@@ -199,7 +178,6 @@ class Placement:
 
     @cached_property
     def _bounds(self) -> list[int]:
-        """Where the ranges of partitions begin, and the last one ends."""
         assert self.book.offset is not None
         return self.book.offset.tolist()
 
@@ -226,16 +204,8 @@ _PIECE_BYTES = 32 << 20  # of first values that are made at a time
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a tensor is made of.
-
-    Attributes:
-        shape: Of the whole tensor, rows first.
-        dtype: Without ``torch.``, for example ``"bfloat16"``.
-        placement: Of :meth:`Placement.spec`.
-        init: Of :func:`encode_init`.
-        is_anonymous: Whether it is freed when no trainer holds it any more.
-        num_trainers: That create it.
-    """
+    """What a tensor is made of. ``dtype`` is without ``torch.``; ``placement`` that of :meth:`Placement.spec`, ``init``
+    of :func:`encode_init`; an anonymous tensor is freed when none of ``num_trainers`` holds it any more."""
 
     name: str
     shape: tuple[int, ...]
@@ -281,14 +251,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """Names a table that the graph was partitioned with, as first values: servers map its file, and copy its rows at
-    the first write.
-
-    Attributes:
-        kind: ``'node'`` or ``'edge'``.
-        type_index: Position of the type.
-        table: Its name in partitions: ``'x'``, ``'y'``, ``'time'``, ``'edge_attr'`` or that of a named table.
-    """
+    """A table that the graph was partitioned with, as first values: servers map its file, and copy its rows at the
+    first write. ``kind`` is ``'node'`` or ``'edge'``; ``table`` its name in partitions."""
 
     kind: str
     type_index: int
@@ -296,7 +260,7 @@ class StoredTable:
 
 
 def require_writable(table: str, what: str) -> None:
-    """Raises ValueError for the table of times, by which samplers read edges that were sorted when they were stored."""
+    """Raises ValueError for the table of times, by which stored edges were sorted."""
     if table == "time":
         raise ValueError(
             f"{what} has the times that edges were sorted by when the graph was partitioned: they are read, and not "
@@ -308,7 +272,7 @@ def require_writable(table: str, what: str) -> None:
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
-    """Returns the shape of a tensor, rows first; raises TypeError or ValueError if it is none."""
+    """The shape of a tensor, rows first; raises TypeError or ValueError."""
     if isinstance(shape, str | bytes) or not isinstance(shape, Sequence):
         raise TypeError(
             f"shape = {shape!r}: expected the sizes of 1 to {_MOST_DIMS} dimensions, such as (num_nodes, 10)"
@@ -325,7 +289,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def checked_name(name: Any) -> str | None:
-    """Returns the name of a tensor, or None; raises TypeError or ValueError if a user may not give it."""
+    """The name of a tensor, or None; raises TypeError or ValueError if a user may not give it."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"name = {name!r}: expected text, or None")
     if name is not None and (not name or name.startswith("glt/")):
@@ -334,14 +298,14 @@ def checked_name(name: Any) -> str | None:
 
 
 def checked_dtype(dtype: Any) -> str:
-    """Returns the name of the dtype of a tensor; raises TypeError if glt does not store it."""
+    """The name of a dtype; raises TypeError if glt does not store it."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype = {dtype!r}: expected a torch.dtype, such as torch.float32")
     return stored_name(dtype, f"dtype = {dtype}")
 
 
 def is_kind_of(number: bool | int | float | complex, dtype: torch.dtype) -> bool:
-    """Whether a number of Python's may stand for one of ``dtype``: not 1.5 for an integer, nor 2 for a bool."""
+    """Whether a Python number may stand for one of ``dtype``: not 1.5 for an integer, nor 2 for a bool."""
     if dtype == torch.bool:
         return isinstance(number, bool)
     kinds = ((bool, torch.bool), (int, torch.int64), (float, torch.float32), (complex, torch.complex64))
@@ -349,10 +313,7 @@ def is_kind_of(number: bool | int | float | complex, dtype: torch.dtype) -> bool
 
 
 def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, Any]:
-    """Returns plain values for a :class:`StoredTable`, or for what :class:`DistTensor` takes.
-
-    Raises TypeError or ValueError for anything else.
-    """
+    """First values as plain values, for ``init_func`` of :class:`DistTensor` or a :class:`StoredTable`."""
     if isinstance(init_func, StoredTable):
         return {"kind": "table", "of": init_func.kind, "type": init_func.type_index, "table": init_func.table}
     if isinstance(rng_seed, bool) or not isinstance(rng_seed, int):
@@ -395,15 +356,14 @@ def _checked_range(init_func: Any, kind: str, given: list[Any], dtype: torch.dty
 
 
 def needs_twice(init: dict[str, Any]) -> bool:
-    """Whether as much memory is needed besides the tensor while it is filled in."""
+    """Whether filling in the tensor takes as much memory again."""
     return init["kind"] == "function" and not _takes_ids(registered(init["name"]))
 
 
 def fill(rows: Tensor, spec: TensorSpec, placement: Placement, server: int, num_threads: int) -> None:
-    """Fills in the rows of a server.
-
-    Random values are draws of Philox by row, column, name and seed: they do not depend on the servers, nor on the dtype
-    but for its rounding. Raises ValueError if a function returns another dtype or shape."""
+    """Fills in the rows of a server. Random values are draws of Philox by row, column, name and seed: they do not
+    depend on the servers, nor, but for rounding, on the dtype. Raises ValueError if a function returns another dtype or
+    shape."""
     init = spec.init
     if init["kind"] == "constant":
         rows.fill_(init["a"])  # zeros too: the memory is to be there now, and not at the first write

@@ -30,13 +30,8 @@ Rows = Tensor | tuple[int, int]
 
 
 class Shard:
-    """Rows that many threads read and change at a time: none is ever seen, or left, half-written.
-
-    Args:
-        tensor: The rows ``[num_rows, ...]``, on the CPU.
-        is_borrowed: Whether the memory has another owner, such as a mapped file: the first change copies it.
-        num_threads: Of native code, where there is much to do; results do not depend on it.
-    """
+    """Rows ``[num_rows, ...]`` on the CPU that many threads read and change: none is ever seen, or left, half-written.
+    The first change copies a borrowed tensor, such as a mapped file. ``num_threads`` are those of native code."""
 
     def __init__(self, tensor: Tensor, is_borrowed: bool = False, num_threads: int = 1) -> None:
         self.is_borrowed, self.num_threads = is_borrowed, num_threads
@@ -50,36 +45,29 @@ class Shard:
 
     @property
     def table(self) -> _core.RowTable:
-        """The native table over the rows."""
         return self._view.get()
 
     def read(self, rows: Rows) -> Tensor:
-        """Returns rows ``[n, ...]``; raises IndexError, which names the first row that is not there."""
+        """Returns rows ``[n, ...]``; IndexError names the first that is not there."""
         numbers, first, n = self._numbers(rows)
         out = pooled_empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
         return out
 
     def write(self, rows: Rows, values: Tensor) -> None:
-        """Replaces rows by ``values [n, ...]``; of those that are named several times, the last value stays.
-
-        Raises:
-            IndexError, TypeError, ValueError: If rows or values do not fit; nothing is written then.
-        """
+        """Replaces rows by ``values [n, ...]``; of a row named several times the last value stays. Raises IndexError,
+        TypeError or ValueError if they do not fit; nothing is written then."""
         numbers, first = self._checked(rows, values)
         self.own().write(numbers, first, as_numpy(values.contiguous()), self.num_threads)
 
     def add(self, rows: Rows, values: Tensor) -> None:
-        """Adds ``values [n, ...]`` to rows; those that are named several times get all of it, in the order given.
-
-        Raises as :meth:`write`; TypeError also of bool and float8.
-        """
+        """Adds ``values [n, ...]`` to rows, several times to a row named several times. Raises as :meth:`write`;
+        TypeError also of bool and float8."""
         numbers, first = self._checked(rows, values)
         self.own().add(numbers, first, as_numpy(values.contiguous()), self.dtype, self.num_threads)
 
     @property
     def dtype(self) -> str:
-        """Without ``torch.``, as native code takes it."""
         return str(self.tensor.dtype).removeprefix("torch.")
 
     def own(self) -> _core.RowTable:
@@ -118,10 +106,7 @@ class Shard:
 
 
 class ChangeOrder:
-    """Makes the changes of one handle in the order of their numbers, from 1, on whichever threads they arrive.
-
-    Each begins when the one before is done, well or badly.
-    """
+    """Makes the changes of one handle in the order of their numbers, from 1, on any threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -148,7 +133,7 @@ class ChangeOrder:
 
     @contextmanager
     def making(self, number: int) -> Iterator[None]:
-        """Waits for the changes before this one, and counts this one as done at the end."""
+        """Waits for the changes before this one; it is done at the end, well or badly."""
         try:
             self.wait(number - 1)
             yield
@@ -165,23 +150,19 @@ Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Holder(Protocol):
-    """A trainer as the store sees it: its session, or the process itself. Its text names it in errors."""
+    """A trainer: its session, or the process itself. Its text names it in errors."""
 
-    @property
-    def rank(self) -> int: ...
+    rank: int
 
 
 @dataclass(eq=False)
 class StoredTensor:
     """A tensor of which this server keeps some rows.
 
-    Attributes:
-        generation: Its number, which no other tensor has, not even of this server before a restart.
-        handles: By whom it is held: trainers with the names they gave their handles.
-        seen: Ranks of the trainers that have created it, or have left.
-        orders: Of the changes of each trainer and sequence.
-        peers: Its numbers on all servers; None until all are known to have it.
-        num_reads, num_writes, read_bytes, written_bytes: Since it was made; additions are writes.
+    ``generation`` is its number, which no other tensor has, not even of this server before a restart; ``handles`` the
+    trainers that hold it, with their names for it; ``seen`` the ranks that have created it or left; ``orders`` those of
+    each trainer and sequence; ``peers`` its numbers on all servers, None until all are known to have it. Counters count
+    since it was made; additions are writes.
     """
 
     spec: TensorSpec
@@ -211,15 +192,9 @@ class StoredTensor:
 
 
 class TensorStore:
-    """Tensors of one server. A ``holder`` is the trainer that asks, a ``handle`` what it calls something that it holds.
-
-    Args:
-        rank: Of the server.
-        data: A dataset with ``node_books`` and ``edge_books``; None: tensors in even parts only.
-        owner: What to call the server in errors.
-        tables: Gives the rows of a table of the graph: ``tables(kind, type_index, table, partitions)``.
-        num_threads: For reading, changing and filling in many rows. Default: all processors, eight at most.
-    """
+    """Tensors of one server. A ``holder`` is the trainer that asks, a ``handle`` its name for what it holds. ``owner``
+    names the server in errors; ``tables(kind, type_index, table, partitions)`` gives rows of the graph; without
+    ``data`` there are tensors in even parts only. Default of ``num_threads``: all processors, eight at most."""
 
     def __init__(
         self,
@@ -242,15 +217,9 @@ class TensorStore:
     # -- by name -----------------------------------------------------------------------------------------------------
 
     def create(self, holder: Holder, values: dict[str, Any], handle: str) -> dict[str, Any]:
-        """Makes a tensor of the ``values`` of :meth:`TensorSpec.to_json`, or finds the same one.
-
-        Returns:
-            ``generation``, its number; whether it ``is_new``; and its ``peers``, see :meth:`confirm`.
-
-        Raises:
-            ValueError: If there is another one of this name, or it cannot be placed here.
-            MemoryError: If it does not fit.
-        """
+        """Makes a tensor of the ``values`` of :meth:`TensorSpec.to_json`, or finds the same one; returns its
+        ``generation``, whether it ``is_new``, and its ``peers``. Raises ValueError if there is another of this name or
+        it cannot be placed here, MemoryError if it does not fit."""
         spec = TensorSpec.from_json(values)
         with self._creating:
             found = self._find(spec.name)
@@ -293,7 +262,6 @@ class TensorStore:
         return shard
 
     def _table(self, spec: TensorSpec, placement: Placement) -> Tensor:
-        """The rows of a table that the graph was partitioned with, mapped from its file."""
         if self.tables is None:
             raise ValueError(f"{self.owner} has no graph: there are no stored tables")
         rows = torch.empty((0, *spec.row_shape), dtype=spec.torch_dtype)
@@ -315,10 +283,7 @@ class TensorStore:
             )
 
     def open(self, holder: Holder, name: str, handle: str) -> dict[str, Any]:
-        """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``.
-
-        Raises LookupError, which names those there are, if there is none of this name.
-        """
+        """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``. LookupError names those there are."""
         found = self._find(name)
         if found is None:
             raise LookupError(f"name = {name!r}: {self.owner} has no such tensor; it has {self.names()}")
@@ -338,8 +303,8 @@ class TensorStore:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def delete(self, holder: Holder, generation: int, failure: str = "") -> None:
-        """Deletes a tensor, or what could not be created on all servers because of a ``failure``, for all trainers;
-        their calls then raise who did. Deleting it again does nothing."""
+        """Deletes a tensor for all trainers, or what could not be created because of a ``failure``; later calls raise
+        who did. Deleting it again does nothing."""
         why = f"could not be created by {_described(holder)}: {failure}"
         with self._lock:
             self._remove(generation, why if failure else f"was deleted by {_described(holder)}")
@@ -387,7 +352,7 @@ class TensorStore:
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def stored(self, generation: int) -> StoredTensor:
-        """The tensor of a number; raises LookupError, which says who deleted it."""
+        """The tensor of a number; LookupError says who deleted it."""
         with self._lock:
             stored = self._tensors.get(generation)
             if stored is not None:
@@ -413,12 +378,7 @@ class TensorStore:
     def change(
         self, holder: Any, generation: int, kind: str, rows: Rows, values: Tensor, sequence: str = "", number: int = 0
     ) -> None:
-        """Writes or adds rows, see :class:`Shard`.
-
-        Args:
-            kind: ``'write'`` or ``'add'``.
-            sequence, number: Which change of which sequence it is; 0: of none.
-        """
+        """Writes or adds (``kind``) rows, see :class:`Shard`, as change ``number`` of a sequence; 0: of none."""
         stored = self.stored(generation)
         make = {"write": stored.shard.write, "add": stored.shard.add}[kind]
         with self._order(stored, holder, sequence).making(number) if number else nullcontext():
@@ -450,7 +410,6 @@ class TensorStore:
             return {each.spec.name: each.stats() for each in self._tensors.values()}
 
     def calls(self) -> dict[str, Call]:
-        """What trainers may ask, by name."""
         return {
             "glt.tensor.create": lambda holder, args, kwargs: self.create(holder, *args),
             "glt.tensor.open": lambda holder, args, kwargs: self.open(holder, *args),
@@ -477,9 +436,8 @@ def _mismatch(spec: TensorSpec, found: StoredTensor) -> str:
 
 
 def update_calls(store: TensorStore, barriers: Barriers) -> dict[str, Call]:
-    """What trainers of a sparse optimizer may ask of a server, by name: barriers, with the arguments of
-    :meth:`Barriers.arrive`. ``glt.rows.exchange`` gives each the values of all, by rank; ``glt.rows.step`` takes a step
-    with them."""
+    """What sparse optimizers ask of a server, with the arguments of :meth:`Barriers.arrive`: ``glt.rows.exchange``
+    gives each trainer the values of all, by rank; ``glt.rows.step`` takes a step with them."""
     return {
         "glt.rows.exchange": lambda who, args, kwargs: barriers.arrive(who, *args, combine=list),
         "glt.rows.step": lambda who, args, kwargs: barriers.arrive(
@@ -491,18 +449,11 @@ def update_calls(store: TensorStore, barriers: Barriers) -> dict[str, Call]:
 def take_step(store: TensorStore, values: Sequence[Sequence[Mapping[str, Any]]]) -> list[bool]:
     """Takes a step with the gradients of all trainers, on the rows that are kept here.
 
-    Args:
-        store: With the weights and the state.
-        values: By trainer, then by embedding: ``about``, the same for all trainers, and ``rows [n]`` (int64) of this
-            server with ``grads [n, dim]`` (float32), or None. ``about`` has the ``kind`` of optimizer, the ``name`` of
-            the embedding, its ``options``, the generations of ``weights`` and ``state``, and ``num_steps`` before this.
-
-    Returns:
-        For each embedding, whether any trainer had a gradient: then this was a step, even of no rows here.
-
-    Raises:
-        ValueError, LookupError, IndexError: If trainers bring different ``about``, a tensor was deleted, or a row is
-            not of this server. Nothing has been changed then.
+    ``values``, by trainer and embedding, have ``rows [n]`` (int64) of this server with ``grads [n, dim]`` (float32), or
+    None, and ``about``, the same for all trainers: ``kind`` of optimizer, ``name``, ``options``, the generations of
+    ``weights`` and ``state``, and ``num_steps`` before this. Returns for each embedding whether any trainer had a
+    gradient: then this was a step, even of no rows here. Raises ValueError, LookupError or IndexError before anything
+    is changed.
     """
     require_equal([[each["about"] for each in parts] for parts in values], "embeddings")
     steps = []
