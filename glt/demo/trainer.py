@@ -110,12 +110,9 @@ class Job:
     """What every trainer is told.
 
     Attributes:
-        options: The user's.
         partition_dir: The partitioned graph; trainer ``r`` serves partition ``r``.
         work_dir: Scratch folder; the trainers meet there, and rank 0 leaves ``result.json``.
         seeds: By set (``train``, ``val``, ``test``) and rank, the node ids of that rank.
-        num_features: Input width.
-        num_classes: Output width.
     """
 
     options: Options
@@ -249,12 +246,8 @@ def train_epoch(
     dist.all_reduce(totals)
     seconds = time.perf_counter() - start
     loss_sum, num_seeds, num_edges = totals.tolist()
-    return {
-        "loss": loss_sum / num_seeds,
-        "epoch_s": seconds,
-        "edges_per_s": num_edges / seconds,
-        "num_edges": num_edges,
-    }
+    speed = {"epoch_s": seconds, "edges_per_s": num_edges / seconds}
+    return {"loss": loss_sum / num_seeds, "num_edges": num_edges, **speed}
 
 
 @torch.no_grad()

@@ -97,11 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command_of(script: str, args: list[str]) -> tuple[list[str], str | None]:
-    """Returns the script with its arguments, and the interpreter that a quoted command names by its path.
-
-    Raises:
-        ValueError: If a quoted command is none that torchrun could start.
-    """
+    """Returns the script with its arguments, and the interpreter that a quoted command names by its path. ValueError if
+    torchrun could not start the command."""
     if args or not re.match(r"\s*(\S*/)?python[0-9.]*\s", script):
         return [script, *args], None
     try:
@@ -144,20 +141,12 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     spec, problems = _checked(reach, hosts, spec, arguments.master_port)
     if problems:
         return _refuse(console, problems)
-    job = Job(
-        reach,
-        list(zip(hosts, plan_job(spec), strict=True)),
-        stop_s=spec.stop_s,
-        drain_s=arguments.drain_timeout,
-        timeout_s=arguments.timeout,
-        console=console,
-    )
-    return job.run()
+    plans = list(zip(hosts, plan_job(spec), strict=True))
+    return Job(reach, plans, console, spec.stop_s, arguments.drain_timeout, arguments.timeout).run()
 
 
 def _allow_files(wanted: int) -> None:
-    """Raises this process's own limit of open files where many hosts need more, or ValueError if that is not
-    allowed."""
+    """Raises this process's limit of open files where many hosts need more; ValueError if it may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -210,26 +199,15 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpe
     return reach, hosts, spec
 
 
-_CONTRACT: Final = frozenset(
-    f"GLT_{name}"
-    for name in (
-        *("ROLE", "SERVER_RANK", "NUM_SERVERS", "NUM_TRAINERS", "NUM_WORKERS"),
-        *("MASTER_ADDR", "MASTER_PORT", "PART_CONFIG", "PARTITION"),
-    )
-)
+_OURS = "ROLE SERVER_RANK NUM_SERVERS NUM_TRAINERS NUM_WORKERS MASTER_ADDR MASTER_PORT PART_CONFIG PARTITION"
+_CONTRACT: Final = frozenset(f"GLT_{name}" for name in _OURS.split())
 
 
 def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: int | None) -> tuple[JobSpec, list[str]]:
     """Asks all hosts what they have; returns the job with what was found, and what is in its way."""
-    question: dict[str, Any] = {
-        "workspace": spec.workspace,
-        "script": spec.command[0],
-        "part_config": spec.part_config,
-        "ports": [],
-        "envs": dict(spec.envs),
-        "versions": reach.over_ssh or reach.python is not None,
-        "do": "check",
-    }
+    question: dict[str, Any] = {"do": "check", "workspace": spec.workspace, "script": spec.command[0], "ports": []}
+    question |= {"part_config": spec.part_config, "envs": dict(spec.envs)}
+    question["versions"] = reach.over_ssh or reach.python is not None
     questions = [question | {"ports": [spec.master_port, spec.server_port]}, *[question] * (len(hosts) - 1)]
     answers = ask_hosts(reach, hosts, "check", questions, reach.connect_timeout_s + deadlines.HOST_CHECK_S)
     problems = [f"host {each.host.name}: {each.problem}" for each in answers if each.told is None]

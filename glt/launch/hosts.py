@@ -26,21 +26,17 @@ PIPES: Final = "{pipes}"  # which the keeper replaces
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What was asked for.
+    """What was asked for. Host 0 has server 0 and trainer 0.
 
     Attributes:
-        hosts: Host 0 has server 0 and trainer 0.
         num_servers, num_trainers: On each host. Without servers there are no roles: trainers are as torchrun's.
         num_workers: Sampling processes of each server.
         command: The script and its arguments.
-        workspace: Directory on each host, in which everything runs.
-        part_config: As processes of the job get it, if they do.
-        num_parts: Partitions of it; None if it was not given.
+        part_config, num_parts: The partitions, and how many; None if they were not given.
         envs: More environment variables, for all processes.
         num_omp_threads: ``OMP_NUM_THREADS`` of trainers; None: what torchrun chooses.
         master_addr: Address of host 0, as all hosts reach it.
         master_port, server_port: Free ports of host 0: of ``torch.distributed``, and of server 0.
-        interpreter: Path on the hosts.
         stop_s: How long a process has to end once it is told to.
     """
 
@@ -63,15 +59,8 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class ProcessPlan:
-    """A process that a host starts.
-
-    Attributes:
-        name: ``server-<rank>``, or ``torchrun``, which starts those of ``streams``.
-        argv: Its command.
-        env: What its environment has more than that of the host.
-        cwd: Where it runs.
-        streams: Names of the trainers that it starts, by local rank.
-    """
+    """A process that a host starts: ``server-<rank>``, or ``torchrun``, which starts the trainers named in ``streams``,
+    by local rank; ``env`` is added to the host's environment."""
 
     name: str
     argv: tuple[str, ...]
@@ -80,13 +69,8 @@ class ProcessPlan:
     streams: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "cwd": self.cwd,
-            "streams": list(self.streams),
-        }
+        more = {"argv": list(self.argv), "env": dict(self.env), "streams": list(self.streams)}
+        return {"name": self.name, "cwd": self.cwd, **more}
 
     def shown(self) -> str:
         """As a shell would run it."""
@@ -95,20 +79,14 @@ class ProcessPlan:
 
 
 def partition_of(server: int, num_servers: int, num_parts: int) -> int:
-    """Returns the partition that a server of the job loads.
-
-    Servers of one host load as few different partitions as there can be, and each is loaded by as many servers as any
-    other, give or take one.
-    """
+    """The partition that a server loads. Servers of one host load as few different ones as there can be, and each is
+    loaded by as many servers as any other, give or take one."""
     return server * num_parts // num_servers
 
 
 def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> list[list[int]]:
-    """Returns the partitions that each host needs, ascending, given the number of servers on each.
-
-    Raises:
-        ValueError: If there are fewer servers than partitions; says how many are needed.
-    """
+    """The partitions that each host needs, ascending, given the number of servers on each. ValueError if there are
+    fewer servers than partitions; says how many are needed."""
     total = num_hosts * num_servers
     if total < num_parts:
         raise ValueError(
@@ -188,12 +166,8 @@ class Children:
 
     @contextmanager
     def start(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-        """Starts a program; it is killed if it still runs at the end of the ``with`` block.
-
-        Raises:
-            Stopped: After :meth:`stop`.
-            OSError: If there is no such program.
-        """
+        """Starts a program; kills it if it still runs at the end of the ``with`` block. Stopped after :meth:`stop`,
+        OSError if there is no such program."""
         with self._lock:
             if self._is_stopped:
                 raise Stopped("stopped")
@@ -243,9 +217,7 @@ class Reach:
     Attributes:
         over_ssh: Else everything runs on this host.
         python: Interpreter there; None: the same path as here.
-        ssh_user, ssh_port: Those of ssh if None.
         ssh_options: For ``ssh -o``, before ours, so that they win.
-        connect_timeout_s: For a connection.
         lost_timeout_s: After which a silent host is taken for lost; and its launcher, there.
     """
 
@@ -263,13 +235,8 @@ class Reach:
 
     def shell(self) -> list[str]:
         """The ssh command, without a host: it never asks for anything, and notices when a host is gone."""
-        ours = (
-            "BatchMode=yes",
-            "ConnectionAttempts=1",
-            f"ConnectTimeout={self.connect_timeout_s}",
-            f"ServerAliveInterval={-(-self.lost_timeout_s // 3)}",
-            "ServerAliveCountMax=3",
-        )
+        alive = (f"ServerAliveInterval={-(-self.lost_timeout_s // 3)}", "ServerAliveCountMax=3")
+        ours = ("BatchMode=yes", "ConnectionAttempts=1", f"ConnectTimeout={self.connect_timeout_s}", *alive)
         words = ["ssh", "-T", "-x"]
         words += [word for option in (*self.ssh_options, *ours) for word in ("-o", option)]
         words += ["-p", str(self.ssh_port)] if self.ssh_port is not None else []
@@ -280,10 +247,8 @@ class Reach:
         return [*self.shell(), host.name, "exec " + shlex.join(words)] if self.over_ssh else list(words)
 
     def run_program(self, host: Host, module: str) -> tuple[list[str], bytes]:
-        """Returns the command that runs a module of this package on a host, and what its stdin has to begin with.
-
-        The module runs as ``__main__``, and must need the standard library only.
-        """
+        """The command that runs a module of this package on a host as ``__main__``, and what its stdin has to begin
+        with. The module must need the standard library only."""
         file = import_module(f"glt.launch.{module}").__file__
         assert file is not None
         source = Path(file).read_bytes()
@@ -366,15 +331,8 @@ def reach_of(arguments: argparse.Namespace) -> Reach:
             raise ValueError(f"--{flag.replace('_', '-')} without --ip-config or --hosts: nothing is reached over ssh")
     if over_ssh and shutil.which("ssh") is None:
         raise ValueError("hosts are reached over ssh, and there is none here: install it (openssh-client)")
-    return Reach(
-        over_ssh,
-        arguments.python,
-        arguments.ssh_user,
-        arguments.ssh_port,
-        tuple(arguments.ssh_option),
-        arguments.connect_timeout,
-        arguments.lost_timeout,
-    )
+    ssh = arguments.ssh_user, arguments.ssh_port, tuple(arguments.ssh_option)
+    return Reach(over_ssh, arguments.python, *ssh, arguments.connect_timeout, arguments.lost_timeout)
 
 
 def workspace_of(given: str | None, over_ssh: bool) -> str:

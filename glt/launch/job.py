@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
@@ -32,7 +32,7 @@ _SSH_FAILED, _NOT_FOUND = 255, 127
 
 @dataclass(frozen=True)
 class Answer:
-    """What a host answered, or ``problem``, why it did not."""
+    """What a host answered, or why it did not (``problem``)."""
 
     host: Host
     told: Any
@@ -105,15 +105,8 @@ def event_queue() -> queue.Queue[Event]:
 
 
 class HostLink:
-    """Starts the keeper of a host, and puts what it tells into a queue.
-
-    Args:
-        reach: How hosts are reached.
-        host: Which, and its place ``at`` among them.
-        plans: What it is to start.
-        stop_s: How long processes have once they are told to end.
-        events: Where to put what it tells.
-    """
+    """Starts the keeper of a host, and puts what it tells into a queue of events. ``plans`` are what it is to start;
+    ``stop_s`` is how long processes have once they are told to end."""
 
     def __init__(
         self, reach: Reach, host: Host, at: int, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue[Event]
@@ -207,11 +200,8 @@ class OutputLost(Exception):
 
 
 class Console:
-    """Prints lines to stdout and stderr, and remembers the last ones of each process.
-
-    Colours are for terminals, and not where ``NO_COLOR`` is set. Characters that the terminal does not have are
-    escaped. What is closed from the beginning is not printed to.
-    """
+    """Prints lines to stdout and stderr, and remembers the last ones of each process. Colours are for terminals, and
+    not where ``NO_COLOR`` is set. What is closed from the beginning is not printed to."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out, self._err = out or sys.stdout, err or sys.stderr
@@ -222,11 +212,8 @@ class Console:
         self._colour: dict[str, int] = {}
 
     def lines(self, who: str, texts: Sequence[str], is_err: bool) -> None:
-        """Prints ``who | text`` for each text, all at once.
-
-        Raises:
-            OutputLost: If the reader is gone, or the disk is full; once, then what goes there is dropped.
-        """
+        """Prints ``who | text`` for each text, all at once. OutputLost, once, if the reader is gone or the disk full;
+        then what goes there is dropped."""
         self._last.setdefault(who, deque(maxlen=_NUM_LAST)).extend(text[:_MAX_LAST] for text in texts[-_NUM_LAST:])
         file = self._err if is_err else self._out
         mark = self._marked(who, file)
@@ -243,9 +230,8 @@ class Console:
         try:
             print(text, file=file, flush=True)
         except OSError as error:
-            with open(
-                os.devnull, "wb"
-            ) as nowhere:  # what is in the buffer would fail again, at the end of this process
+            # What is in the buffer would fail again, at the end of this process.
+            with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), file.fileno())
             return error
         return None
@@ -285,15 +271,8 @@ _ABORT = "  what():  "  # as C++ begins to tell of an exception that was not cau
 
 @dataclass(frozen=True)
 class Failure:
-    """A process that failed by itself.
-
-    Attributes:
-        who: ``trainer-1@host``.
-        pid: Its process id; 0 if it has none.
-        code: Its exit code; of a signal the negative.
-        why: What it, or torchrun, said of it; may be empty.
-        lines: The last that it printed.
-    """
+    """A process (``who``, as ``trainer-1@host``; ``pid`` 0: none) that failed by itself, with its exit code (of a
+    signal the negative), what it or torchrun said of it, and the last lines that it printed."""
 
     who: str
     pid: int
@@ -334,12 +313,8 @@ class Failure:
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """Returns the likely cause of failures that came at about the same time: the one that a signal killed, else the
-    first that did not lose a peer.
-
-    A process that talks to one that is killed, or that fails, fails an instant later, by an exception that says so; and
-    news of it may come first.
-    """
+    """The likely cause of failures that came at about the same time: the one that a signal killed, else the first that
+    did not lose a peer. News of what follows from it may come first."""
     by_itself = [each for each in failures if not each.has_lost_a_peer and each.code != -signal.SIGTERM]
     killed = [each for each in by_itself if each.code < 0]
     return [*killed, *by_itself, *failures][0]
@@ -351,26 +326,18 @@ _NUM_SHOWN = 20
 
 
 class Job:
-    """Starts what was planned, prints what it says, and stops everything when one part fails.
-
-    Args:
-        reach: How hosts are reached.
-        hosts: The hosts, and what each is to run.
-        stop_s: How long a process has to end once it is told to; then it is killed.
-        drain_s: How long servers have once all trainers have ended.
-        timeout_s: Of the whole job; None: any time.
-        console: Where its output goes.
-    """
+    """Starts what was planned for each host, prints what it says, and stops everything when one part fails. A process
+    has ``stop_s`` seconds to end once it is told to; servers have ``drain_s`` once all trainers have ended; the whole
+    job has ``timeout_s`` (None: any time)."""
 
     def __init__(
         self,
         reach: Reach,
         hosts: Sequence[tuple[Host, Sequence[ProcessPlan]]],
-        *,
+        console: Console,
         stop_s: float,
         drain_s: float,
         timeout_s: float | None,
-        console: Console,
     ) -> None:
         self._reach, self._hosts, self._console = reach, hosts, console
         self._stop_s, self._drain_s, self._timeout_s = stop_s, drain_s, timeout_s
@@ -443,42 +410,26 @@ class Job:
             if not link.is_done:
                 self._fail(Failure(f"host {link.host.name}", 0, _HOST_LOST, self._why_lost(link)))
             return
-        told = dict(event.told)
-        kind = told.pop("event")
+        told, kind = event.told, event.told["event"]
         who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
-        handle: Callable[..., None] | None = {
-            "lines": self._lines,
-            "started": self._started,
-            "report": self._trainer_failed,
-            "ended": self._ended,
-            "left": self._left_behind,
-            "done": self._done,
-        }.get(kind)
-        assert handle is not None, f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
-        handle(link, who, told)
-
-    def _lines(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._console.lines(who, told["texts"], told["err"])
-
-    def _started(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._pids[who] = told["pid"]
-
-    def _trainer_failed(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._reported.add(who)
-        told = told["report"]
-        trainer = f"trainer-{told['rank']}@{link.host.name}"
-        self._fail(Failure(trainer, told["pid"], told["code"], told["message"], self._console.last_lines(trainer)))
-
-    def _ended(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._waiting.discard(who)
-        if told["code"] and who not in self._reported and not told["stopped"]:
-            self._fail(Failure(who, self._pids[who], told["code"], "", self._console.last_lines(who)))
-
-    def _left_behind(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._left.append(f"{link.host.name}: pids {', '.join(map(str, told['pids']))}")
-
-    def _done(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        link.is_done = True
+        if kind == "lines":
+            self._console.lines(who, told["texts"], told["err"])
+        elif kind == "started":
+            self._pids[who] = told["pid"]
+        elif kind == "report":
+            self._reported.add(who)
+            report, trainer = told["report"], f"trainer-{told['report']['rank']}@{link.host.name}"
+            lines = self._console.last_lines(trainer)
+            self._fail(Failure(trainer, report["pid"], report["code"], report["message"], lines))
+        elif kind == "ended":
+            self._waiting.discard(who)
+            if told["code"] and who not in self._reported and not told["stopped"]:
+                self._fail(Failure(who, self._pids[who], told["code"], "", self._console.last_lines(who)))
+        elif kind == "left":
+            self._left.append(f"{link.host.name}: pids {', '.join(map(str, told['pids']))}")
+        else:
+            assert kind == "done", f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
+            link.is_done = True
 
     def _why_lost(self, link: HostLink) -> str:
         said = f" ({link.errors[-1]})" if link.errors else ""
@@ -500,10 +451,8 @@ class Job:
         if self._give_up_at is not None:
             if now > self._give_up_at:
                 for at in sorted(self._open):
-                    name, why = (
-                        self._links[at].host.name,
-                        f"it gave no sign within {self._stop_s + deadlines.FORCE_S:g} s",
-                    )
+                    name = self._links[at].host.name
+                    why = f"it gave no sign within {self._stop_s + deadlines.FORCE_S:g} s"
                     self._fail(Failure(f"host {name}", 0, _HOST_LOST, why))
                     self._left.append(f"{name}: {why}")
                 self._open.clear()

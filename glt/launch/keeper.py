@@ -10,7 +10,7 @@ launcher is gone. It writes one JSON object per line on stdout, ``"event"`` bein
 * ``ended``: ``name`` and ``code``, as of ``subprocess``, and whether it was ``stopped``, that is told to end before;
 * ``left``: ``pids`` that could not be ended; ``done``: nothing follows, and nothing is left.
 
-Whatever its processes started belongs to it: what loses its parent becomes the keeper's child. If it is killed itself,
+What its processes started belongs to it: what loses its parent becomes the keeper's child. If it is killed itself,
 the kernel sends its processes SIGTERM.
 """
 
@@ -209,16 +209,9 @@ class Keeper:
                     "folder": self._folder(),
                 }
                 argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                pass_fds=theirs[2:],
-                cwd=spec["cwd"],
-                env={**os.environ, **spec["env"]},
-                preexec_fn=self._die_with(os.getpid()),
-            )
+            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": theirs[2:]}
+            env, prepare = {**os.environ, **spec["env"]}, self._die_with(os.getpid())
+            process = subprocess.Popen(argv, cwd=spec["cwd"], env=env, preexec_fn=prepare, **pipes)
         finally:
             for fd in theirs:
                 os.close(fd)

@@ -43,12 +43,10 @@ class Block:
 
     @property
     def num_src(self) -> Any:
-        """Number of sources."""
         return _each(self.src_id, len)
 
     @property
     def num_dst(self) -> Any:
-        """Number of destinations."""
         return _each(self.dst_id, len)
 
     def to(self, device: torch.device | str | int) -> Block:
@@ -57,17 +55,8 @@ class Block:
 
 
 def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
-    """Takes a sampled batch apart, a layer for each hop; the first is that of the widest neighbourhood.
-
-    A node that was expanded for an inner layer has the same edges in the outer ones: they are sampled once per batch.
-
-    Args:
-        batch: Of a loader with ``subgraph_type='directional'``, whose edges come hop by hop.
-        tables: Which tables of the batch blocks have.
-
-    Returns:
-        The blocks; sources of one are the destinations of the one before it.
-    """
+    """Takes a sampled batch (``subgraph_type='directional'``) apart, a block for each hop, the widest first, with these
+    tables. A node that was expanded for an inner layer has the same edges in the outer ones."""
     is_hetero = isinstance(batch, HeteroData)
     node_stores = {t: batch[t] for t in batch.node_types} if is_hetero else {None: batch}
     # Seed edges have a store of their own type, which along out-edges is none of those that were sampled.
@@ -164,11 +153,10 @@ class _Numbered:
             raise ValueError(f"seeds name node {int(values[counts > 1][0])} more than once: expected each once")
 
     def positions(self, ids: Tensor) -> Tensor:
-        """Positions of nodes of the layer."""
         return self._position[torch.searchsorted(self._sorted, ids)]
 
     def seed_positions(self, ids: Tensor) -> Tensor:
-        """Positions among the seeds; raises ValueError if a node is no seed."""
+        """Positions among the seeds; ValueError if a node is no seed."""
         wrong = ~torch.isin(ids, self.ids[: self._num_seeds])
         if bool(wrong.any()):
             raise ValueError(

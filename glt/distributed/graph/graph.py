@@ -27,13 +27,8 @@ from glt.sampler.order import check_random_seed, draw_random_seed
 
 
 class Edges(NamedTuple):
-    """Edges of some nodes.
-
-    Attributes:
-        num_edges: By node ``[n]``, int64; sums to E.
-        neighbor: The other end of each ``[E]``, int64, node after node.
-        edge: Its id ``[E]``, int64.
-    """
+    """Edges of some nodes: how many each node has (``num_edges [n]``, sums to E), and of all edges, node after node,
+    the other end (``neighbor [E]``) and the id (``edge [E]``), int64."""
 
     num_edges: Tensor
     neighbor: Tensor
@@ -57,10 +52,8 @@ class _Share(NamedTuple):
 
 
 class GraphRouter:
-    """Asks the servers of a world. Edge types are positions in the schema; ids are int64, one-dimensional.
-
-    Methods raise IndexError if there is no such node or edge, and name the first.
-    """
+    """Asks the servers of a world. Edge types are positions in the schema; ids are int64, one-dimensional. IndexError
+    names the first node or edge that there is not."""
 
     def __init__(self, world: World) -> None:
         assert world.data is not None
@@ -76,16 +69,8 @@ class GraphRouter:
     def _ask_owners(
         self, edge_type: int, nodes: Tensor, name: str, more: Callable[[Tensor], tuple[Any, ...]]
     ) -> list[tuple[Tensor, Any]]:
-        """Asks the owners of nodes.
-
-        Args:
-            edge_type, nodes: Whose nodes are expanded along which edges.
-            name: The question.
-            more: Its further arguments, for the nodes at some positions.
-
-        Returns:
-            Of each owner the positions of its nodes, and its answer.
-        """
+        """Asks the owners of nodes; ``more`` gives the further arguments for the nodes at some positions. Returns of
+        each owner the positions of its nodes, and its answer."""
         book = self.data.node_books[self.data.ends[edge_type][0]]
         assert book is not None, "nodes have one"
         asked = [
@@ -105,11 +90,9 @@ class GraphRouter:
         return out
 
     def find_edges(self, edge_type: int, ids: Tensor) -> Tensor:
-        """Sources and destinations of edges ``[2, n]``, int64."""
         return self._located(edge_type, ids)[0]
 
     def edge_owners(self, edge_type: int, ids: Tensor) -> Tensor:
-        """The partition of each edge ``[n]``, int64."""
         book = self.data.edge_books[edge_type]
         if book is None:
             return self._located(edge_type, ids)[1]
@@ -117,7 +100,6 @@ class GraphRouter:
         return torch.from_numpy(book.owners(ids.numpy()))
 
     def edges_of(self, edge_type: int, part: int) -> Tensor:
-        """Ids of the edges of a partition, ascending ``[E]``, int64."""
         found: Tensor = self._ask(part, "edge_ids", edge_type).result()
         return found
 
@@ -144,7 +126,6 @@ class GraphRouter:
         return ends, parts
 
     def has_edges(self, edge_type: int, source: Tensor, target: Tensor) -> Tensor:
-        """Which pairs are edges ``[n]``, bool."""
         centers, neighbors = (target, source) if self.data.edge_dir == "in" else (source, target)
         out = torch.empty(len(centers), dtype=torch.bool)
         for positions, found in self._ask_owners(edge_type, centers, "has_edges", lambda at: (neighbors[at],)):
@@ -154,19 +135,9 @@ class GraphRouter:
     def sample(
         self, edge_type: int, nodes: Tensor, num_neighbors: int, edge_dir: str, replace: bool, key: int, weighted: bool
     ) -> Edges:
-        """One hop from nodes along edges of a type, in the order of the nodes.
-
-        Where partitions hold the edges of the other direction, all edges of the nodes are fetched and sampled here. The
-        result is the same.
-
-        Args:
-            edge_type: Which edges.
-            nodes: Ids ``[n]`` of destinations (``edge_dir='in'``) or sources.
-            num_neighbors, replace: As in the loaders.
-            edge_dir: ``'in'`` or ``'out'``.
-            key: Of the draws; at least 0.
-            weighted: Draw proportionally to weight.
-        """
+        """One hop from nodes ``[n]`` along edges of a type, in the order of the nodes; arguments as in the loaders,
+        ``key`` of the draws at least 0. Where partitions hold the edges of the other direction, all edges of the nodes
+        are fetched and sampled here, with the same result."""
         if edge_dir != self.data.edge_dir:
             return self._sample_far(edge_type, nodes, num_neighbors, replace, key)
         answers = self._ask_owners(edge_type, nodes, "sample", lambda _: (num_neighbors, replace, key, weighted))
@@ -240,11 +211,8 @@ class GraphPartitionBook:
         self.node_books, self.edge_books = data.node_books, data.edge_books
 
     def node_owners(self, ids: Any, ntype: NodeType | None = None) -> Tensor:
-        """The partition of each node ``[n]``, int64 (DGL's ``nid2partid``).
-
-        Raises:
-            IndexError: If there is no such node; names the first.
-        """
+        """The partition of each node ``[n]``, int64 (DGL's ``nid2partid``); IndexError names the first that there is
+        not."""
         book = self._node_book(ntype)
         return torch.from_numpy(book.owners(as_ids(ids, "ids", book.num_ids).numpy()))
 
@@ -385,30 +353,15 @@ class DistGraph:
         self.world.barrier(timeout_s)
 
     def find_edges(self, edge_ids: Any, etype: EdgeType | None = None) -> Tensor:
-        """Sources and destinations of edges ``[2, n]``, int64.
-
-        Args:
-            edge_ids: Ids ``[n]``, or a mask.
-            etype: Edge type; None: the only one.
-
-        Raises:
-            IndexError: If there is no such edge; names the first.
-        """
+        """Sources and destinations ``[2, n]``, int64, of edges: ids ``[n]`` or a mask. ``etype`` None: the only one.
+        IndexError names the first edge that there is not."""
         at = self.schema.edge_index(etype)
         return self._router.find_edges(at, as_ids(edge_ids, "edge_ids", self._data.num_edges_of[at]))
 
     def in_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
-        """Edges of a type that end in nodes ``[n]``, int64.
-
-        Where partitions hold out-edges (``by_src``), all of them count, and the numbers are added.
-
-        Args:
-            nodes: Ids ``[n]`` of the type that the edges end in, or a mask. Default: all of them.
-            etype: Edge type; None: the only one.
-
-        Raises:
-            IndexError: If there is no such node; names the first.
-        """
+        """Edges of a type that end in nodes ``[n]``, int64. ``nodes`` are ids or a mask (default: all), ``etype`` None
+        the only type. Where partitions hold out-edges (``by_src``), all of them count. IndexError names the first node
+        that there is not."""
         return self._degrees(nodes, etype, "in")
 
     def out_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
@@ -422,16 +375,8 @@ class DistGraph:
         return self._router.degrees(at, ids, edge_dir)
 
     def has_edges_between(self, sources: Any, targets: Any, etype: EdgeType | None = None) -> Tensor:
-        """Which pairs are edges ``[n]``, bool.
-
-        Args:
-            sources, targets: Ids ``[n]`` of the edges' ends.
-            etype: Edge type; None: the only one.
-
-        Raises:
-            ValueError: If there are not as many targets as sources.
-            IndexError: If there is no such node; names the first.
-        """
+        """Which pairs of sources ``[n]`` and targets ``[n]`` are edges ``[n]``, bool. Raises ValueError if there are
+        not as many targets as sources, IndexError, which names the first, if there is no such node."""
         at = self.schema.edge_index(etype)
         source_type, _, target_type = self.schema.edge_types[at]
         num_sources, num_targets = self.num_nodes(source_type), self.num_nodes(target_type)

@@ -27,17 +27,9 @@ from glt.distributed.world import World
 
 
 def checked_features(given: Any, schema: Schema, num_nodes: dict[NodeType, int]) -> dict[NodeType, Tensor | DistTensor]:
-    """Features by node type, of the types that have nodes.
-
-    Args:
-        given: A tensor, a :class:`DistTensor` or a :class:`DistEmbedding` with a row for each node; of a heterogeneous
-            graph a dict of such by node type.
-        schema: Of the graph.
-        num_nodes: By type, without the empty types.
-
-    Raises:
-        TypeError, ValueError: If it is something else; names it.
-    """
+    """Features by node type, of the types that have nodes (``num_nodes``): ``given`` is a tensor, a :class:`DistTensor`
+    or a :class:`DistEmbedding` with a row for each node, or a dict of such. TypeError or ValueError names what is
+    none."""
     if schema.is_hetero and not isinstance(given, dict):
         raise TypeError(f"x is a {type(given).__name__}: expected a dict by node type, the graph being heterogeneous")
     found: dict[NodeType, Tensor | DistTensor] = {}
@@ -65,14 +57,9 @@ def _require_rows(rows: Tensor | DistTensor, name: str, num_rows: int, of: str) 
 class EdgeValues:
     """Weights and features of edges, by the name of the convolutions' parameter and by edge type.
 
-    Args:
-        world: With a graph.
-        given: By name, of :data:`EDGE_VALUES`: the name of a table that is stored with the graph; or a tensor, or a
-            :class:`DistTensor`, with a row for each edge by its id; of a heterogeneous graph a dict of such by edge
-            type, or the name of a table that some types have. None: nothing.
-
-    Attributes:
-        names: Those that there are values for.
+    ``given`` has, by name of :data:`EDGE_VALUES`, the name of a table that is stored with the graph; or a tensor, or a
+    :class:`DistTensor`, with a row for each edge by its id; of a heterogeneous graph a dict of such by edge type, or
+    the name of a table that some types have; or None. ``names`` are those that there are values for.
 
     Raises:
         TypeError, ValueError: If values do not fit; names them.
@@ -109,12 +96,7 @@ class EdgeValues:
         return {name: sorted(map(str, by_type)) for name, by_type in sorted(self._of.items())}
 
     def of(self, names: Collection[str], e_id: dict[EdgeType, Tensor]) -> dict[str, dict[EdgeType, Tensor]]:
-        """The values of edges ``[E, ...]``, by name and edge type.
-
-        Args:
-            names: Which; those without values are left out.
-            e_id: Ids of the edges ``[E]``, by edge type.
-        """
+        """Values ``[E, ...]`` of edges with these ids, by name and edge type; names without values are left out."""
         return {
             name: {t: rows[e_id[t]] for t, rows in self._of[name].items() if t in e_id}
             for name in EDGE_VALUES
@@ -157,16 +139,9 @@ _outputs: weakref.WeakKeyDictionary[World, set[tuple[int, ...]]] = weakref.WeakK
 
 
 class OutputStore:
-    """Makes the rows of layers' outputs; trainers that ask for the same name get the same rows.
-
-    Args:
-        world: The trainers and servers.
-        name: Of the result; names of outputs are this and a suffix.
-        spill_dir: A directory that all trainers see, for mapped files; None: the servers keep the rows.
-
-    Raises:
-        TypeError, ValueError: If ``spill_dir`` is no directory.
-    """
+    """Makes the rows of layers' outputs; trainers that ask for the same name get the same rows. With ``spill_dir``, a
+    directory that all trainers see, they are in mapped files, else with the servers. TypeError or ValueError if it is
+    no directory."""
 
     def __init__(self, world: World, name: str, spill_dir: str | os.PathLike[str] | None) -> None:
         self.world, self.name = world, name
@@ -177,7 +152,7 @@ class OutputStore:
             raise ValueError(f"spill_dir = {os.fspath(self.spill_dir)!r} is no directory")
 
     def require_free(self, suffix: str) -> None:
-        """Raises ValueError if this trainer holds a tensor of that name that is no output: it would be replaced."""
+        """ValueError if this trainer holds a tensor of that name that is no output and would be replaced."""
         outputs = _outputs.get(self.world, set())
         for tensor in list(Handles.of(self.world).open) if self.spill_dir is None else ():
             if tensor.name == self.name + suffix and tensor.generations not in outputs:
@@ -187,14 +162,8 @@ class OutputStore:
                 )
 
     def create(self, suffix: str, shape: tuple[int, ...], dtype: torch.dtype, part: NodeType | None) -> LayerRows:
-        """Makes rows, or opens those that another trainer has made.
-
-        Args:
-            suffix: Of their name.
-            shape: Rows first.
-            dtype: Of their elements.
-            part: The node type whose ids number the rows; None: other ids do, and any server keeps them.
-        """
+        """Makes rows, or opens those that another trainer has made. ``part`` is the node type whose ids number them;
+        None: any server keeps them."""
         if self.spill_dir is not None:
             return MappedRows.create(self._path(suffix), shape, dtype)
         tensor = DistTensor(shape, dtype, self.name + suffix, part=part, world=self.world)
@@ -208,11 +177,8 @@ class OutputStore:
         return _TensorRows(DistTensor.find(self.name + suffix, world=self.world))
 
     def clear(self, suffixes: list[str], barrier: Callable[[], None]) -> None:
-        """Removes outputs of these names that an earlier run has left. All trainers call it, with their barrier.
-
-        Raises:
-            ValueError: If ``spill_dir`` is not one directory for all of them.
-        """
+        """Removes outputs that an earlier run has left. All trainers call it, with their barrier. ValueError if
+        ``spill_dir`` is not one directory for all of them."""
         mark = None if self.spill_dir is None else self.spill_dir / f"{self.name}.begun"
         if self.world.rank == 0:
             for suffix in suffixes:
@@ -277,13 +243,8 @@ class MappedRows:
 
     @classmethod
     def create(cls, path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> MappedRows:
-        """Makes the file with all its space, whole or not at all; several processes may.
-
-        Raises:
-            TypeError: If numpy has no such dtype.
-            ValueError: If another trainer has made it with other rows.
-            OSError: If there is no room for it; says how much it takes.
-        """
+        """Makes the file with all its space, whole or not at all; several processes may. TypeError if numpy has no such
+        dtype, ValueError if another trainer has made it with other rows, OSError if there is no room."""
         try:
             kind = torch.empty(0, dtype=dtype).numpy().dtype
         except TypeError as error:

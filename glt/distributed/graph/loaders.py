@@ -57,12 +57,8 @@ class MultiLayerNeighborSampler:
         return list(reversed(self.fanouts))
 
     def sample(self, graph: DistGraph, seeds: Any) -> tuple[Any, Any, list[Block]]:
-        """Samples at once, hop by hop: input nodes, seeds, and the blocks, the widest first.
-
-        Args:
-            graph: The graph.
-            seeds: Ids ``[n]``, each once; of a heterogeneous graph a dict of such by node type.
-        """
+        """Samples at once, hop by hop, around seeds: ids ``[n]``, each once, or by node type. Returns input nodes,
+        seeds, and the blocks, the widest first."""
         if isinstance(seeds, Mapping):
             seeds = {t: as_ids(ids, f"seeds[{t!r}]", graph.num_nodes(t)) for t, ids in seeds.items()}
         else:

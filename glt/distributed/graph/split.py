@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, Final, NamedTuple
@@ -32,10 +33,7 @@ def split_counts(
     counts: Sequence[int], homes: Sequence[Collection[int]], *, force_even: bool = True, remainder: str = "keep"
 ) -> list[list[Interval]]:
     """Divides the selected items of all partitions among trainers, each item once, and as many as possible to trainers
-    that are local to its partition.
-
-    No split whose shares are as even has more local items. Trainers of a host get adjacent pieces of its items; remote
-    items are the last ones of partitions that have more than their own trainers may take.
+    that are local to its partition. No split whose shares are as even has more local items.
 
     Args:
         counts: Selected items of each partition ``[num_partitions]``.
@@ -43,9 +41,7 @@ def split_counts(
             different hosts have none in common.
         force_even: True: shares differ by one item at most. False: trainers get what is local to them, those with the
             same home equally much; items that are local to none go to the smallest shares.
-        remainder: What becomes of the items that are too many for shares of one size: ``'keep'``: the first trainers
-            with enough local ones have one more; ``'drop'``: they are left out; ``'pad'``: smaller shares have their
-            first item twice (empty ones an item of another share).
+        remainder: As of :func:`node_split`; empty shares are padded with an item of another share.
 
     Returns:
         For each trainer its intervals, the local ones first.
@@ -186,19 +182,11 @@ PIECE: Final = 1 << 20  # rows of a mask that are in memory at a time
 
 
 class SelectedIds:
-    """The ids of one type that a mask or a list selects, ascending by partition.
+    """The ids of one type that a mask or a list selects, ascending by partition; ``counts`` of each partition, int64.
 
-    A mask is read in pieces: once to count, and again where the ids of an interval are asked for. It may be anything
-    with a length, a ``dtype`` and slices: a tensor, a (mapped) array, a :class:`glt.distributed.DistTensor`.
-
-    Args:
-        name: Of ``given``, for errors.
-        given: A mask ``[num_ids]`` of bools, or of zeros and ones in uint8; or ids, in any order.
-        num_ids: How many there are.
-        book: Owners of all ids; None: unknown, all count as of partition 0.
-
-    Attributes:
-        counts: Selected ids of each partition, ``[num_partitions]`` int64.
+    A mask ``[num_ids]`` of bools, or of zeros and ones in uint8, is read in pieces: once to count, and again where ids
+    are asked for. It may be a tensor, a (mapped) array, or a :class:`glt.distributed.DistTensor`. Without a ``book`` of
+    owners all ids count as of partition 0. ``name`` is that of ``given`` in errors.
 
     Raises:
         TypeError: If it is neither.
@@ -228,13 +216,9 @@ class SelectedIds:
         self.counts: np.ndarray = self._before[-1]
 
     def ids(self, intervals: Sequence[Interval], order_by: Any = None) -> Tensor:
-        """Returns the ids of some intervals, one interval after the other, ``[n]`` int64.
-
-        Args:
-            intervals: Of positions among the selected ids of a partition.
-            order_by: Numbers that are read by ids: positions are then those in the order of these numbers, equal ones
-                by id. All selected ids of the partitions are then in memory.
-        """
+        """The ids ``[n]``, int64, of some intervals of positions among the selected ids of a partition, which are
+        ascending, or in the order of the numbers ``order_by``, equal ones by id; all selected ids of the partitions are
+        then in memory."""
         if order_by is None:
             return torch.from_numpy(_joined(self._intervals(intervals)))
         ordered: dict[int, np.ndarray] = {}
@@ -387,11 +371,14 @@ def default_homes(num_partitions: int, num_trainers: int) -> list[list[int]]:
     return homes
 
 
+@dataclass(frozen=True)
 class _Trainer:
     """The trainer whose share is asked for, the homes of all trainers, and the ids of one type."""
 
-    def __init__(self, rank: int, homes: Homes, num_ids: int, book: PartitionBook | None) -> None:
-        self.rank, self.homes, self.num_ids, self.book = rank, homes, num_ids, book
+    rank: int
+    homes: Homes
+    num_ids: int
+    book: PartitionBook | None
 
     @classmethod
     def of(
@@ -456,7 +443,6 @@ def _homes(world: World | None, num_partitions: int, num_trainers: int) -> Homes
 
 
 def _book_of(kind: str, given: Any, type_: Any) -> tuple[int, PartitionBook | None]:
-    """Returns the number of ids of a type, and their owners."""
     if isinstance(given, PartitionBook):
         return given.num_ids, given
     if isinstance(given, Mapping):

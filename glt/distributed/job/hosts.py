@@ -35,10 +35,8 @@ class JobEnvironment:
     """This process and its job.
 
     Attributes:
-        role: What the process does.
         rank: Of a trainer among trainers, of a server among servers.
-        num_trainers: Trainers of the job.
-        num_servers: Servers of the job; of peers, their hosts.
+        num_servers: Of peers, their hosts.
         master: Host and port of server 0; None: the port is chosen later.
         host_index: Of a peer, the position of its host.
         is_first_on_host: Of a peer, whether it serves.
@@ -56,11 +54,7 @@ class JobEnvironment:
 
 
 def read_environment(env: Mapping[str, str] = os.environ) -> JobEnvironment:
-    """Reads what ``glt launch`` or torchrun has set.
-
-    Raises:
-        ValueError: If a variable is missing or makes no sense; names it.
-    """
+    """Reads what ``glt launch`` or torchrun has set; ValueError names a variable that is missing or makes no sense."""
     role = env.get("GLT_ROLE")
     if role is None:
         return _without_servers(env)
@@ -123,12 +117,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")  # none that s
 
 @dataclass(frozen=True)
 class Host:
-    """A host, as ssh and the processes of the job reach it.
-
-    Attributes:
-        name: A name or an address.
-        port: That of server 0 if this is its host; None: one that is free.
-    """
+    """A host, by name or address; ``port`` is that of server 0 if this is its host, None: one that is free."""
 
     name: str
     port: int | None = None
@@ -138,12 +127,8 @@ THIS_HOST = Host("localhost")
 
 
 def read_hosts(path: str | Path) -> list[Host]:
-    """Reads a file with a host on each line, ``ADDRESS [PORT]``; ``#`` begins a comment.
-
-    Raises:
-        ValueError: If a line is none, a host is named twice, or there is no host; names the file and the line.
-        OSError: If the file cannot be read.
-    """
+    """Reads a file with a host on each line, ``ADDRESS [PORT]``; ``#`` begins a comment. ValueError names the file and
+    line that is none, a host named twice, or a file without hosts."""
     hosts = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
         words = line.partition("#")[0].split()
@@ -157,11 +142,7 @@ def read_hosts(path: str | Path) -> list[Host]:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Returns the hosts of ``h1,h2``.
-
-    Raises:
-        ValueError: If one is no name or address, or is named twice.
-    """
+    """Returns the hosts of ``h1,h2``; ValueError if one is no name or address, or is named twice."""
     return _checked([_host(word.strip(), None, "--hosts") for word in text.split(",")], "--hosts")
 
 
@@ -195,7 +176,6 @@ def _checked(hosts: list[Host], where: str) -> list[Host]:
 
 
 def first_twice(names: Iterable[str]) -> str | None:
-    """Returns the first name that comes twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -208,11 +188,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def find_this_host(hosts: Sequence[Host], path: str | os.PathLike[str]) -> int:
-    """The position of this host.
-
-    Raises:
-        glt.errors.RendezvousError: If none is, or several are; names the addresses of this host.
-    """
+    """The position of this host. RendezvousError, which names its addresses, if none is, or several are."""
     mine = [at for at, host in enumerate(hosts) if _is_local(host.name)]
     if len(mine) == 1:
         return mine[0]

@@ -1,5 +1,5 @@
-"""The two worlds of a training process: servers in other processes, one of them perhaps beside the first trainer of
-this host, or one process that is its own server; and tasks that all trainers of a world do together."""
+"""The worlds of a training process (servers in other processes, or one process that is its own server), the server
+beside the first trainer of a host, and tasks that all trainers do together."""
 
 from __future__ import annotations
 
@@ -43,13 +43,17 @@ from glt.distributed.wire.store import TimedStore, connect
 from glt.distributed.world import World
 from glt.errors import GltError, PeerLost, RendezvousError
 
+logger = logging.getLogger(__name__)
+
+_TRIES = 5  # for a port that was free a moment ago
+_FAILED = "failed "
+_MAX_REASON = 2000  # characters of what is said of a failure
+
+_num_opened = 0
+
 
 class ServedWorld:
-    """Trainers that are clients of the same servers; a :class:`~glt.distributed.world.World`.
-
-    Args:
-        client: This trainer, connected to all servers.
-    """
+    """Trainers that are clients of the same servers; a :class:`~glt.distributed.world.World`."""
 
     def __init__(self, client: DistClient) -> None:
         self.client = client
@@ -126,17 +130,9 @@ class ServedWorld:
 
 
 class StandaloneWorld:
-    """One trainer that is its own server, for notebooks and tests; a :class:`~glt.distributed.world.World`.
-
-    Calls run at once, in the thread of the caller.
-
-    Args:
-        data: A partition, loaded; others are mapped from its directory when they are needed. None: no graph, tensors
-            only.
-
-    Attributes:
-        store: Of the tensors.
-    """
+    """One trainer that is its own server, for notebooks and tests; a :class:`~glt.distributed.world.World`. Calls run
+    at once, in the thread of the caller. ``data`` is a loaded partition; others are mapped when they are needed. None:
+    tensors only."""
 
     rank, num_trainers, num_servers = 0, 1, 1
     id, group = "standalone", "standalone"  # of its session with itself
@@ -151,11 +147,7 @@ class StandaloneWorld:
             self.open_graph(data)
 
     def open_graph(self, data: DistDataset) -> None:
-        """Gives it a graph, once.
-
-        Raises:
-            RuntimeError: If it has one.
-        """
+        """Gives it a graph; RuntimeError if it has one."""
         if self.data is not None:
             raise RuntimeError(f"{self} has {self.data} already: call glt.distributed.finalize() first")
         queries = GraphQueries(data)
@@ -167,7 +159,6 @@ class StandaloneWorld:
         return 0
 
     def add_calls(self, calls: dict[str, Call]) -> None:
-        """Makes more of a server's calls available here."""
         self._calls |= calls
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
@@ -226,24 +217,9 @@ def answered(call: Callable[[], Any]) -> Reply:
     return reply
 
 
-logger = logging.getLogger(__name__)
-
-_TRIES = 5  # for a port that was free a moment ago
-_FAILED = "failed "
-
-_num_opened = 0
-
-
 class HostServer:
-    """A :class:`DistServer` in this process, for all trainers of the job.
-
-    Args:
-        env: Of this trainer, the first of its host.
-        data: What it serves.
-        master: Host and port of server 0.
-        num_workers: Sampling processes to start with.
-        timeout_s: Deadline of start-up and of requests between servers.
-    """
+    """A :class:`DistServer` in the first trainer of a host, for all trainers of the job. ``master`` is the address of
+    server 0, ``timeout_s`` the deadline of start-up and of requests between servers."""
 
     def __init__(
         self, env: JobEnvironment, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
@@ -257,15 +233,11 @@ class HostServer:
         self.server = DistServer(data, context, env.num_trainers, master, bind, 16, options)
 
     def abort(self, why: str) -> None:
-        """Ends it at once; the trainers are told why."""
         self.server.close(why)
 
     def finish(self, timeout_s: float | None) -> bool:
-        """Waits until all trainers have left, or are gone, and ends; returns whether they had.
-
-        Args:
-            timeout_s: Ends it after so many seconds at the latest; 0: at once. Default: when they are gone.
-        """
+        """Waits until all trainers have left, or are gone, but at most ``timeout_s`` seconds, and ends; returns whether
+        they had."""
         now = time.monotonic()
         deadline = math.inf if timeout_s is None else now + timeout_s
         alone_since, say_at = now, now + deadlines.COMPLAINT_S
@@ -306,10 +278,8 @@ def serve_at_free_port(env: JobEnvironment, data: DistDataset, num_workers: int,
 
 
 def open_store(env: JobEnvironment, timeout_s: float) -> TimedStore | None:
-    """The key-value store of the job, for the port of server 0; None if there is none.
-
-    Each call opens another part of it: the port of a job that has ended since does not count.
-    """
+    """The key-value store of the job, for the port of server 0; None if there is none. Each call opens another part:
+    the port of a job that has ended does not count."""
     global _num_opened
     _num_opened += 1
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -332,20 +302,11 @@ def publishing_failures(store: TimedStore) -> Iterator[None]:
 
 
 def publish_port(store: TimedStore, port: int) -> None:
-    """Writes the port of server 0."""
     store.set("port", str(port))
 
 
 def wait_for_port(store: TimedStore, timeout_s: float) -> int:
-    """The port of server 0, when it has been written.
-
-    Args:
-        store: Of the job.
-        timeout_s: Deadline in seconds.
-
-    Raises:
-        glt.errors.RendezvousError: If there is none in time, or server 0 has failed; says why.
-    """
+    """The port of server 0. RendezvousError if there is none in time, or server 0 has failed; says why."""
     value = store.wait_for("port", timeout_s)
     if value is None:
         raise RendezvousError(
@@ -358,19 +319,12 @@ def wait_for_port(store: TimedStore, timeout_s: float) -> int:
     return int(text)
 
 
-_MAX_REASON = 2000  # characters of what is said of a failure
-
-
 class CollectiveTask:
     """A task of all trainers with barriers in between, as a context manager.
 
-    A trainer that leaves it by an exception fails the next barrier for all. The others learn of that where they wait
-    for it, and in :meth:`check` within a second or so; likewise of one that died. They may then enter the next task of
-    the same name together.
-
-    Args:
-        world: The trainers.
-        name: All tasks of a name are entered in the same order on all trainers.
+    A trainer that leaves it by an exception, or dies, fails the next barrier for all: the others learn of that where
+    they wait for it, and in :meth:`check` within a second or so. They may then enter the next task of the same ``name``
+    together.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -380,15 +334,8 @@ class CollectiveTask:
         self._checked_at = monotonic()
 
     def barrier(self, agreed: str = "") -> None:
-        """Waits until all trainers have come here.
-
-        Args:
-            agreed: What all of them must give alike.
-
-        Raises:
-            ValueError: On all of them, if they do not; names two.
-            glt.errors.PeerLost: If another has failed, or is gone; names it, and why.
-        """
+        """Waits until all trainers have come here, with the same ``agreed``. ValueError on all of them if they differ;
+        PeerLost, which says why, if another has failed or is gone."""
         if self._is_alone:
             return
         try:
@@ -399,11 +346,7 @@ class CollectiveTask:
         self._checked_at = monotonic()
 
     def check(self) -> None:
-        """Asks, once a second at most, whether the others still work.
-
-        Raises:
-            glt.errors.PeerLost: If one has failed, or is gone; names it, and why.
-        """
+        """Asks, once a second at most, whether the others still work; PeerLost, which says why, if one does not."""
         if self._is_alone or monotonic() - self._checked_at < deadlines.BEAT_S:
             return
         text = self._world.failure(self._name)
