@@ -127,7 +127,6 @@ def _write_partitions(task: NodeTask, partition_dir: str, options: Options) -> N
 
 
 def _require_same_rows(task: NodeTask, partition_dir: str) -> None:
-    """Compares a sample of partition 0 with the task: another graph may have as many nodes and edges."""
     part = load_partition(partition_dir, 0)
     owned = part.nodes[0]
     rows = torch.linspace(0, max(len(owned.ids) - 1, 0), min(len(owned.ids), 1000)).long()

@@ -205,7 +205,6 @@ def placing(options: Options, device: torch.device) -> dict[str, Any]:
 def make_loader(
     job: Job, rank: int, dataset: glt.distributed.DistDataset, split: str, device: torch.device
 ) -> glt.distributed.DistNeighborLoader:
-    """The batches of this rank's ``train``, ``val`` or ``test`` seeds."""
     options = job.options
     worker_options: glt.distributed.MpDistSamplingWorkerOptions | glt.distributed.CollocatedDistSamplingWorkerOptions
     if split == "train" and options.mode == "worker":
@@ -252,7 +251,6 @@ def train_epoch(
 
 @torch.no_grad()
 def evaluate(model: DistributedDataParallel, loader: Iterable[Data], device: torch.device) -> float:
-    """Share of right answers over the loaders of all ranks."""
     model.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     for batch in loader:
@@ -274,7 +272,6 @@ def sum_over_ranks(stats: dict[str, float], device: torch.device) -> dict[str, f
 
 
 def epoch_line(epoch: int, report: dict[str, float]) -> str:
-    """What rank 0 prints after an epoch."""
     return (
         f"Epoch: {epoch:02d}, Loss: {report['loss']:.4f}, Val: {report['val_accuracy']:.4f}, "
         f"Time: {report['epoch_s']:.2f}s, Sampled: {report['edges_per_s'] / 1e6:.2f} M edges/s"

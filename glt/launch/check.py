@@ -57,7 +57,6 @@ def check(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
-    """Reads the manifest of a partition directory, or that beside a part_config."""
     root = path if os.path.isdir(path) else os.path.dirname(path)
     file = path if not os.path.exists(path) else os.path.join(root, _MANIFEST)
     try:

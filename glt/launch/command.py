@@ -59,7 +59,6 @@ docs/launch.md has recipes for SLURM and Kubernetes, and the environment that pr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, what the command is and how it ends."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     add_host_arguments(parser, required=False)
@@ -122,7 +121,6 @@ _FILES_OF_HOST: Final = 3  # the pipes of its ssh
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Runs the job and returns its exit status."""
     console = Console()
     try:
         reach, hosts, spec = _asked_for(arguments)
@@ -222,7 +220,6 @@ def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: in
 
 
 def _disagreements(spec: JobSpec, answers: Sequence[Answer]) -> list[str]:
-    """What is wrong although each host by itself is right."""
     problems = []
     for what in ("glt", "torch"):
         found = {each.host.name: each.told[what] for each in answers if what in each.told}

@@ -61,7 +61,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, what the command is and how it ends."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     add_host_arguments(parser, required=True)
@@ -81,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Sends what is missing and returns the exit status."""
     try:
         copier, copies = _asked_for(arguments)
     except ValueError as error:
@@ -155,7 +153,7 @@ _PERCENT = re.compile(rb"(\d+)%")
 
 
 class RsyncError(Exception):
-    """rsync failed; the text says why."""
+    pass
 
 
 class Rsync:
@@ -193,7 +191,6 @@ class Rsync:
 
 
 def _run(process: subprocess.Popen[bytes], names: bytes, progress: Callable[[int], None]) -> tuple[int, str]:
-    """Gives rsync its list, and returns its exit code and what it said on stderr."""
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     errors: list[bytes] = []
     listener = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
@@ -216,8 +213,6 @@ _VERIFY_BYTES_PER_S: Final = 5e6  # of the slowest disk that is waited for
 
 @dataclass(frozen=True)
 class HostCopy:
-    """The partitions, ascending, that a host gets."""
-
     host: Host
     parts: tuple[int, ...]
 
@@ -262,11 +257,9 @@ class Copier:
                 self._children.stop()  # for those that a Ctrl-C left running
 
     def files_of(self, copy: HostCopy) -> list[str]:
-        """The files of the manifest that a host gets."""
         return [path for path in self.manifest.files if layout.part_of(path) in (None, *copy.parts)]
 
     def num_bytes_of(self, copy: HostCopy) -> int:
-        """Their size."""
         return sum(self.manifest.files[path].num_bytes for path in self.files_of(copy))
 
     def _prepare(self, copies: Sequence[HostCopy]) -> list[str]:

@@ -73,7 +73,6 @@ class ProcessPlan:
         return {"name": self.name, "cwd": self.cwd, **more}
 
     def shown(self) -> str:
-        """As a shell would run it."""
         words = [*(f"{name}={shlex.quote(value)}" for name, value in self.env.items()), shlex.join(self.argv)]
         return " ".join(words)
 
@@ -98,7 +97,6 @@ def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> lis
 
 
 def plan_job(spec: JobSpec) -> list[list[ProcessPlan]]:
-    """Returns the processes of each host, servers first."""
     if spec.num_parts is not None and spec.num_servers:
         partitions_of_hosts(len(spec.hosts), spec.num_servers, spec.num_parts)
     return [_plan_host(spec, at) for at in range(len(spec.hosts))]
@@ -148,12 +146,11 @@ def _plan_trainers(spec: JobSpec, at: int) -> ProcessPlan:
 
 
 def shown_plan(hosts: Sequence[Host], plans: Sequence[Sequence[ProcessPlan]]) -> list[str]:
-    """The plan for people to read, one process a line."""
     return [f"{each.name}@{host.name}: {each.shown()}" for host, own in zip(hosts, plans, strict=True) for each in own]
 
 
 class Stopped(Exception):
-    """No more programs are to be started."""
+    pass
 
 
 class Children:
@@ -188,7 +185,6 @@ class Children:
                     continue  # what was in it was not read
 
     def stop(self) -> None:
-        """Ends all that run, and lets none begin."""
         with self._lock:
             self._is_stopped = True
             for process in self._running:
@@ -263,8 +259,6 @@ def add_flag(group: Any, name: str, help: str, **options: Any) -> None:
 
 
 def count(least: int, most: int) -> Callable[[str], int]:
-    """Parses an integer from ``least`` to ``most``."""
-
     def parse(text: str) -> int:
         if not re.fullmatch("[0-9]{1,9}", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r}: expected an integer from {least} to {most}")
@@ -274,7 +268,6 @@ def count(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Parses seconds, more than 0 and at most a year."""
     try:
         value = float(text)
     except ValueError:
@@ -285,7 +278,6 @@ def seconds(text: str) -> float:
 
 
 def variable(text: str) -> tuple[str, str]:
-    """Parses ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE; give the flag once for each")
@@ -293,7 +285,6 @@ def variable(text: str) -> tuple[str, str]:
 
 
 def add_host_arguments(parser: Any, *, required: bool) -> None:
-    """Adds flags that name hosts."""
     group = parser.add_argument_group("hosts").add_mutually_exclusive_group(required=required)
     lines = "file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is the first host's"
     add_flag(group, "ip-config", lines, metavar="FILE")
@@ -301,7 +292,6 @@ def add_host_arguments(parser: Any, *, required: bool) -> None:
 
 
 def add_reach_arguments(parser: Any) -> None:
-    """Adds flags that tell how hosts are reached."""
     group = parser.add_argument_group("how hosts are reached: by ssh, without a password")
     add_flag(group, "ssh-user", "user there (default: ssh's)", metavar="U")
     add_flag(group, "ssh-port", "port of sshd (default: ssh's)", type=count(1, 65535), metavar="P")

@@ -82,7 +82,6 @@ def ask_hosts(
     timeout_s: float,
     children: Children | None = None,
 ) -> list[Answer]:
-    """Asks each host its question, all at once."""
     with ThreadPoolExecutor(min(len(hosts), _MAX_AT_ONCE)) as pool:
         pairs = zip(hosts, questions, strict=True)
         asked = [pool.submit(ask_host, reach, host, module, each, timeout_s, children) for host, each in pairs]
@@ -138,11 +137,9 @@ class HostLink:
             return  # the reader finds out what became of it
 
     def beat(self) -> None:
-        """Tells the keeper that this launcher lives."""
         self._send(b'{"beat": 1}\n')
 
     def stop(self, grace_s: float) -> None:
-        """Tells the keeper to end its processes."""
         self._send(json.dumps({"stop": grace_s}).encode() + b"\n")
 
     def close(self, wait_s: float) -> None:
@@ -221,7 +218,6 @@ class Console:
             raise OutputLost("" if isinstance(error, BrokenPipeError) else f"output cannot be written: {error}")
 
     def say(self, text: str) -> None:
-        """Prints what the launcher itself has to say, if it can be printed."""
         self._print(self._err, f"glt launch: {text}")
 
     def _print(self, file: TextIO | None, text: str) -> OSError | None:
@@ -237,7 +233,6 @@ class Console:
         return None
 
     def last_lines(self, who: str) -> tuple[str, ...]:
-        """The last lines of a process, oldest first."""
         return tuple(self._last.get(who, ()))
 
     def _marked(self, who: str, file: TextIO | None) -> str:
@@ -282,7 +277,6 @@ class Failure:
 
     @property
     def exit_status(self) -> int:
-        """That of the launcher if this is why the job failed, as a shell counts: 128 and the signal."""
         return self.code if self.code > 0 else 128 - self.code
 
     @property
@@ -357,7 +351,6 @@ class Job:
         self._num_heeded = 0
 
     def run(self) -> int:
-        """Runs until everything has ended, and returns the exit status."""
         before = {
             each: signal.signal(each, self._receive)
             for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

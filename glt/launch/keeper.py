@@ -62,8 +62,6 @@ class Pipe:
 
 
 class Keeper:
-    """Keeps the processes of one plan."""
-
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -83,7 +81,6 @@ class Keeper:
         self.signals = 0
 
     def run(self) -> int:
-        """Runs until all has ended."""
         self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._count_signal)
@@ -273,7 +270,6 @@ class Keeper:
                     break
 
     def _reap(self) -> None:
-        """Takes note of the processes that have ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -314,7 +310,6 @@ class Keeper:
                 continue  # it ended meanwhile
 
     def _end_descendants(self) -> None:
-        """Ends what the processes left behind."""
         begin = time.monotonic()
         while left := descendants():
             waited_s = time.monotonic() - begin
@@ -327,7 +322,6 @@ class Keeper:
 
 
 def descendants() -> list[int]:
-    """The living processes that descend from this one."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

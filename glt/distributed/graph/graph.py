@@ -44,8 +44,6 @@ def require_ids(name: str, ids: Tensor, num_ids: int) -> None:
 
 
 class _Share(NamedTuple):
-    """Ids that one partition is asked about, and their positions among all ids."""
-
     part: int
     ids: Tensor
     positions: Tensor
@@ -80,7 +78,6 @@ class GraphRouter:
         return [(positions, reply.result()) for positions, reply in asked]
 
     def degrees(self, edge_type: int, nodes: Tensor, edge_dir: str) -> Tensor:
-        """Edges into (``'in'``) or out of (``'out'``) nodes ``[n]``, int64."""
         if edge_dir != self.data.edge_dir:
             found: list[Tensor] = self._ask_all("degrees", edge_type, nodes, True)
             return torch.stack(found).sum(0)
@@ -104,7 +101,6 @@ class GraphRouter:
         return found
 
     def _located(self, edge_type: int, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Ends of edges ``[2, n]``, and the partitions that hold them ``[n]``."""
         require_ids("edge_ids", ids, self.data.num_edges_of[edge_type])
         book = self.data.edge_books[edge_type]
         if book is None:  # the owner is not known: all partitions are asked
@@ -185,7 +181,6 @@ def _in_order(num_nodes: int, positions: list[Tensor], found: list[Edges]) -> Ed
 
 
 def _chosen(edges: Edges, nodes: Tensor) -> Edges:
-    """The edges of the nodes at these positions."""
     first = edges.num_edges.cumsum(0) - edges.num_edges
     count = edges.num_edges[nodes]
     begin = torch.repeat_interleave(first[nodes] - (count.cumsum(0) - count), count)
@@ -302,7 +297,6 @@ class DistGraph:
 
     @property
     def is_hetero(self) -> bool:
-        """Whether it has types."""
         return self.schema.is_hetero
 
     @property
@@ -401,7 +395,7 @@ class DistGraph:
 
         The sample is a function of the graph, the seeds and the random seed, not of the partitions. Edges in the
         direction that partitions were not assigned by (``'out'`` where they are ``by_dst``) are fetched from all
-        partitions, each seed's whole row, before they are sampled.
+        partitions first.
 
         Args:
             seeds: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by node type. Equal ones get the
@@ -414,9 +408,9 @@ class DistGraph:
             random_seed: Of the draws. Default: one drawn from torch's generator, which ``torch.manual_seed`` fixes.
 
         Returns:
-            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids as they are, source first, and
-            ``e_id [E]``; by edge type of a heterogeneous graph. ``num_nodes`` is that of the whole graph. The edges of
-            a seed follow each other, in the order of the seeds.
+            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids, source first, and ``e_id
+                [E]``; by
+            edge type of a heterogeneous graph. Edges of a seed follow each other, in the order of the seeds.
 
         Raises:
             TypeError, ValueError, KeyError: If an argument is unusable; names it.
@@ -445,7 +439,6 @@ class DistGraph:
         return self._as_graph(found)
 
     def _by_type(self, given: Any, name: str, index: Callable[[Any], int], counts: Sequence[int]) -> dict[int, Tensor]:
-        """Ids of a user, by the position of their type."""
         if not isinstance(given, Mapping):
             at = index(None)  # raises, naming the types, if there are several
             return {at: as_ids(given, name, counts[at])}
@@ -520,7 +513,6 @@ class DistGraph:
 
 
 def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
-    """Keeps the nodes that have edges."""
     if isinstance(graph, Data):
         nodes, local = torch.unique(graph.edge_index, return_inverse=True)
         return Data(edge_index=local, e_id=graph.e_id, n_id=nodes, num_nodes=len(nodes))

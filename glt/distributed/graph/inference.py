@@ -21,7 +21,7 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.graph.layer_rows import EdgeValues, LayerRows, OutputStore, checked_features
+from glt.distributed.graph.layer_rows import EdgeValues, LayerRows, MappedRows, OutputStore, checked_features
 from glt.distributed.graph.layers import LayerStack, in_degrees, normalized, one_hop_output
 from glt.distributed.graph.split import node_split
 from glt.distributed.job.worlds import CollectiveTask
@@ -288,18 +288,15 @@ class _Run:
         self.checked: set[tuple[int, NodeType]] = set()  # layers and types that were found to read one hop only
 
     def _suffix(self, what: str, node_type: NodeType) -> str:
-        """Of the name of rows, ``what`` being "" for the result."""
         return (f".{what}" if what else "") + (f".{node_type}" if self.schema.is_hetero else "")
 
     def _summary(self) -> str:
-        """What must be the same on all trainers."""
         same: dict[str, Any] = {"name": self.store.name, "layers": len(self.stack.layers)}
         same |= {"original_ids": bool(self.original_ids), "x": None if self.x is None else sorted(self.x)}
         same |= {"edges": self.values.summary(), "spill_dir": self.store.spill_dir is not None}
         return json.dumps(same)
 
     def result(self, batches: _Batches, task: CollectiveTask) -> Any:
-        """Computes all layers, with the other trainers."""
         task.barrier(self._summary())
         names = ["", "degrees", *(f"layer{at}" for at in range(len(self.stack.layers)))]
         self.store.clear([self._suffix(what, t) for t in self.num_nodes for what in names], task.barrier)
@@ -307,7 +304,7 @@ class _Run:
         if not outputs:
             raise ValueError("the last layer has outputs for no node type: does x have the types that layers read?")
         self._release(outputs.values())
-        found = {t: rows.result() for t, rows in outputs.items()}
+        found = {t: rows.tensor() if isinstance(rows, MappedRows) else rows for t, rows in outputs.items()}
         return found if self.schema.is_hetero else found[self.schema.node_types[0]]
 
     def _release(self, rows: Iterable[LayerRows]) -> None:
@@ -367,7 +364,8 @@ class _Run:
                         f"a layer made {(values.dtype, values.shape[1:])} of a batch, and {layout} before: expected "
                         "the same"
                     )
-                outputs[t][batch.seeds if originals is None else originals.to_original(batch.seeds)] = values.cpu()
+                ids = batch.seeds if originals is None else originals.to_original(batch.seeds)
+                outputs[t].write_async(ids, values.cpu())
             batches.settle()
         for rows in outputs.values():
             rows.flush()

@@ -10,7 +10,7 @@ import socket
 import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,23 +117,6 @@ def _checked_values(name: str, of_type: str, given: Any, table: GraphData) -> Te
     return rows
 
 
-class LayerRows(Protocol):
-    """Outputs of a layer by node, that all trainers write and read."""
-
-    def __getitem__(self, ids: Tensor) -> Tensor: ...
-
-    def __setitem__(self, ids: Tensor, values: Tensor) -> None: ...
-
-    def flush(self) -> None:
-        """Waits for the writes: after a barrier all trainers read them."""
-
-    def delete(self) -> None:
-        """Frees the rows, for all trainers."""
-
-    def result(self) -> DistTensor | Tensor:
-        """What the user is given."""
-
-
 # By world, the generations of tensors that are outputs of layers: only those may be replaced.
 _outputs: weakref.WeakKeyDictionary[World, set[tuple[int, ...]]] = weakref.WeakKeyDictionary()
 
@@ -168,13 +151,13 @@ class OutputStore:
             return MappedRows.create(self._path(suffix), shape, dtype)
         tensor = DistTensor(shape, dtype, self.name + suffix, part=part, world=self.world)
         _outputs.setdefault(self.world, set()).add(tensor.generations)
-        return _TensorRows(tensor)
+        return tensor
 
     def find(self, suffix: str) -> LayerRows:
         """Opens rows that another trainer had made before a barrier; LookupError if there are none."""
         if self.spill_dir is not None:
             return MappedRows(self._path(suffix))
-        return _TensorRows(DistTensor.find(self.name + suffix, world=self.world))
+        return DistTensor.find(self.name + suffix, world=self.world)
 
     def clear(self, suffixes: list[str], barrier: Callable[[], None]) -> None:
         """Removes outputs that an earlier run has left. All trainers call it, with their barrier. ValueError if
@@ -206,30 +189,8 @@ class OutputStore:
         return self.spill_dir / f"{self.name}{suffix}.npy"
 
 
-class _TensorRows:
-    """Rows on the servers; writes go out while the next rows are computed."""
-
-    def __init__(self, tensor: DistTensor) -> None:
-        self._tensor = tensor
-
-    def __getitem__(self, ids: Tensor) -> Tensor:
-        return self._tensor[ids]
-
-    def __setitem__(self, ids: Tensor, values: Tensor) -> None:
-        self._tensor.write_async(ids, values)
-
-    def flush(self) -> None:
-        self._tensor.flush()
-
-    def delete(self) -> None:
-        self._tensor.delete()
-
-    def result(self) -> DistTensor:
-        return self._tensor
-
-
 class MappedRows:
-    """Rows in a mapped ``.npy`` file; LookupError if it is not there."""
+    """Rows in a mapped ``.npy`` file, with the methods of a :class:`DistTensor`; LookupError if it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -268,7 +229,7 @@ class MappedRows:
     def __getitem__(self, ids: Tensor) -> Tensor:
         return torch.from_numpy(np.asarray(self.rows[ids.numpy()]))
 
-    def __setitem__(self, ids: Tensor, values: Tensor) -> None:
+    def write_async(self, ids: Tensor, values: Tensor) -> None:
         self.rows[ids.numpy()] = values.numpy()
 
     def flush(self) -> None:
@@ -277,8 +238,12 @@ class MappedRows:
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
 
-    def result(self) -> Tensor:
+    def tensor(self) -> Tensor:
         return torch.from_numpy(np.asarray(self.rows))
+
+
+LayerRows = DistTensor | MappedRows
+"""Outputs of a layer by node, that all trainers write and, after a flush and a barrier, read."""
 
 
 def _write_empty(path: Path, shape: tuple[int, ...], kind: np.dtype) -> None:

@@ -78,7 +78,6 @@ class LayerStack:
         return stack
 
     def gcn_convs(self) -> list[pyg.GCNConv]:
-        """Convolutions that weigh edges by the degrees of neighbours."""
         found = [each for module in self.modules for each in module.modules() if isinstance(each, pyg.GCNConv)]
         return [each for each in dict.fromkeys(found) if each.normalize]
 
@@ -153,7 +152,6 @@ def _edge_keywords(layer: Layer) -> dict[str, str]:
 
 
 def _require_no_more(model: Any, convs: Any, between: Any) -> None:
-    """Raises if a module has parameters beside its convs, which would be left out."""
     if not isinstance(model, nn.Module) or convs is model:
         return
     known = {id(each) for part in (convs, between) if isinstance(part, nn.Module) for each in part.parameters()}
@@ -176,7 +174,6 @@ def _then(layer: Layer, between: Callable[[Tensor], Tensor]) -> Layer:
 
 
 def _of_basic(model: BasicGNN) -> LayerStack:
-    """The layers of ``BasicGNN.forward``, in evaluation mode."""
     if type(model).forward is not BasicGNN.forward:
         raise ValueError(
             f"{type(model).__name__} has a forward of its own, which is not known layer by layer: give a list of layers"

@@ -254,7 +254,6 @@ class DistDataLoader:
         self._epoch = 0
 
     def __len__(self) -> int:
-        """Number of batches per epoch."""
         return len(self._order)
 
     def __iter__(self) -> Iterator[Any]:
@@ -337,7 +336,6 @@ def _only(given: Mapping[Any, Any], name: str, kind: str) -> tuple[Any, Any]:
 
 
 def _read(given: Any, name: str) -> Any:
-    """A mask, or ids, that servers keep are read whole."""
     if not isinstance(given, DistTensor):
         return given
     if given.ndim != 1:

@@ -91,7 +91,6 @@ def split_counts(
 
 
 def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[frozenset[int], list[int]]:
-    """Trainers by home, in the order of the first trainer of each."""
     if not homes:
         raise ValueError("homes is empty: expected the local partitions of at least one trainer")
     groups: dict[frozenset[int], list[int]] = {}
@@ -117,7 +116,6 @@ def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[froze
 def _even_sizes(
     total: int, num_trainers: int, groups: dict[frozenset[int], list[int]], here: dict[frozenset[int], int], extra: bool
 ) -> list[int]:
-    """Sizes of the shares, one larger where there are local items for it."""
     size, more = divmod(total, num_trainers)
     sizes = [size] * num_trainers
     if not extra:
@@ -159,7 +157,6 @@ def _pad(shares: list[list[Interval]], size: int) -> None:
 
 
 def _line(parts: Iterable[int], sizes: np.ndarray) -> list[Interval]:
-    """All items of some partitions, one partition after the other."""
     return [Interval(part, 0, int(sizes[part])) for part in parts if sizes[part]]
 
 

@@ -201,7 +201,6 @@ def find_this_host(hosts: Sequence[Host], path: str | os.PathLike[str]) -> int:
 
 
 def local_addresses() -> list[str]:
-    """IPv4 addresses of this host's interfaces, with the names of these."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -84,8 +84,6 @@ def _errors() -> list[BaseException]:
 
 @dataclass
 class _Job:
-    """The arguments of :func:`initialize`, and the state of the job."""
-
     env: JobEnvironment
     given: dict[str, Any]
     num_workers: int
@@ -259,7 +257,6 @@ def partition_dir(part_config: str | os.PathLike[str]) -> PartConfig:
 
 
 def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
-    """Begins what needs the partitions."""
     if job.env.role is JobRole.STANDALONE:
         data, world = _loaded(part_config, 0), current_world()
         if isinstance(world, StandaloneWorld):

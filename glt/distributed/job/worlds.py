@@ -115,7 +115,6 @@ class ServedWorld:
         return text
 
     def worker_options(self, num_workers: int) -> RemoteDistSamplingWorkerOptions:
-        """Loaders sample on a server of this host, if there is one."""
         server = self._near[self.rank % len(self._near)] if self._near else None
         return RemoteDistSamplingWorkerOptions(server_rank=server, num_workers=max(1, num_workers))
 
@@ -147,7 +146,6 @@ class StandaloneWorld:
             self.open_graph(data)
 
     def open_graph(self, data: DistDataset) -> None:
-        """Gives it a graph; RuntimeError if it has one."""
         if self.data is not None:
             raise RuntimeError(f"{self} has {self.data} already: call glt.distributed.finalize() first")
         queries = GraphQueries(data)
@@ -196,7 +194,6 @@ class StandaloneWorld:
         return [{"server": str(self), "tensors": self.store.stats()}]
 
     def close(self) -> None:
-        """Leaves the world, and frees its tensors."""
         self.store.end_session(self)
         self.barriers.close(f"{self} has left its world")
 
@@ -205,7 +202,6 @@ class StandaloneWorld:
 
 
 def answered(call: Callable[[], Any]) -> Reply:
-    """Runs a call now; returns its reply."""
     reply = Reply()
     reply.set_running_or_notify_cancel()
     try:
@@ -258,14 +254,12 @@ class HostServer:
 
 
 def free_port(host: str) -> int:
-    """A port that is free at an address of this host."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def serve_at_free_port(env: JobEnvironment, data: DistDataset, num_workers: int, timeout_s: float) -> HostServer:
-    """Makes server 0, at a port that is found."""
     for tries_left in reversed(range(_TRIES)):
         master = env.master[0], free_port(env.master[0])
         try:

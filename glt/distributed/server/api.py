@@ -210,20 +210,18 @@ def shutdown_client(why: str = "") -> None:
 
 
 def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Reply:
-    """Asks a server to run a function that is registered there; returns at once.
-
-    A trainer of :func:`initialize` asks likewise, whatever the job is like; a standalone process is server 0 itself.
+    """Asks a server to run a function that is registered there; returns at once. In a job of :func:`initialize`, too; a
+    standalone process is server 0 itself.
 
     Args:
         server_rank: Which server.
-        func: The function, or the name that it is registered under. Functions are found by module and name on the
-            server, not sent: see :func:`register_server_function`. ``torch.cuda.device_count``,
-            ``torch.cuda.is_available`` and :func:`server_stats` are always there.
+        func: The function, or the name that it is registered under: functions are found on the server, not sent, see
+            :func:`register_server_function`. ``torch.cuda.device_count``, ``torch.cuda.is_available`` and
+            :func:`server_stats` are always there.
         args, kwargs: Its arguments: numbers, text, tensors, and tuples, lists and dicts of these.
 
     Returns:
-        What will be the result: ``result()`` or ``wait()`` give it, or raise what the function raised;
-        ``glt.errors.PeerLost`` if the server is gone.
+        The reply: its ``result()`` or ``wait()`` give the result, or raise what the function raised or PeerLost.
 
     Raises:
         TypeError: If an argument cannot be sent, or ``func`` is no function.
@@ -253,26 +251,21 @@ def server_stats(server_rank: int | None = None) -> dict[str, Any]:
     """What a server does, in numbers since its start, as plain values.
 
     ``server`` names it; ``uptime_s``; ``num_clients``, ``num_loaders`` and ``num_workers`` there are now;
-    ``num_restarts`` of sampling processes that died; ``is_draining``; ``loaders`` that are open, by id; ``workers`` by
-    place, whichever process has it now (``pid``; None: none) or had it before; and ``totals`` of all workers, which
-    count loaders that are closed too. ``tensors``, by name, are the distributed tensors that it keeps rows of:
-    ``shape`` and ``dtype`` of the whole, ``num_rows`` and ``num_bytes`` here, ``num_holders`` (handles of
-    trainers), and counters ``num_reads, num_writes, read_bytes, written_bytes``, of which additions are writes.
+    ``num_restarts`` of sampling processes that died; ``is_draining``; open ``loaders`` by id; ``workers`` by place,
+    with the ``pid`` that has it now (None: none); ``totals`` of all workers, closed loaders included. ``tensors``, by
+    name, are those that it keeps rows of: ``shape`` and ``dtype`` of the whole, ``num_rows`` and ``num_bytes`` here,
+    ``num_holders`` (handles of trainers), and counters ``num_reads, num_writes, read_bytes, written_bytes``, of which
+    additions are writes.
 
-    Each loader, worker and the totals have, first, counters, which never fall: ``num_batches`` and ``sent_bytes``
-    handed to connections, ``num_errors`` that were sent in place of a batch; ``sampling_s, gathering_s`` of native
-    work, ``remote_s`` waiting for other servers, ``blocked_s`` that a batch was there and its client had no room for
-    it; ``num_nodes, num_edges, num_remote_nodes, num_cached_nodes, remote_bytes`` as in the loader's own stats. Then
-    what is so now: ``num_queued, queued_bytes`` waiting to be sent, ``num_running`` being made, ``num_unread`` sent and
-    not yet taken by the trainer; ``batches_per_s, bytes_per_s`` of the last five seconds. And ``remote_node_ratio,
-    cache_hit_ratio`` of all. A sampler sends its numbers once a second, and of a stream when it ends; what one did
-    since is lost if it is killed.
+    Each loader, worker and the totals have counters, which never fall: ``num_batches`` and ``sent_bytes`` handed to
+    connections, ``num_errors`` sent in place of a batch; ``sampling_s, gathering_s`` of native work, ``remote_s``
+    waiting for other servers, ``blocked_s`` waiting for room at the client; ``num_nodes, num_edges, num_remote_nodes,
+    num_cached_nodes, remote_bytes`` as in the loader's own stats. Then what is so now: ``num_queued, queued_bytes``
+    waiting to be sent, ``num_running`` being made, ``num_unread`` sent and not yet taken by the trainer;
+    ``batches_per_s, bytes_per_s`` of the last five seconds; ``remote_node_ratio, cache_hit_ratio`` of all. A sampler
+    that is killed loses what it did in the last second.
 
-    Args:
-        server_rank: Which one, of a client; None: that of this process.
-
-    Raises:
-        RuntimeError: If this process is neither a server nor a client.
+    ``server_rank`` is the server that a client asks; None: that of this process. RuntimeError if there is none.
     """
     if server_rank is not None:
         return require_client().request(server_rank, "glt.stats")

@@ -111,7 +111,6 @@ class RemoteDataset:
         return whole[first:last].clone()
 
     def _readers(self) -> dict[int, list[int]]:
-        """Which server to ask for the seeds of which partitions."""
         readers: dict[int, list[int]] = {}
         missing = set(range(self.num_partitions))
         for rank in range(self._client.num_servers):
@@ -181,7 +180,6 @@ class ServerSession:
 
     @property
     def lost(self) -> PeerLost | None:
-        """Why the session has ended, if it has."""
         return self._calls.lost
 
     def failure_of(self, loader: str, worker: int) -> GltError | None:
@@ -190,7 +188,6 @@ class ServerSession:
         return self.lost if death is None else WorkerDied(death)
 
     def wait_for_failure(self, loader: str, worker: int, timeout_s: float) -> GltError | None:
-        """As :meth:`failure_of`; waits ``timeout_s`` seconds at most for a reason."""
         with self._ended:
             self._ended.wait_for(lambda: self.failure_of(loader, worker) is not None, timeout_s)
         return self.failure_of(loader, worker)
@@ -383,7 +380,6 @@ class DistClient:
         return RemoteDataset(self, self.session(self.any_rank()).about)  # all tell the same
 
     def any_rank(self) -> int:
-        """A server that has not been lost, if there is one."""
         with self._lock:
             return next((rank for rank, session in self._sessions.items() if session.lost is None), 0)
 

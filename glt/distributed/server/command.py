@@ -205,7 +205,6 @@ class StopSignals:
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Serves until all clients have left or it is stopped, and returns the exit status."""
     write_logs(arguments.log_format, getattr(logging, arguments.log_level.upper()), arguments.rank)
     signals = StopSignals()
     try:
@@ -253,7 +252,6 @@ def _start(arguments: argparse.Namespace) -> DistServer:
 
 
 def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
-    """Waits for the end of the job, or for a signal and then for the loaders that are open; returns the status."""
     while not signals.num_received:
         if server.wait_until_done(deadlines.POLL_S):
             logger.info("all clients have left: done")

@@ -110,7 +110,6 @@ class Membership:
             return [*self._members.values(), *([self._upstream] if self._upstream else [])]
 
     def close(self) -> None:
-        """Leaves. May be called again."""
         for connection in () if self._closing.is_set() else self._connections():
             _send(connection, {"is_leaving": True, "done": []}, deadlines.GOODBYE_S)
         self._closing.set()

@@ -51,7 +51,6 @@ class LineFormat(logging.Formatter):
 
 
 def check_format(format: Any) -> None:
-    """Raises ValueError unless ``format`` is one of ``FORMATS``."""
     if format not in FORMATS:
         raise ValueError(f"log_format = {format!r}: expected one of {FORMATS}")
 

@@ -128,7 +128,6 @@ class SamplerPool:
         return bool(ready) and ready[self._next % len(ready)].send(command, fds)
 
     def is_full(self, worker: int) -> bool:
-        """Whether the process in place ``worker`` has no descriptors for more connections."""
         with self._changed:
             full_s = self._places[worker].full_s
         return full_s is not None and time.monotonic() - full_s < deadlines.FULL_S
@@ -199,17 +198,14 @@ class SamplerPool:
             self._changed.notify_all()
 
     def pids(self) -> dict[int, int]:
-        """The processes that are ready, by place."""
         with self._changed:
             return {w: each.pid for w, each in sorted(self._pool.processes.items()) if each.is_ready}
 
     def num_restarts(self) -> dict[int, int]:
-        """How many processes were started in place of one that died, by place."""
         with self._changed:
             return {worker: place.num_restarts for worker, place in self._places.items() if place.num_restarts}
 
     def close(self) -> None:
-        """Ends all processes. May be called again."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -348,7 +344,6 @@ class ServedLoaders:
 
 
 def _check_request(request: Mapping[str, Any], table: SeedTable) -> None:
-    """Refuses what would take memory that was not promised, or never be answered."""
     for name in ("prefetch_size", "concurrency", "buffer_bytes"):
         check_count(name, request[name], 1, 1 << 62)
     lengths = {name: len(column) for name, column in table.columns.items()}

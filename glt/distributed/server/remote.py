@@ -30,8 +30,6 @@ _MAX_BATCH_BYTES = 64 << 30
 
 
 class _Stream:
-    """Batches from one sampler of one server, received on a thread as they come."""
-
     def __init__(self, connection: Connection, session: ServerSession, loader: str, worker: int) -> None:
         self.connection, self.session, self.loader, self.worker = connection, session, loader, worker
         self.arrived: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()  # None: the stream ended

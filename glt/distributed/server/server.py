@@ -246,7 +246,6 @@ class DistServer:
         self.loaders.close(id_, "the client closed it", session)
 
     def _servers(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Those that are there, all of them unless that takes longer than ``timeout_s`` seconds."""
         found = self.membership.wait(min(float(timeout_s), self.options.rpc_timeout))
         return [entry.to_json() for _, entry in sorted(found.items())]
 
@@ -270,7 +269,6 @@ class DistServer:
         return np.asarray(part.nodes[node_type].owned, np.int64)[mask.numpy()]
 
     def _seeds_of_file(self, path: str) -> Tensor:
-        """The tensor in a ``.pt`` or ``.npy`` file below ``seed_dir``; nothing in it is executed."""
         what = f"input_nodes = {path!r}"
         if self.options.seed_dir is None:
             raise ValueError(
@@ -342,7 +340,6 @@ class DistServer:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def wait_until_done(self, timeout_s: float | None = None) -> bool:
-        """See :meth:`ClientRegistry.wait_until_done`."""
         return self.clients.wait_until_done(timeout_s)
 
     def drain(self, timeout_s: float) -> list[str]:
@@ -354,7 +351,6 @@ class DistServer:
         return [f"loader {each.id} of {each.session}" for each in self.loaders.wait_until_closed(timeout_s)]
 
     def stats(self) -> dict[str, Any]:
-        """See :func:`glt.distributed.server_stats`."""
         loaders, pids, num_restarts = self.loaders.all(), self.pool.pids(), self.pool.num_restarts()
         by_worker, by_loader = self.pool.metrics.read()
         none, now = total(()), time.time()
@@ -421,5 +417,4 @@ class DistServer:
 
 
 def _plain(function: Callable[..., Any]) -> Call:
-    """A call whose function is not given the session."""
     return lambda session, args, kwargs: function(*args, **kwargs)

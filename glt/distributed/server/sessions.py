@@ -245,7 +245,6 @@ class ClientRegistry:
             return [place for place in self._gone if self._is_done(place)]
 
     def close(self) -> None:
-        """From now on no client is admitted, and waits end."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -113,7 +113,6 @@ def total(accounts: Iterable[Mapping[str, float]]) -> Numbers:
 
 
 def with_ratios(each: Numbers) -> Numbers:
-    """The same, with ``remote_node_ratio`` and ``cache_hit_ratio``."""
     nodes, remote, cached = (each[name] for name in ("num_nodes", "num_remote_nodes", "num_cached_nodes"))
     hits = cached / (cached + remote) if cached else 0.0
     return {**each, "remote_node_ratio": remote / nodes if nodes else 0.0, "cache_hit_ratio": hits}
@@ -181,7 +180,6 @@ def require_prometheus() -> None:
 
 
 def _families(kind: Any, scope: str, labels: list[str], table: _Table, rows: Mapping[Any, Any]) -> Iterator[Any]:
-    """A family of metrics for each line of ``table``, with a sample for each row, by the values of its labels."""
     for name, metric, text in table:
         family = kind(f"glt_{scope}_{metric}", text, labels=labels)
         for values, row in rows.items():
@@ -190,8 +188,6 @@ def _families(kind: Any, scope: str, labels: list[str], table: _Table, rows: Map
 
 
 class _Collector:
-    """Makes metrics of the stats of a server, anew each time that they are asked for."""
-
     def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry) -> None:
         self._stats, self._entry = stats, entry
 
@@ -245,7 +241,6 @@ class MetricsEndpoint:
         logger.info("metrics of %s are at http://%s/metrics", entry, printed(*self.address))
 
     def close(self) -> None:
-        """Ends it, connections included. May be called again."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(deadlines.JOIN_S)

@@ -50,8 +50,6 @@ _BEAT_STREAMS = 64  # in one packet
 
 
 class Flow:
-    """The batches of one loader, to a :class:`FairScheduler`: ``most`` in flight at a time."""
-
     def __init__(self, most: int, may_begin: Callable[[], bool], lock: threading.Lock) -> None:
         self.most, self.may_begin = most, may_begin
         self.turn = threading.Condition(lock)
@@ -119,12 +117,10 @@ class FairScheduler:
             self._wake_next()
 
     def look_again(self) -> None:
-        """Called when a flow may begin that could not before."""
         with self._lock:
             self._wake_next()
 
     def interrupt(self, flow: Flow) -> None:
-        """Called when the thread that waits for ``flow`` is to stop."""
         with self._lock:
             flow.turn.notify_all()
 
@@ -193,7 +189,6 @@ class ScheduledLoop(ConcurrentEventLoop):
         return self._shared.run_native(call, *args)
 
     def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
-        """Begins nothing more; the loop itself goes on for others."""
         self._closed = True
         self._scheduler.interrupt(self._flow)
 
@@ -216,7 +211,6 @@ class SendWindow:
         self.largest_bytes = max(self.largest_bytes, num_bytes)
 
     def taken(self, number: int) -> None:
-        """Takes the number of messages that the client has taken."""
         with self._changed:
             self.num_taken = number
             self._changed.notify_all()
@@ -263,7 +257,6 @@ class Stream:
             threading.Thread(target=run, name=f"glt-stream-{run.__name__[1:]}", daemon=True).start()
 
     def _may_begin(self) -> bool:
-        """Whether there is room for one more batch, as far as the size of earlier ones tells."""
         if self._ended.is_set():
             return False
         coming = self.flow.num_running * self.window.largest_bytes
@@ -371,8 +364,6 @@ class Stream:
 
 
 class PoolWorker:
-    """A sampling process of a server."""
-
     def __init__(self, owner: Owner, spec: PoolWorkerSpec) -> None:
         self.owner, self.spec = owner, spec
         self.dataset = DistDataset.from_json(spec.dataset)
@@ -492,7 +483,6 @@ def may_use_gpu(spec: PoolWorkerSpec) -> bool:
 
 
 def start(owner: Owner, fields: dict[str, Any]) -> PoolWorker:
-    """Starts the process with the fields of a :class:`PoolWorkerSpec`."""
     spec = PoolWorkerSpec(**fields)
     allow_descriptors()
     if not may_use_gpu(spec):

@@ -37,8 +37,6 @@ class _Arrival(NamedTuple):
 
 @dataclass
 class _Barrier:
-    """One at which some have arrived, and others have not."""
-
     number: int
     num: int
     timeout_s: float
@@ -93,7 +91,6 @@ class Barriers:
         self._closed: str | None = None
 
     def add(self, who: Member) -> None:
-        """Adds a trainer to its group, also one that was gone."""
         with self._changed:
             group = self._groups.setdefault(who.group, _Group())
             group.members[who.id] = who
@@ -260,7 +257,6 @@ class Barriers:
         return [each for group in self._groups.values() for each in group.series.items()]
 
     def close(self, why: str) -> None:
-        """Fails all open barriers; none is held any more. May be called again."""
         failed: list[_Barrier] = []
         with self._changed:
             if self._closed is None:
@@ -274,7 +270,6 @@ class Barriers:
             watcher.join(deadlines.JOIN_S)
 
     def calls(self) -> dict[str, Callable[[Member, tuple[Any, ...], dict[str, Any]], Any]]:
-        """What trainers may ask, by name; see ``World``. All bring the same value to ``glt.barrier``."""
         return {
             "glt.barrier": lambda who, args, kwargs: self.arrive(
                 who, *args, combine=partial(require_equal, what=args[0])

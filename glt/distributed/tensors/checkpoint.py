@@ -138,7 +138,6 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Reads the manifest; raises CheckpointError if it is missing or altered, or this glt cannot read it."""
         check_path("path", path, "a directory that was saved")
         root = Path(path)
         manifest = root / _MANIFEST

@@ -53,7 +53,6 @@ class DistParameter(_RowsOnServers, nn.Parameter):
 
     @property
     def grad(self) -> Tensor | None:  # type: ignore[override]
-        """Empty after a backward pass, else None."""
         return _GRAD.__get__(self)
 
     @grad.setter
@@ -63,7 +62,6 @@ class DistParameter(_RowsOnServers, nn.Parameter):
             self.gradients.clear()
 
     def read(self, ids: Tensor) -> Tensor:
-        """Returns rows ``[*ids.shape, embedding_dim]`` on the parameter's device, in its dtype."""
         rows = self.tensor[ids.detach().reshape(-1).cpu()]
         return rows.to(device=self.device, dtype=self.dtype).view(*ids.shape, self.shape[1])
 
@@ -206,7 +204,6 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         return self._about()
 
     def set_extra_state(self, state: Any) -> None:
-        """Raises ValueError for the state of another embedding; names both."""
         if not isinstance(state, Mapping) or dict(state) != self._about():
             raise ValueError(f"state_dict is of an embedding {state!r}: expected {self._about()}, for {self.name!r}")
 

@@ -129,7 +129,6 @@ class Exchange:
                 self._pending.pop(done, None)
 
     def wait(self, done: Future[None]) -> None:
-        """Waits for a change; :meth:`flush` does not raise its error again."""
         done.exception()
         with self._lock:
             self._pending.pop(done, None)

@@ -156,7 +156,6 @@ class GraphDataByType(Mapping[Any, GraphData]):
         return self._by_type[type_]
 
     def __setitem__(self, name: Any, value: Any) -> None:
-        """Raises TypeError: names are given within a type."""
         example = f"g.{self._kind[0]}data[{next(iter(self._by_type), None)!r}][{name!r}]"
         raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")
 
@@ -226,7 +225,6 @@ class WrittenRows:
         return any(kind == "edge" and data.has_stored for kind, _, data in self._types)
 
     def begin(self) -> None:
-        """Asks the servers which tables were written: what was acknowledged before an epoch is in all its batches."""
         replies = [self._world.call(server, "glt.tensor.written") for server in range(self._world.num_servers)]
         self._written = {name for reply in replies for name in reply.result()}
 

@@ -92,10 +92,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._check(options)
 
     def _check(self, options: dict[str, Any]) -> None:
-        """Raises TypeError or ValueError, naming the option, unless its own options are right."""
+        pass
 
     def _agree(self, group: dict[str, Any]) -> None:
-        """Raises unless all trainers make the same optimizer, before one waits for the others' steps."""
         about = {"optimizer": type(self).__name__, "embeddings": [p.tensor.name for p in group["params"]]}
         require_equal(self._exchange({"sparse optimizer": {**about, **self._options(group)}}))
 
@@ -292,7 +291,6 @@ def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
 
 
 def _embedding_groups(params: Any) -> list[dict[str, Any]]:
-    """Returns groups as torch.optim has them, of the embeddings in what a user gave."""
     if isinstance(params, nn.Module | DistParameter):
         params = [params]
     if isinstance(params, Mapping) or not isinstance(params, Iterable):

@@ -119,7 +119,6 @@ class Placement:
 
     @cached_property
     def _begin(self) -> list[int]:
-        """By partition, the number of its first row on its server."""
         end, begin = [0] * self.num_servers, []
         for size, server in zip(_sizes(self.book), self.server_of, strict=True):
             begin.append(end[server])
@@ -237,7 +236,6 @@ class TensorSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TensorSpec:
-        """Undoes :meth:`to_json`; raises TypeError or ValueError if the values are no spec."""
         spec = cls(**{**values, "shape": tuple(int(size) for size in values["shape"])})
         if not isinstance(getattr(torch, str(spec.dtype), None), torch.dtype) or not spec.shape or min(spec.shape) < 0:
             raise ValueError(f"no tensor has dtype {spec.dtype!r} and shape {list(spec.shape)}")
@@ -289,7 +287,6 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def checked_name(name: Any) -> str | None:
-    """The name of a tensor, or None; raises TypeError or ValueError if a user may not give it."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"name = {name!r}: expected text, or None")
     if name is not None and (not name or name.startswith("glt/")):
@@ -298,7 +295,6 @@ def checked_name(name: Any) -> str | None:
 
 
 def checked_dtype(dtype: Any) -> str:
-    """The name of a dtype; raises TypeError if glt does not store it."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype = {dtype!r}: expected a torch.dtype, such as torch.float32")
     return stored_name(dtype, f"dtype = {dtype}")

@@ -71,7 +71,6 @@ class Shard:
         return str(self.tensor.dtype).removeprefix("torch.")
 
     def own(self) -> _core.RowTable:
-        """The table, of rows that may be changed: borrowed ones are copied first."""
         with self._copying:
             if self.is_borrowed:
                 room_bytes, limit = available_memory()
@@ -114,7 +113,6 @@ class ChangeOrder:
         self._ended = False
 
     def end(self) -> None:
-        """Fails all waits: the trainer is gone."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -232,7 +230,6 @@ class TensorStore:
             return {"generation": found.generation, "is_new": is_new, "peers": found.peers}
 
     def confirm(self, generation: int, peers: list[int]) -> None:
-        """Keeps the numbers of a tensor on all servers: where one has another later, its rows are lost."""
         self.stored(generation).peers = [int(each) for each in peers]
 
     def _make(self, holder: Holder, spec: TensorSpec) -> StoredTensor:
@@ -324,7 +321,6 @@ class TensorStore:
                 self._free_if_unheld(stored)
 
     def end_session(self, holder: Holder) -> None:
-        """Gives up all that a trainer holds."""
         with self._lock:
             self._gone.add(holder)
             for stored in list(self._tensors.values()):

@@ -196,7 +196,6 @@ class DistTensor:
         self.is_deleted = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves it; see :func:`save_tensors`. One trainer does that."""
         save_tensors({"tensor": self}, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -346,7 +345,6 @@ class Handles:
                         logger.info("a tensor was not released: %s", error)
 
     def end(self) -> None:
-        """Ends the thread, since the world ends."""
         with self._releasing:
             thread, self._thread = self._thread, None
         if thread is not None:
