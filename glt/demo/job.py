@@ -96,10 +96,8 @@ def _partition(task: NodeTask, partition_dir: str, options: Options) -> Manifest
     found = (manifest.num_parts, manifest.num_nodes, manifest.num_edges, manifest.edge_dir)
     wanted = (options.num_parts, task.num_nodes, task.num_edges, "in")
     if found != wanted:
-        raise PartitionError(
-            f"partition_dir {partition_dir} holds another graph: (num_parts, num_nodes, num_edges, edge_dir) = "
-            f"{found}, expected {wanted}; name an empty folder, or the options it was made with"
-        )
+        text = f"(num_parts, num_nodes, num_edges, edge_dir) = {found}, expected {wanted}"
+        raise _another_graph(partition_dir, text, "the options it was made with")
     if manifest.arguments != {"random_seed": options.seed}:
         raise PartitionError(
             f"partition_dir {partition_dir} was made with {manifest.arguments}, expected "
@@ -134,24 +132,22 @@ def _require_same_rows(task: NodeTask, partition_dir: str) -> None:
     for name, stored, given in (("features", owned.feat, task.x), ("labels", owned.label, task.y)):
         if stored is None or stored.shape[1:] != given.shape[1:]:
             shape = None if stored is None else list(stored.shape[1:])
-            raise PartitionError(
-                f"partition_dir {partition_dir} holds another graph: {name} of shape {shape} per node, expected "
-                f"{list(given.shape[1:])}; name an empty folder, or the dataset it was made of"
-            )
+            text = f"{name} of shape {shape} per node, expected {list(given.shape[1:])}"
+            raise _another_graph(partition_dir, text)
         wanted = given[nodes]
         same = (torch.as_tensor(stored)[rows] == wanted) | (wanted != wanted)  # NaN is never equal
         if not same.all():
             node = int(nodes[(~same).reshape(len(nodes), -1).any(1).nonzero()[0, 0]])
-            raise PartitionError(
-                f"partition_dir {partition_dir} holds another graph: {name} of node {node} differ from those of "
-                f"{task.name}; name an empty folder, or the dataset it was made of"
-            )
+            raise _another_graph(partition_dir, f"{name} of node {node} differ from those of {task.name}")
     counts = torch.bincount(task.edge_index[1], minlength=task.num_nodes)[nodes]
     if not torch.equal(torch.from_numpy(np.diff(part.edges[0].indptr))[rows], counts):
-        raise PartitionError(
-            f"partition_dir {partition_dir} holds another graph: nodes have other numbers of in-edges than in "
-            f"{task.name}; name an empty folder, or the dataset it was made of"
-        )
+        raise _another_graph(partition_dir, f"nodes have other numbers of in-edges than in {task.name}")
+
+
+def _another_graph(partition_dir: str, what: str, remedy: str = "the dataset it was made of") -> PartitionError:
+    return PartitionError(
+        f"partition_dir {partition_dir} holds another graph: {what}; name an empty folder, or {remedy}"
+    )
 
 
 def _by_owner(index: Tensor, owner: Tensor, num_parts: int) -> list[Tensor]:

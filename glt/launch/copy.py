@@ -35,7 +35,7 @@ from glt.launch.hosts import (
     partitions_of_hosts,
     reach_of,
 )
-from glt.launch.job import Answer, ask_host, ask_hosts
+from glt.launch.job import ask_host, ask_hosts
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 
@@ -270,7 +270,8 @@ class Copier:
         answers = ask_hosts(self.reach, [copy.host for copy in copies], "check", questions, timeout_s, self._children)
         problems = []
         for copy, answer in zip(copies, answers, strict=True):
-            problems += [f"host {copy.host.name}: {each}" for each in _problems(answer)]
+            found = [answer.problem] if answer.told is None else answer.told["problems"]
+            problems += [f"host {copy.host.name}: {each}" for each in found]
             if answer.told is not None:
                 missing = format_size(answer.told["num_missing_bytes"])
                 self._tell(copy, f"{missing} of {format_size(self.num_bytes_of(copy))} are to be sent")
@@ -327,7 +328,3 @@ class Copier:
     def _tell(self, copy: HostCopy, text: str) -> None:
         with self._lock:
             _say(f"{copy.host.name}: {text}")
-
-
-def _problems(answer: Answer) -> list[str]:
-    return [answer.problem] if answer.told is None else list(answer.told["problems"])

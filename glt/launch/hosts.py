@@ -99,13 +99,12 @@ def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> lis
 def plan_job(spec: JobSpec) -> list[list[ProcessPlan]]:
     if spec.num_parts is not None and spec.num_servers:
         partitions_of_hosts(len(spec.hosts), spec.num_servers, spec.num_parts)
-    return [_plan_host(spec, at) for at in range(len(spec.hosts))]
-
-
-def _plan_host(spec: JobSpec, at: int) -> list[ProcessPlan]:
-    ranks = range(at * spec.num_servers, (at + 1) * spec.num_servers)
-    plans = [_plan_server(spec, rank) for rank in ranks]
-    return [*plans, _plan_trainers(spec, at)] if spec.num_trainers else plans
+    plans = []
+    for at in range(len(spec.hosts)):
+        ranks = range(at * spec.num_servers, (at + 1) * spec.num_servers)
+        trainers = [_plan_trainers(spec, at)] if spec.num_trainers else []
+        plans.append([*(_plan_server(spec, rank) for rank in ranks), *trainers])
+    return plans
 
 
 def _contract(spec: JobSpec) -> dict[str, str]:

@@ -79,17 +79,14 @@ class _Rows:
     def __init__(self, stores: Mapping[Any, Any], count_name: str, names: Iterable[str]) -> None:
         self.sums = {t: [0, *accumulate(map(int, store[count_name]))] for t, store in stores.items()}
         self.num_hops = max(map(len, self.sums.values())) - 1
-        found = {name: {t: store[name] for t, store in stores.items() if _has(store, name)} for name in names}
+        given = {name: {t: store[name] for t, store in stores.items() if name in store} for name in names}
+        found = {name: {t: each for t, each in by_type.items() if each is not None} for name, by_type in given.items()}
         self._rows = {name: by_type for name, by_type in found.items() if by_type}
 
     def first(self, hops: int) -> dict[str, Any]:
         """The rows of so many hops, by name, and by type where there are types."""
         found = {n: {t: rows[: self.sums[t][hops]] for t, rows in each.items()} for n, each in self._rows.items()}
         return {name: by_type.get(None, by_type) for name, by_type in found.items()}
-
-
-def _has(store: Any, name: str) -> bool:
-    return name in store and store[name] is not None
 
 
 def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:

@@ -218,7 +218,7 @@ class GraphPartitionBook:
 
     def nodes_of(self, partition: int, ntype: NodeType | None = None) -> Tensor:
         """Ids of the nodes that a partition owns, ascending ``[n]``, int64 (DGL's ``partid2nids``)."""
-        self._require_partition(partition)
+        check_count("partition", partition, 0, self.num_partitions - 1)
         book = self._node_book(ntype)
         if book.offset is not None:
             return torch.arange(int(book.offset[partition]), int(book.offset[partition + 1]))
@@ -226,7 +226,7 @@ class GraphPartitionBook:
 
     def edges_of(self, partition: int, etype: EdgeType | None = None) -> Tensor:
         """Ids of the edges that a partition holds, ascending ``[n]``, int64 (DGL's ``partid2eids``)."""
-        self._require_partition(partition)
+        check_count("partition", partition, 0, self.num_partitions - 1)
         return self._router.edges_of(self.schema.edge_index(etype), partition)
 
     def node_offsets(self, ntype: NodeType | None = None) -> Tensor | None:
@@ -244,12 +244,6 @@ class GraphPartitionBook:
         book = self.node_books[self.schema.node_index(ntype)]
         assert book is not None, "nodes have one"
         return book
-
-    def _require_partition(self, partition: int) -> None:
-        if isinstance(partition, bool) or not isinstance(partition, int):
-            raise TypeError(f"partition = {partition!r}: expected an integer")
-        if not 0 <= partition < self.num_partitions:
-            raise ValueError(f"partition = {partition}: expected 0 to {self.num_partitions - 1}")
 
     def __repr__(self) -> str:
         kind = "ranges" if self.is_relabelled else "arrays"

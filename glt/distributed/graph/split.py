@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._checks import check_flag, check_one_of
 from glt.data.arrays import require_data
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType
@@ -52,8 +53,7 @@ def split_counts(
     sizes = np.asarray(counts, np.int64)
     if sizes.ndim != 1 or (sizes < 0).any():
         raise ValueError(f"counts = {counts!r}: expected one number of at least 0 per partition")
-    if remainder not in REMAINDERS:
-        raise ValueError(f"remainder = {remainder!r}: expected one of {list(REMAINDERS)}")
+    check_one_of("remainder", remainder, REMAINDERS)
     if remainder != "keep" and not force_even:
         raise ValueError(
             f"remainder = {remainder!r} makes all shares equal, but force_even is False: leave one of them out"
@@ -207,7 +207,8 @@ class SelectedIds:
             raise ValueError(f"{name} is a mask of {shape[0]}: expected one value for each of {num_ids}")
         self._given = given if self._is_mask else _ascending(name, given, num_ids)
         num_partitions = 1 if book is None else book.num_parts
-        counted = [np.bincount(owner, minlength=num_partitions) for _, owner in self._pieces()]
+        pieces = range(-(-len(self._given) // self._piece))
+        counted = [np.bincount(self._read(piece)[1], minlength=num_partitions) for piece in pieces]
         # Where the ids of each partition begin among those of all pieces before.
         self._before = np.cumsum(np.array([np.zeros(num_partitions, np.int64), *counted]), axis=0)
         self.counts: np.ndarray = self._before[-1]
@@ -236,10 +237,6 @@ class SelectedIds:
                 if low < high:
                     found[at].append(ids[owner == part][low:high])
         return [_joined(each) for each in found]
-
-    def _pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for piece in range(-(-len(self._given) // self._piece)):
-            yield self._read(piece)
 
     def _read(self, piece: int) -> tuple[np.ndarray, np.ndarray]:
         """The selected ids of a piece, ascending, and their owners."""
@@ -421,8 +418,7 @@ class _Trainer:
         return cls(rank, homes, num_ids, book)
 
     def share(self, name: str, given: Any, force_even: bool, ids_name: str, trainer_ids: Any, remainder: str) -> Tensor:
-        if not isinstance(force_even, bool):
-            raise TypeError(f"force_even = {force_even!r}: expected True or False")
+        check_flag("force_even", force_even)
         if trainer_ids is not None and len(trainer_ids) != self.num_ids:
             raise ValueError(f"{ids_name} has {len(trainer_ids)} rows: expected one for each of {self.num_ids}")
         selected = SelectedIds(name, given, self.num_ids, self.book)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from glt._checks import available_memory, check_count, check_flag, check_text, parse_size
+from glt._checks import available_memory, check_count, check_flag, check_one_of, check_text, parse_size
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 
 FORMATS = ("text", "json")
@@ -51,8 +51,7 @@ class LineFormat(logging.Formatter):
 
 
 def check_format(format: Any) -> None:
-    if format not in FORMATS:
-        raise ValueError(f"log_format = {format!r}: expected one of {FORMATS}")
+    check_one_of("log_format", format, FORMATS)
 
 
 def write_logs(format: str, level: int, server: int, worker: int | None = None) -> None:

@@ -95,9 +95,11 @@ class DistServer:
             made.callback(self.pool.close)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())
             self._calls: dict[str, Call] = {
-                "glt.create_loader": lambda session, args, kwargs: self._create_loader(session, *args),
-                "glt.close_loader": lambda session, args, kwargs: self._close_loader(session, *args),
-                "glt.leave": lambda session, args, kwargs: self._leave(session, *args),
+                "glt.create_loader": lambda session, args, _: self._create_loader(session, *args),
+                "glt.close_loader": lambda session, args, _: self.loaders.close(
+                    args[0], "the client closed it", session
+                ),
+                "glt.leave": lambda session, args, _: self._leave(session, *args),
                 "glt.seeds_of_split": _plain(self._seeds_of_split),
                 "glt.seeds_of_file": _plain(self._seeds_of_file),
                 "glt.all_edges": _plain(lambda edge_type, part: self._read_part(part).all_edges(edge_type)),
@@ -241,9 +243,6 @@ class DistServer:
             self.loaders.close(loader.id, f"{session} is gone")
             raise RuntimeError(f"{session} is gone")
         return {"id": loader.id, "workers": loader.workers}
-
-    def _close_loader(self, session: ClientSession, id_: str) -> None:
-        self.loaders.close(id_, "the client closed it", session)
 
     def _servers(self, timeout_s: float) -> list[dict[str, Any]]:
         found = self.membership.wait(min(float(timeout_s), self.options.rpc_timeout))

@@ -22,7 +22,7 @@ _MOST_FAILURES = 16  # that are remembered of a tag, for trainers that arrive la
 
 
 class Member(Protocol):
-    """A trainer of a group: a session of a client, for example. Its text names it in errors."""
+    """A trainer of a group: its session, or the process itself. Its text names it in errors."""
 
     id: str
     group: str

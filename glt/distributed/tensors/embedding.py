@@ -197,15 +197,13 @@ class DistEmbedding(_RowsOnServers, nn.Module):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def _about(self) -> dict[str, Any]:
+    def get_extra_state(self) -> dict[str, Any]:
         return {"num_embeddings": self.num_embeddings, "embedding_dim": self.embedding_dim}
 
-    def get_extra_state(self) -> dict[str, Any]:
-        return self._about()
-
     def set_extra_state(self, state: Any) -> None:
-        if not isinstance(state, Mapping) or dict(state) != self._about():
-            raise ValueError(f"state_dict is of an embedding {state!r}: expected {self._about()}, for {self.name!r}")
+        mine = self.get_extra_state()
+        if not isinstance(state, Mapping) or dict(state) != mine:
+            raise ValueError(f"state_dict is of an embedding {state!r}: expected {mine}, for {self.name!r}")
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

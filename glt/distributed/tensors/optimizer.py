@@ -297,12 +297,10 @@ def _embedding_groups(params: Any) -> list[dict[str, Any]]:
         raise TypeError(f"params: expected embeddings, or a module that has some, got {type(params).__name__}")
     items = list(params)
     if items and all(isinstance(item, Mapping) for item in items):
-        return [{**item, "params": _embeddings(_items(item.get("params")))} for item in items]
+        given = [item.get("params") for item in items]
+        listed = [[each] if isinstance(each, nn.Module | Tensor) else list(each or ()) for each in given]
+        return [{**item, "params": _embeddings(each)} for item, each in zip(items, listed, strict=True)]
     return [{"params": _embeddings(items)}]
-
-
-def _items(params: Any) -> list[Any]:
-    return [params] if isinstance(params, nn.Module | Tensor) else list(params or ())
 
 
 def _embeddings(items: list[Any]) -> list[DistParameter]:

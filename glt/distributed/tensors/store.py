@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory
 from glt.data.arrays import NativeView, as_numpy, pooled_empty
-from glt.distributed.tensors.barrier import Barriers, require_equal
+from glt.distributed.tensors.barrier import Barriers, Member, require_equal
 from glt.distributed.tensors.spec import Placement, TensorSpec, fill, needs_twice
 
 Rows = Tensor | tuple[int, int]
@@ -147,12 +147,6 @@ Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """What a server answers a call with: takes who asks, the arguments and the keyword arguments."""
 
 
-class Holder(Protocol):
-    """A trainer: its session, or the process itself. Its text names it in errors."""
-
-    rank: int
-
-
 @dataclass(eq=False)
 class StoredTensor:
     """A tensor of which this server keeps some rows.
@@ -214,7 +208,7 @@ class TensorStore:
 
     # -- by name -----------------------------------------------------------------------------------------------------
 
-    def create(self, holder: Holder, values: dict[str, Any], handle: str) -> dict[str, Any]:
+    def create(self, holder: Member, values: dict[str, Any], handle: str) -> dict[str, Any]:
         """Makes a tensor of the ``values`` of :meth:`TensorSpec.to_json`, or finds the same one; returns its
         ``generation``, whether it ``is_new``, and its ``peers``. Raises ValueError if there is another of this name or
         it cannot be placed here, MemoryError if it does not fit."""
@@ -232,7 +226,7 @@ class TensorStore:
     def confirm(self, generation: int, peers: list[int]) -> None:
         self.stored(generation).peers = [int(each) for each in peers]
 
-    def _make(self, holder: Holder, spec: TensorSpec) -> StoredTensor:
+    def _make(self, holder: Member, spec: TensorSpec) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
         if placement.num_rows != spec.shape[0]:
             raise ValueError(f"shape[0] = {spec.shape[0]}: expected {placement.num_rows}, the rows that are placed")
@@ -279,7 +273,7 @@ class TensorStore:
                 f"{limit} is {room_bytes / 1e9:.3g} GB. Use a smaller dtype, more servers, or delete other tensors"
             )
 
-    def open(self, holder: Holder, name: str, handle: str) -> dict[str, Any]:
+    def open(self, holder: Member, name: str, handle: str) -> dict[str, Any]:
         """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``. LookupError names those there are."""
         found = self._find(name)
         if found is None:
@@ -292,21 +286,21 @@ class TensorStore:
             generation = self._named.get(name)
             return None if generation is None else self._tensors[generation]
 
-    def _hold(self, stored: StoredTensor, holder: Holder, handle: str) -> None:
+    def _hold(self, stored: StoredTensor, holder: Member, handle: str) -> None:
         with self._lock:
             stored.handles.add((holder, handle))
             stored.seen.add(holder.rank)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def delete(self, holder: Holder, generation: int, failure: str = "") -> None:
+    def delete(self, holder: Member, generation: int, failure: str = "") -> None:
         """Deletes a tensor for all trainers, or what could not be created because of a ``failure``; later calls raise
         who did. Deleting it again does nothing."""
         why = f"could not be created by {_described(holder)}: {failure}"
         with self._lock:
             self._remove(generation, why if failure else f"was deleted by {_described(holder)}")
 
-    def release(self, holder: Holder, generation: int, handle: str, sequence: str = "", num_changes: int = 0) -> None:
+    def release(self, holder: Member, generation: int, handle: str, sequence: str = "", num_changes: int = 0) -> None:
         """Gives up a handle, after the changes of its sequence; the last handle of an anonymous tensor frees it."""
         with self._lock:
             stored = self._tensors.get(generation)
@@ -320,7 +314,7 @@ class TensorStore:
                 stored.handles.discard((holder, handle))
                 self._free_if_unheld(stored)
 
-    def end_session(self, holder: Holder) -> None:
+    def end_session(self, holder: Member) -> None:
         with self._lock:
             self._gone.add(holder)
             for stored in list(self._tensors.values()):
@@ -418,7 +412,7 @@ class TensorStore:
         }
 
 
-def _described(holder: Holder) -> str:
+def _described(holder: Member) -> str:
     return f"trainer {holder.rank}, {holder}"
 
 
