@@ -16,6 +16,7 @@ NEW_NAMES = {
     "glt.data.pinned_memory": "glt.data.pinned",
     "glt.data.synthetic_hetero": "glt.data.synthetic",
     "glt.data.task": "glt.data.tasks",
+    "glt.demo.options": "glt.demo.trainer",
     "glt.distributed.dist_context": "glt.distributed.context",
     "glt.distributed.dist_dataset": "glt.distributed.engine.dataset",
     "glt.distributed.dist_link_neighbor_loader": "glt.distributed.loader.loaders",

@@ -130,7 +130,7 @@ class RemoteSampler:
     ) -> None:
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
-        self._created: list[tuple[ServerSession, str]] = []
+        self._created: list[tuple[ServerSession, str, list[int]]] = []  # and the loader's id and workers there
         self._finalizer = weakref.finalize(self, _end, self._pid, self._streams, self._created)
         num_workers, timeout_s = options.num_workers, options.rpc_timeout
         request = {
@@ -147,19 +147,12 @@ class RemoteSampler:
             replies = [each.call_within(timeout_s, "glt.create_loader", *arguments) for each in sessions]
             for session, reply in zip(sessions, replies, strict=True):
                 reply.too_late = partial(_give_back, session)
-            granted = self._granted(sessions, replies)
-            for session, workers in granted:
+            self._take_granted(sessions, replies)
+            for session, _, workers in self._created:
                 if len(workers) < num_workers:
-                    text = (
-                        "%s gives this loader %d samplers of the %d asked for: its max_workers is %d. The batches are "
-                        "the same"
-                    )
+                    text = "%s gives this loader %d samplers of the %d asked for: max_workers is %d; batches are the same"
                     logger.warning(text, session.entry, len(workers), num_workers, len(workers))
-            samplers = [
-                (session, loader, worker)
-                for (session, loader), (_, workers) in zip(self._created, granted, strict=True)
-                for worker in workers
-            ]
+            samplers = [(session, loader, worker) for session, loader, workers in self._created for worker in workers]
             for first, (session, loader, worker) in enumerate(samplers):
                 share = {"first": first, "step": len(samplers)}
                 self._streams.append(open_stream(session, loader, worker, share, deadline))
@@ -167,19 +160,17 @@ class RemoteSampler:
             self.close()
             raise
 
-    def _granted(self, sessions: list[ServerSession], replies: list[Reply]) -> list[tuple[ServerSession, list[int]]]:
-        """The workers that each server gives. If one refuses, the others' loaders are kept to be given back."""
-        granted, refused = [], None
+    def _take_granted(self, sessions: list[ServerSession], replies: list[Reply]) -> None:
+        """If one server refuses, the loaders of the others are known all the same, to be given back."""
+        refused = None
         for session, reply in zip(sessions, replies, strict=True):
             try:
                 loader = reply.result()
-                granted.append((session, loader["workers"]))
-                self._created.append((session, loader["id"]))
+                self._created.append((session, loader["id"], loader["workers"]))
             except Exception as error:
                 refused = refused or error
         if refused is not None:
             raise refused
-        return granted
 
     def start_epoch(self, start: EpochStart) -> None:
         self._refuse_fork()
@@ -218,12 +209,12 @@ class RemoteSampler:
         self._finalizer()
 
 
-def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerSession, str]]) -> None:
+def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerSession, str, list[int]]]) -> None:
     if os.getpid() != pid:
         return  # a fork: the connections are its parent's to end
     for stream in streams:
         stream.close()
-    for session, loader in created:
+    for session, loader, _ in created:
         _give_back(session, {"id": loader})
 
 

@@ -30,17 +30,14 @@ _num_made: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 class SparseOptimizer(torch.optim.Optimizer):
     """What :class:`SparseAdagrad` and :class:`SparseAdam` have in common.
 
-    A ``step()`` sends each server the gradients of its rows, equal rows summed. The server waits for all trainers,
-    merges what they sent in the order of their ranks, and updates each row once. So all trainers take the same number
-    of steps, together, with the same options; one without gradients takes part with none. The result is the same with
-    any number of servers to the bit, and with any number of trainers up to the rounding of sums, as long as they have
-    the same seeds in all. Unlike in torch, ``step()`` uses gradients up: a second one without a backward pass in
-    between is one without gradients.
+    A ``step()`` sends each server the gradients of its rows, equal rows summed; the server waits for all trainers,
+    merges what they sent in the order of their ranks, and updates each row once. So all trainers take the same steps,
+    with the same options; one without gradients takes part with none. The result is the same with any number of servers
+    to the bit, and with any number of trainers up to the rounding of sums, given the same seeds in all. ``step()`` uses
+    gradients up, and is a barrier: what is read between two steps is what the first one left, on every trainer.
 
-    A step is a barrier: what is read between two steps is what the first one left, on every trainer.
-
-    The state of a row is kept with the row. Learning rates may be changed between steps, by schedulers of torch, too;
-    a ``state_dict()`` has options and numbers of steps, not the rows of weights and states: see :meth:`save`.
+    The state of a row is kept with the row. Learning rates may be changed between steps, also by torch's schedulers; a
+    ``state_dict()`` has options and numbers of steps, not rows: see :meth:`save`.
     """
 
     kind: str
@@ -183,7 +180,6 @@ class SparseOptimizer(torch.optim.Optimizer):
         return parts
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients that have not been used in a step."""
         super().zero_grad(set_to_none)
         for p in self._parameters():
             p.gradients.clear()
