@@ -150,7 +150,9 @@ class RemoteSampler:
             self._take_granted(sessions, replies)
             for session, _, workers in self._created:
                 if len(workers) < num_workers:
-                    text = "%s gives this loader %d samplers of the %d asked for: max_workers is %d; batches are the same"
+                    text = (
+                        "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
+                    )
                     logger.warning(text, session.entry, len(workers), num_workers, len(workers))
             samplers = [(session, loader, worker) for session, loader, workers in self._created for worker in workers]
             for first, (session, loader, worker) in enumerate(samplers):
