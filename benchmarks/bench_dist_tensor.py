@@ -28,7 +28,7 @@ from benchmarks.bench_distributed import start_method
 from benchmarks.partitioned import scratch_dir
 from glt.distributed.job.worlds import ServedWorld
 from glt.distributed.server.api import require_client
-from glt.distributed.tensors.shard import Shard
+from glt.distributed.tensors.store import Shard
 from glt.distributed.tensors.tensor import DistTensor
 from glt.testing.cluster import free_port
 

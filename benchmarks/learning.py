@@ -28,8 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import glt.distributed
 from glt.data.tasks import NodeTask, read_npz
 from glt.demo.job import scaled
-from glt.demo.options import Options
-from glt.demo.trainer import Model, evaluate, train_epoch
+from glt.demo.trainer import Model, Options, evaluate, train_epoch
 from glt.partition import RandomPartitioner
 
 NUM_TRAINERS = 2

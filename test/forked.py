@@ -42,7 +42,7 @@ from typing import Any, NoReturn
 
 from glt.testing import cluster
 
-SAMPLERS = ("glt.distributed.engine.worker", "glt.distributed.server.pool_worker")
+SAMPLERS = ("glt.distributed.engine.worker", "glt.distributed.server.stream")
 PRELOAD = ("torch_geometric.loader", "torch_geometric.nn", "torch.distributed.run", "glt.loader", "glt.demo.job",
            "glt.distributed.loader.loaders", "glt.partition", "glt.cli")  # fmt: skip
 _NAME = "template of processes"

@@ -35,7 +35,7 @@ def test_modules_are_found_by_their_old_names() -> None:
 
 
 def test_a_sampling_process_imports_only_what_it_runs() -> None:
-    for program in ("glt.distributed.engine.worker", "glt.distributed.server.pool_worker"):
+    for program in ("glt.distributed.engine.worker", "glt.distributed.server.stream"):
         ask = f"import sys, {program}; print(*[name.partition('.')[0] for name in sys.modules])"
         done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
         loaded = done.stdout.split()

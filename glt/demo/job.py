@@ -16,8 +16,7 @@ from torch import Tensor
 
 from glt.data.synthetic import synthetic_graph
 from glt.data.tasks import NodeTask, read_npz, read_ogb
-from glt.demo.options import Options
-from glt.demo.trainer import Job, train
+from glt.demo.trainer import Job, Options, train
 from glt.errors import PartitionError
 from glt.partition import Manifest, RandomPartitioner, load_partition
 
@@ -46,12 +45,8 @@ def load_task(options: Options) -> NodeTask:
 
 
 def scaled(task: NodeTask) -> NodeTask:
-    """Returns the task with columns of the features centred and rows scaled to length 8, that of 64 features of
-    variance 1.
-
-    Raw bags of words have a common mean so large that training takes many epochs to see past it: amazon_computers is at
-    45% after five, and with this at 90%.
-    """
+    """The task with columns of the features centred and rows scaled to length 8, that of 64 features of variance 1. Raw
+    bags of words train slowly: amazon_computers is at 45% after five epochs, and with this at 90%."""
     return replace(task, x=8 * F.normalize(task.x - task.x.mean(dim=0)))
 
 
@@ -76,14 +71,8 @@ def run(task: NodeTask, options: Options) -> dict[str, Any]:
         partition_dir = options.partition_dir or str(Path(work_dir, "partitions"))
         manifest = _partition(task, partition_dir, options)
         owner = torch.from_numpy(load_partition(partition_dir, 0).nodes[0].book.owners())
-        job = Job(
-            options=options,
-            partition_dir=partition_dir,
-            work_dir=work_dir,
-            seeds={split: _by_owner(getattr(task, f"{split}_idx"), owner, manifest.num_parts) for split in _SPLITS},
-            num_features=task.num_features,
-            num_classes=task.num_classes,
-        )
+        seeds = {split: _by_owner(getattr(task, f"{split}_idx"), owner, manifest.num_parts) for split in _SPLITS}
+        job = Job(options, partition_dir, work_dir, seeds, task.num_features, task.num_classes)
         samplers = f"{options.num_workers} sampling processes each" if options.mode == "worker" else "sampling in them"
         print(f"starting {options.num_parts} trainers, {samplers}", flush=True)
         mp.spawn(train, args=(job,), nprocs=options.num_parts)
@@ -106,10 +95,8 @@ def _partition(task: NodeTask, partition_dir: str, options: Options) -> Manifest
     found = (manifest.num_parts, manifest.num_nodes, manifest.num_edges, manifest.edge_dir)
     wanted = (options.num_parts, task.num_nodes, task.num_edges, "in")
     if found != wanted:
-        raise PartitionError(
-            f"partition_dir {partition_dir} holds another graph: (num_parts, num_nodes, num_edges, edge_dir) = "
-            f"{found}, expected {wanted}; name an empty folder, or the options it was made with"
-        )
+        text = f"(num_parts, num_nodes, num_edges, edge_dir) = {found}, expected {wanted}"
+        raise _another_graph(partition_dir, text, "the options it was made with")
     if manifest.arguments != {"random_seed": options.seed}:
         raise PartitionError(
             f"partition_dir {partition_dir} was made with {manifest.arguments}, expected "
@@ -137,7 +124,6 @@ def _write_partitions(task: NodeTask, partition_dir: str, options: Options) -> N
 
 
 def _require_same_rows(task: NodeTask, partition_dir: str) -> None:
-    """Compares a sample of partition 0 with the task: another graph may have as many nodes and edges."""
     part = load_partition(partition_dir, 0)
     owned = part.nodes[0]
     rows = torch.linspace(0, max(len(owned.ids) - 1, 0), min(len(owned.ids), 1000)).long()
@@ -145,24 +131,22 @@ def _require_same_rows(task: NodeTask, partition_dir: str) -> None:
     for name, stored, given in (("features", owned.feat, task.x), ("labels", owned.label, task.y)):
         if stored is None or stored.shape[1:] != given.shape[1:]:
             shape = None if stored is None else list(stored.shape[1:])
-            raise PartitionError(
-                f"partition_dir {partition_dir} holds another graph: {name} of shape {shape} per node, expected "
-                f"{list(given.shape[1:])}; name an empty folder, or the dataset it was made of"
-            )
+            text = f"{name} of shape {shape} per node, expected {list(given.shape[1:])}"
+            raise _another_graph(partition_dir, text)
         wanted = given[nodes]
         same = (torch.as_tensor(stored)[rows] == wanted) | (wanted != wanted)  # NaN is never equal
         if not same.all():
             node = int(nodes[(~same).reshape(len(nodes), -1).any(1).nonzero()[0, 0]])
-            raise PartitionError(
-                f"partition_dir {partition_dir} holds another graph: {name} of node {node} differ from those of "
-                f"{task.name}; name an empty folder, or the dataset it was made of"
-            )
+            raise _another_graph(partition_dir, f"{name} of node {node} differ from those of {task.name}")
     counts = torch.bincount(task.edge_index[1], minlength=task.num_nodes)[nodes]
     if not torch.equal(torch.from_numpy(np.diff(part.edges[0].indptr))[rows], counts):
-        raise PartitionError(
-            f"partition_dir {partition_dir} holds another graph: nodes have other numbers of in-edges than in "
-            f"{task.name}; name an empty folder, or the dataset it was made of"
-        )
+        raise _another_graph(partition_dir, f"nodes have other numbers of in-edges than in {task.name}")
+
+
+def _another_graph(partition_dir: str, what: str, remedy: str = "the dataset it was made of") -> PartitionError:
+    return PartitionError(
+        f"partition_dir {partition_dir} holds another graph: {what}; name an empty folder, or {remedy}"
+    )
 
 
 def _by_owner(index: Tensor, owner: Tensor, num_parts: int) -> list[Tensor]:

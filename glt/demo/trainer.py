@@ -1,9 +1,6 @@
-"""One trainer of the job. Everything glt-specific in it is public API: copy it and put your model in.
+"""The demo's trainer, its options, and what it prints."""
 
-Works with trainers whose seed counts differ: a trainer that runs out of batches keeps answering the others' gradient
-reductions (DDP's ``join``), and accuracies are counted over all trainers.
-"""
-
+import argparse
 import json
 import os
 import sys
@@ -25,7 +22,87 @@ from tqdm import tqdm
 
 import glt.distributed
 from glt.data.device import missing_for_cuda
-from glt.demo.options import Options
+
+PLACES = ("auto", "cpu", "gpu", "host")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to train on what, and how; the flags of the same names say more.
+
+    Raises:
+        ValueError: If a value is out of its range; names it.
+    """
+
+    dataset: str = "synthetic"
+    data_root: str = "data"
+    partition_dir: str | None = None
+    num_parts: int = 2
+    mode: str = "worker"
+    sample_on: str = "auto"
+    num_workers: int = 1
+    concurrency: int = 4
+    num_neighbors: tuple[int, ...] = (15, 10)
+    batch_size: int = 512
+    epochs: int = 5
+    hidden_channels: int = 64
+    lr: float = 0.01
+    dropout: float = 0.3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check("num_parts", 1 <= self.num_parts <= 2**16, "1 to 65536")
+        for name in ("num_workers", "concurrency", "batch_size", "epochs", "hidden_channels"):
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        self._check("mode", self.mode in ("worker", "collocated"), "'worker' or 'collocated'")
+        self._check("sample_on", self.sample_on in PLACES, f"one of {', '.join(PLACES)}")
+        self._check("lr", self.lr > 0, "above 0")
+        self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        # Each trainer adds its rank; its samplers take seeds below 2^63.
+        self._check("seed", 0 <= self.seed < 2**63 - self.num_parts, f"0 to {2**63 - self.num_parts - 1}")
+        hops = self.num_neighbors
+        self._check("num_neighbors", len(hops) > 0 and all(k >= -1 for k in hops), "one number per hop, -1 for all")
+
+    def _check(self, name: str, is_valid: bool, expected: str) -> None:
+        if not is_valid:
+            raise ValueError(f"{name} = {getattr(self, name)!r}, expected {expected}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds one flag per option; ``Options(**vars(parsed))`` checks their values."""
+    add, default = parser.add_argument, Options()
+    text = "synthetic, ogbn-products, ogbn-arxiv, an .npz file, or its name in --data_root"
+    add("--dataset", default=default.dataset, help=text)
+    add("--data_root", default=default.data_root, help="folder of OGB's data sets and of .npz files")
+    text = "where to write the partitions, or to reuse those of an earlier run; a temporary folder if not given"
+    add("--partition_dir", help=text)
+    add("--num_parts", type=int, default=default.num_parts, help="partitions, and trainers: one each")
+    text = "sample in own processes, or in the trainer's"
+    add("--mode", default=default.mode, choices=("worker", "collocated"), help=text)
+    text = (
+        "auto: the GPU that trains, if there is one, with the whole graph in its memory; host: a GPU's kernels, "
+        "run by the CPU, for tests"
+    )
+    add("--sample_on", default=default.sample_on, choices=PLACES, help=text)
+    add("--num_workers", type=int, default=default.num_workers, help="sampling processes per trainer (worker mode)")
+    add("--concurrency", type=int, default=default.concurrency, help="batches in flight per sampler")
+    text = "neighbours per hop, -1 for all; as many layers"
+    add("--num_neighbors", type=_hops, default=default.num_neighbors, metavar="K,K,...", help=text)
+    add("--batch_size", type=int, default=default.batch_size, help="seeds per batch and trainer")
+    add("--epochs", type=int, default=default.epochs, help="passes over the training nodes")
+    add("--hidden_channels", type=int, default=default.hidden_channels, help="width of GraphSAGE")
+    add("--lr", type=float, default=default.lr, help="learning rate of Adam")
+    add("--dropout", type=float, default=default.dropout, help="probability")
+    add("--seed", type=int, default=default.seed, help="of the graph, its partitions, the samples and the model")
+
+
+def _hops(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected whole numbers separated by commas, such as 15,10"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -33,12 +110,9 @@ class Job:
     """What every trainer is told.
 
     Attributes:
-        options: The user's.
         partition_dir: The partitioned graph; trainer ``r`` serves partition ``r``.
         work_dir: Scratch folder; the trainers meet there, and rank 0 leaves ``result.json``.
         seeds: By set (``train``, ``val``, ``test``) and rank, the node ids of that rank.
-        num_features: Input width.
-        num_classes: Output width.
     """
 
     options: Options
@@ -131,7 +205,6 @@ def placing(options: Options, device: torch.device) -> dict[str, Any]:
 def make_loader(
     job: Job, rank: int, dataset: glt.distributed.DistDataset, split: str, device: torch.device
 ) -> glt.distributed.DistNeighborLoader:
-    """The batches of this rank's ``train``, ``val`` or ``test`` seeds."""
     options = job.options
     worker_options: glt.distributed.MpDistSamplingWorkerOptions | glt.distributed.CollocatedDistSamplingWorkerOptions
     if split == "train" and options.mode == "worker":
@@ -172,17 +245,12 @@ def train_epoch(
     dist.all_reduce(totals)
     seconds = time.perf_counter() - start
     loss_sum, num_seeds, num_edges = totals.tolist()
-    return {
-        "loss": loss_sum / num_seeds,
-        "epoch_s": seconds,
-        "edges_per_s": num_edges / seconds,
-        "num_edges": num_edges,
-    }
+    speed = {"epoch_s": seconds, "edges_per_s": num_edges / seconds}
+    return {"loss": loss_sum / num_seeds, "num_edges": num_edges, **speed}
 
 
 @torch.no_grad()
 def evaluate(model: DistributedDataParallel, loader: Iterable[Data], device: torch.device) -> float:
-    """Share of right answers over the loaders of all ranks."""
     model.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     for batch in loader:
@@ -204,7 +272,6 @@ def sum_over_ranks(stats: dict[str, float], device: torch.device) -> dict[str, f
 
 
 def epoch_line(epoch: int, report: dict[str, float]) -> str:
-    """What rank 0 prints after an epoch."""
     return (
         f"Epoch: {epoch:02d}, Loss: {report['loss']:.4f}, Val: {report['val_accuracy']:.4f}, "
         f"Time: {report['epoch_s']:.2f}s, Sampled: {report['edges_per_s'] / 1e6:.2f} M edges/s"

@@ -28,9 +28,7 @@ _STOP_S: Final = 30.0  # after a failure; the launcher stops all long before, if
 
 
 class PipeLogs(LogsSpecs):
-    """Sends what each trainer writes to a pipe of its own; ``folder`` is for the files in which torch's ``@record``
-    leaves tracebacks.
-    """
+    """Sends what each trainer writes to a pipe of its own; in ``folder`` torch's ``@record`` leaves tracebacks."""
 
     def __init__(self, folder: str, out: list[int], err: list[int]) -> None:
         super().__init__(log_dir=folder)
@@ -52,12 +50,9 @@ class PipeLogs(LogsSpecs):
 
 
 class ReportingAgent(LocalElasticAgent):
-    """torchrun's agent, except that it tells of each trainer that fails as soon as that has ended, and stops none.
-
-    torchrun itself tells of failures once it has stopped the other trainers of the host, and counts what those did when
-    they were stopped: one that merely lost a peer may be known before its cause. So the launcher stops all, once it
-    knows the cause.
-    """
+    """torchrun's agent, except that it tells of each trainer that fails at once, and stops none. torchrun tells of
+    failures once it has stopped the others, and counts what those did then: one that merely lost a peer may be known
+    before its cause. The launcher stops all, once it knows the cause."""
 
     report: int  # file descriptor
 
@@ -98,8 +93,7 @@ class ReportingAgent(LocalElasticAgent):
 
 
 def recorded_error(path: Path) -> tuple[str, float]:
-    """Returns what ``@record`` wrote of an exception, and when it was raised, in whole seconds; else nothing, and
-    now."""
+    """What ``@record`` wrote of an exception, and when it was raised; else nothing, and now."""
     try:
         told = json.loads(path.read_bytes())["message"]
         if isinstance(told, dict):

@@ -29,13 +29,9 @@ print(json.dumps({"glt": glt.__version__, "torch": importlib.metadata.version("t
 def check(asked: dict[str, Any]) -> dict[str, Any]:
     """Says what a job would lack on this host.
 
-    Args:
-        asked: ``workspace``; ``script`` (relative to it, or absolute); ``part_config`` or None; ``ports`` (each a port,
-            or 0 for one that is free); ``envs``; ``versions`` (whether to look for them).
-
-    Returns:
-        ``problems``, a list of texts; ``ports``; ``num_parts``, ``run_id`` and ``parts`` (those that are here) of the
-        part_config; ``glt`` and ``torch``, versions.
+    ``asked`` has ``workspace``; ``script`` (relative to it, or absolute); ``part_config`` or None; ``ports`` (0 for one
+    that is free); ``envs``; ``versions`` (whether to look for them). Returns ``problems``; ``ports``; ``num_parts``,
+    ``run_id`` and ``parts`` (those that are here) of the part_config; versions of ``glt`` and ``torch``.
     """
     problems: list[str] = []
     answer: dict[str, Any] = {"problems": problems, "ports": []}
@@ -61,7 +57,6 @@ def check(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
-    """Reads the manifest of a partition directory, or that beside a part_config."""
     root = path if os.path.isdir(path) else os.path.dirname(path)
     file = path if not os.path.exists(path) else os.path.join(root, _MANIFEST)
     try:
@@ -105,14 +100,9 @@ def _bind(port: int) -> int:
 def _versions(workspace: str, folder: str, envs: dict[str, str], problems: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-c", _PROBE, folder]  # where the script looks first
     try:
+        env, no_input = {**os.environ, **envs}, subprocess.DEVNULL
         done = subprocess.run(
-            command,
-            cwd=workspace,
-            env={**os.environ, **envs},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_S,
+            command, cwd=workspace, env=env, stdin=no_input, capture_output=True, text=True, timeout=_PROBE_S
         )
     except subprocess.TimeoutExpired:
         problems.append(f"{sys.executable} did not import glt within {_PROBE_S:g} s: is its file system reachable?")
@@ -129,14 +119,9 @@ def _versions(workspace: str, folder: str, envs: dict[str, str], problems: list[
 
 
 def prepare(asked: dict[str, Any]) -> dict[str, Any]:
-    """Makes the directory ``root`` ready for ``files`` (sizes by path) of the run ``run_id``.
-
-    Files of another run are in the way; with ``replace`` they are removed, its manifest first, so that nothing loads
-    what is half of one run and half of the other.
-
-    Returns:
-        ``problems``; ``num_missing_bytes``, of the files that are not there.
-    """
+    """Makes the directory ``root`` ready for ``files`` (sizes by path) of ``run_id``. Files of another run are in the
+    way; with ``replace`` they are removed, the manifest first, so that nothing loads half of a run. Returns
+    ``problems`` and ``num_missing_bytes``."""
     root, files = asked["root"], asked["files"]
     problems: list[str] = []
     if shutil.which("rsync") is None:
@@ -185,11 +170,8 @@ def _size(path: str) -> int:
 
 
 def verify(asked: dict[str, Any]) -> dict[str, Any]:
-    """Compares ``files`` of ``root`` (size, and CRC-32 of each block of ``block_bytes`` as hexadecimal text, by path).
-
-    Returns:
-        ``bad``: what is wrong with each file that is not so, by path.
-    """
+    """Compares ``files`` of ``root`` (size, and CRC-32 of each block of ``block_bytes`` in hexadecimal). Returns
+    ``bad``: what is wrong, by path."""
     bad: dict[str, str] = {}
     for path, (size, checksum) in asked["files"].items():
         full = os.path.join(asked["root"], path)

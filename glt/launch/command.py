@@ -15,20 +15,22 @@ import glt
 from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
 from glt.launch.hosts import (
+    JobSpec,
     Reach,
     add_flag,
     add_host_arguments,
     add_reach_arguments,
     count,
     hosts_of,
+    partitions_of_hosts,
+    plan_job,
     reach_of,
     seconds,
+    shown_plan,
     variable,
     workspace_of,
 )
-from glt.launch.job import Console, Job
-from glt.launch.link import Answer, ask_hosts
-from glt.launch.plan import JobSpec, partitions_of_hosts, plan_job, shown_plan
+from glt.launch.job import Answer, Console, Job, ask_hosts
 
 _DESCRIPTION = """\
 Runs a script as the servers and trainers of a job, on this host, or on several over ssh. Every process runs the same
@@ -57,7 +59,6 @@ docs/launch.md has recipes for SLURM and Kubernetes, and the environment that pr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, what the command is and how it ends."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     add_host_arguments(parser, required=False)
@@ -95,11 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command_of(script: str, args: list[str]) -> tuple[list[str], str | None]:
-    """Returns the script with its arguments, and the interpreter that a quoted command names by its path.
-
-    Raises:
-        ValueError: If a quoted command is none that torchrun could start.
-    """
+    """Returns the script with its arguments, and the interpreter that a quoted command names by its path. ValueError if
+    torchrun could not start the command."""
     if args or not re.match(r"\s*(\S*/)?python[0-9.]*\s", script):
         return [script, *args], None
     try:
@@ -123,7 +121,6 @@ _FILES_OF_HOST: Final = 3  # the pipes of its ssh
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Runs the job and returns its exit status."""
     console = Console()
     try:
         reach, hosts, spec = _asked_for(arguments)
@@ -142,20 +139,12 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     spec, problems = _checked(reach, hosts, spec, arguments.master_port)
     if problems:
         return _refuse(console, problems)
-    job = Job(
-        reach,
-        list(zip(hosts, plan_job(spec), strict=True)),
-        stop_s=spec.stop_s,
-        drain_s=arguments.drain_timeout,
-        timeout_s=arguments.timeout,
-        console=console,
-    )
-    return job.run()
+    plans = list(zip(hosts, plan_job(spec), strict=True))
+    return Job(reach, plans, console, spec.stop_s, arguments.drain_timeout, arguments.timeout).run()
 
 
 def _allow_files(wanted: int) -> None:
-    """Raises this process's own limit of open files where many hosts need more, or ValueError if that is not
-    allowed."""
+    """Raises this process's limit of open files where many hosts need more; ValueError if it may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -208,26 +197,15 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpe
     return reach, hosts, spec
 
 
-_CONTRACT: Final = frozenset(
-    f"GLT_{name}"
-    for name in (
-        *("ROLE", "SERVER_RANK", "NUM_SERVERS", "NUM_TRAINERS", "NUM_WORKERS"),
-        *("MASTER_ADDR", "MASTER_PORT", "PART_CONFIG", "PARTITION"),
-    )
-)
+_OURS = "ROLE SERVER_RANK NUM_SERVERS NUM_TRAINERS NUM_WORKERS MASTER_ADDR MASTER_PORT PART_CONFIG PARTITION"
+_CONTRACT: Final = frozenset(f"GLT_{name}" for name in _OURS.split())
 
 
 def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: int | None) -> tuple[JobSpec, list[str]]:
     """Asks all hosts what they have; returns the job with what was found, and what is in its way."""
-    question: dict[str, Any] = {
-        "workspace": spec.workspace,
-        "script": spec.command[0],
-        "part_config": spec.part_config,
-        "ports": [],
-        "envs": dict(spec.envs),
-        "versions": reach.over_ssh or reach.python is not None,
-        "do": "check",
-    }
+    question: dict[str, Any] = {"do": "check", "workspace": spec.workspace, "script": spec.command[0], "ports": []}
+    question |= {"part_config": spec.part_config, "envs": dict(spec.envs)}
+    question["versions"] = reach.over_ssh or reach.python is not None
     questions = [question | {"ports": [spec.master_port, spec.server_port]}, *[question] * (len(hosts) - 1)]
     answers = ask_hosts(reach, hosts, "check", questions, reach.connect_timeout_s + deadlines.HOST_CHECK_S)
     problems = [f"host {each.host.name}: {each.problem}" for each in answers if each.told is None]
@@ -242,7 +220,6 @@ def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: in
 
 
 def _disagreements(spec: JobSpec, answers: Sequence[Answer]) -> list[str]:
-    """What is wrong although each host by itself is right."""
     problems = []
     for what in ("glt", "torch"):
         found = {each.host.name: each.told[what] for each in answers if what in each.told}

@@ -1,8 +1,4 @@
-"""The command ``glt copy``: each host of a job gets its partitions, and nothing else, verified there.
-
-Exit status: 0 if everything is there and verified; 1 if a host could not be sent to; 2 for wrong flags; 3 if nothing
-was sent, since a host is not reached or lacks something; 130 and 143 if it was stopped, and the same command goes on.
-"""
+"""The command ``glt copy``: each host of a job gets its partitions, and nothing else, verified there."""
 
 from __future__ import annotations
 
@@ -36,10 +32,10 @@ from glt.launch.hosts import (
     add_reach_arguments,
     count,
     hosts_of,
+    partitions_of_hosts,
     reach_of,
 )
-from glt.launch.link import Answer, ask_host, ask_hosts
-from glt.launch.plan import partitions_of_hosts
+from glt.launch.job import ask_host, ask_hosts
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 
@@ -65,7 +61,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, what the command is and how it ends."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     add_host_arguments(parser, required=True)
@@ -85,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Sends what is missing and returns the exit status."""
     try:
         copier, copies = _asked_for(arguments)
     except ValueError as error:
@@ -150,30 +144,20 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Copier, list[HostCopy]]:
     num_servers = arguments.num_servers or -(-manifest.num_parts // len(hosts))
     parts = partitions_of_hosts(len(hosts), num_servers, manifest.num_parts)
     copies = [HostCopy(host, tuple(own)) for host, own in zip(hosts, parts, strict=True)]
-    copier = Copier(
-        reach,
-        root,
-        manifest,
-        str(Path(arguments.workspace) / relative),
-        extra=[] if given.is_dir() or given.name == layout.MANIFEST else [given.name],
-        script_folder=scripts,
-        replace=arguments.replace,
-        max_at_once=arguments.max_at_once,
-    )
-    return copier, copies
+    target = str(Path(arguments.workspace) / relative)
+    extra = [] if given.is_dir() or given.name == layout.MANIFEST else [given.name]
+    return Copier(reach, root, manifest, target, extra, scripts, arguments.replace, arguments.max_at_once), copies
 
 
 _PERCENT = re.compile(rb"(\d+)%")
 
 
 class RsyncError(Exception):
-    """rsync failed; the text says why."""
+    pass
 
 
 class Rsync:
-    """Runs rsync, for several hosts at once, over the same ssh: what was interrupted goes on where it was, and no half
-    file has a file's name.
-    """
+    """Runs rsync, for several hosts at once, over the same ssh. What was interrupted goes on where it was."""
 
     def __init__(self, reach: Reach, children: Children) -> None:
         self._reach, self._children = reach, children
@@ -188,32 +172,15 @@ class Rsync:
         by_checksum: bool = False,
         progress: Callable[[int], None] = lambda percent: None,
     ) -> None:
-        """Sends files of the directory ``source`` into ``target`` on a host.
-
-        Args:
-            host, source, target: Where from and to.
-            paths: Files, relative to them; None: the whole tree, links as links.
-            by_checksum: Whether to compare contents; else files of the same size and time are taken for the same.
-            progress: Called with the percentage of bytes that are there.
-
-        Raises:
-            RsyncError: If it fails; with what it said.
-        """
+        """Sends files of the directory ``source`` into ``target`` on a host: ``paths`` relative to them, or None for
+        the whole tree. ``by_checksum`` compares contents, else size and time; ``progress`` is called with the
+        percentage of bytes that are there. RsyncError has what rsync said."""
         name = f"[{host.name}]" if ":" in host.name else host.name
         where = f"{name}:{target}/" if self._reach.over_ssh else f"{target}/"
-        command = [
-            "rsync",
-            "--times",
-            "--partial-dir=.rsync-partial",
-            "--info=progress2",
-            "--protect-args",
-            "--rsh",
-            shlex.join(self._reach.shell()),
-            *(["--checksum"] if by_checksum else []),
-            *(["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]),
-            f"{source}/",
-            where,
-        ]
+        command = ["rsync", "--times", "--partial-dir=.rsync-partial", "--info=progress2", "--protect-args"]
+        command += ["--rsh", shlex.join(self._reach.shell()), *(["--checksum"] if by_checksum else [])]
+        command += ["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]
+        command += [f"{source}/", where]
         try:
             with self._children.start(command) as process:
                 code, said = _run(process, b"".join(os.fsencode(path) + b"\0" for path in paths or ()), progress)
@@ -224,7 +191,6 @@ class Rsync:
 
 
 def _run(process: subprocess.Popen[bytes], names: bytes, progress: Callable[[int], None]) -> tuple[int, str]:
-    """Gives rsync its list, and returns its exit code and what it said on stderr."""
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     errors: list[bytes] = []
     listener = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
@@ -247,43 +213,34 @@ _VERIFY_BYTES_PER_S: Final = 5e6  # of the slowest disk that is waited for
 
 @dataclass(frozen=True)
 class HostCopy:
-    """The partitions, ascending, that a host gets."""
-
     host: Host
     parts: tuple[int, ...]
 
 
+@dataclass
 class Copier:
     """Sends a partition directory to hosts.
 
-    Args:
-        reach: How they are reached.
-        root: The directory here.
-        manifest: Its manifest.
-        target: The directory there.
+    Attributes:
+        root, target: The directory here, and there.
         extra: More files of ``root``, sent last, such as a part_config.
         script_folder: A directory that is sent too, and to where; None: none.
         replace: Whether another run that is there is removed.
         max_at_once: Hosts that are sent to at the same time.
     """
 
-    def __init__(
-        self,
-        reach: Reach,
-        root: Path,
-        manifest: Manifest,
-        target: str,
-        *,
-        extra: Sequence[str],
-        script_folder: tuple[str, str] | None,
-        replace: bool,
-        max_at_once: int,
-    ) -> None:
-        self._reach, self._root, self._manifest, self._target = reach, root, manifest, target
-        self._extra, self._script_folder, self._replace = tuple(extra), script_folder, replace
-        self._max_at_once = max_at_once
+    reach: Reach
+    root: Path
+    manifest: Manifest
+    target: str
+    extra: Sequence[str]
+    script_folder: tuple[str, str] | None
+    replace: bool
+    max_at_once: int
+
+    def __post_init__(self) -> None:
         self._children = Children()
-        self._rsync = Rsync(reach, self._children)
+        self._rsync = Rsync(self.reach, self._children)
         self._lock = threading.Lock()
         self.has_sent = False
 
@@ -293,37 +250,28 @@ class Copier:
         if problems:
             return problems
         self.has_sent = True
-        with ThreadPoolExecutor(self._max_at_once) as pool:
+        with ThreadPoolExecutor(self.max_at_once) as pool:
             try:
                 return [problem for found in pool.map(self._send_all, copies) for problem in found]
             finally:
                 self._children.stop()  # for those that a Ctrl-C left running
 
     def files_of(self, copy: HostCopy) -> list[str]:
-        """The files of the manifest that a host gets."""
-        return [path for path in self._manifest.files if layout.part_of(path) in (None, *copy.parts)]
+        return [path for path in self.manifest.files if layout.part_of(path) in (None, *copy.parts)]
 
     def num_bytes_of(self, copy: HostCopy) -> int:
-        """Their size."""
-        return sum(self._manifest.files[path].num_bytes for path in self.files_of(copy))
+        return sum(self.manifest.files[path].num_bytes for path in self.files_of(copy))
 
     def _prepare(self, copies: Sequence[HostCopy]) -> list[str]:
-        sizes = [{path: self._manifest.files[path].num_bytes for path in self.files_of(copy)} for copy in copies]
-        questions = [
-            {
-                "do": "prepare",
-                "root": self._target,
-                "files": files,
-                "run_id": self._manifest.run_id,
-                "replace": self._replace,
-            }
-            for files in sizes
-        ]
-        timeout_s = self._reach.connect_timeout_s + deadlines.HOST_S
-        answers = ask_hosts(self._reach, [copy.host for copy in copies], "check", questions, timeout_s, self._children)
+        sizes = [{path: self.manifest.files[path].num_bytes for path in self.files_of(copy)} for copy in copies]
+        asked = {"do": "prepare", "root": self.target, "run_id": self.manifest.run_id, "replace": self.replace}
+        questions = [asked | {"files": files} for files in sizes]
+        timeout_s = self.reach.connect_timeout_s + deadlines.HOST_S
+        answers = ask_hosts(self.reach, [copy.host for copy in copies], "check", questions, timeout_s, self._children)
         problems = []
         for copy, answer in zip(copies, answers, strict=True):
-            problems += [f"host {copy.host.name}: {each}" for each in _problems(answer)]
+            found = [answer.problem] if answer.told is None else answer.told["problems"]
+            problems += [f"host {copy.host.name}: {each}" for each in found]
             if answer.told is not None:
                 missing = format_size(answer.told["num_missing_bytes"])
                 self._tell(copy, f"{missing} of {format_size(self.num_bytes_of(copy))} are to be sent")
@@ -340,14 +288,14 @@ class Copier:
                 bad = self._verify(copy, sorted(bad))
             if bad:
                 path, why = min(bad.items())
-                raise RsyncError(f"{self._target}/{path} {why}, even sent again; is it damaged in {self._root} too?")
-            if self._script_folder is not None:
-                self._rsync.send(copy.host, *self._script_folder, None)
-            self._rsync.send(copy.host, str(self._root), self._target, [*self._extra, layout.MANIFEST])
+                raise RsyncError(f"{self.target}/{path} {why}, even sent again; is it damaged in {self.root} too?")
+            if self.script_folder is not None:
+                self._rsync.send(copy.host, *self.script_folder, None)
+            self._rsync.send(copy.host, str(self.root), self.target, [*self.extra, layout.MANIFEST])
         except RsyncError as error:
             return [f"host {copy.host.name}: {error}; the same command goes on from here"]
         shown = ", ".join(map(str, copy.parts)) or "none"
-        self._tell(copy, f"partitions {shown} are whole in {self._target}")
+        self._tell(copy, f"partitions {shown} are whole in {self.target}")
         return []
 
     def _send(self, copy: HostCopy, paths: Sequence[str], by_checksum: bool = False) -> None:
@@ -359,19 +307,19 @@ class Copier:
                 said_at, said = time.monotonic(), percent
                 self._tell(copy, f"{percent}% of {total}")
 
-        self._rsync.send(copy.host, str(self._root), self._target, paths, by_checksum=by_checksum, progress=progress)
+        self._rsync.send(copy.host, str(self.root), self.target, paths, by_checksum=by_checksum, progress=progress)
 
     def _verify(self, copy: HostCopy, paths: Sequence[str]) -> dict[str, str]:
-        entries = {path: self._manifest.files[path] for path in paths}
+        entries = {path: self.manifest.files[path] for path in paths}
         question = {
             "do": "verify",
-            "root": self._target,
-            "block_bytes": self._manifest.checksum_block_bytes,
+            "root": self.target,
+            "block_bytes": self.manifest.checksum_block_bytes,
             "files": {path: [entry.num_bytes, entry.checksum] for path, entry in entries.items()},
         }
         num_bytes = sum(entry.num_bytes for entry in entries.values())
-        timeout_s = self._reach.connect_timeout_s + deadlines.HOST_S + num_bytes / _VERIFY_BYTES_PER_S
-        answer = ask_host(self._reach, copy.host, "check", question, timeout_s, self._children)
+        timeout_s = self.reach.connect_timeout_s + deadlines.HOST_S + num_bytes / _VERIFY_BYTES_PER_S
+        answer = ask_host(self.reach, copy.host, "check", question, timeout_s, self._children)
         if answer.told is None:
             raise RsyncError(f"cannot be verified: {answer.problem}")
         found: dict[str, str] = answer.told["bad"]
@@ -380,7 +328,3 @@ class Copier:
     def _tell(self, copy: HostCopy, text: str) -> None:
         with self._lock:
             _say(f"{copy.host.name}: {text}")
-
-
-def _problems(answer: Answer) -> list[str]:
-    return [answer.problem] if answer.told is None else list(answer.told["problems"])

@@ -1,4 +1,5 @@
-"""How the hosts of a job are reached: programs started here or over ssh, and the flags that say how."""
+"""The hosts of a job that is launched: what runs on each (commands and environments, before anything is started),
+and how a host is reached: here or over ssh."""
 
 from __future__ import annotations
 
@@ -10,18 +11,145 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from glt.distributed.job.hosts import THIS_HOST, Host, parse_hosts, read_hosts
 
+TORCHRUN: Final = "torchrun"  # as what torchrun itself says is marked
+PIPES: Final = "{pipes}"  # which the keeper replaces
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What was asked for. Host 0 has server 0 and trainer 0.
+
+    Attributes:
+        num_servers, num_trainers: On each host. Without servers there are no roles: trainers are as torchrun's.
+        num_workers: Sampling processes of each server.
+        command: The script and its arguments.
+        part_config, num_parts: The partitions, and how many; None if they were not given.
+        envs: More environment variables, for all processes.
+        num_omp_threads: ``OMP_NUM_THREADS`` of trainers; None: what torchrun chooses.
+        master_addr: Address of host 0, as all hosts reach it.
+        master_port, server_port: Free ports of host 0: of ``torch.distributed``, and of server 0.
+        stop_s: How long a process has to end once it is told to.
+    """
+
+    hosts: tuple[Host, ...]
+    num_servers: int
+    num_trainers: int
+    num_workers: int
+    command: tuple[str, ...]
+    workspace: str
+    part_config: str | None
+    num_parts: int | None
+    envs: Mapping[str, str]
+    num_omp_threads: int | None
+    master_addr: str
+    master_port: int
+    server_port: int
+    interpreter: str
+    stop_s: float
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """A process that a host starts: ``server-<rank>``, or ``torchrun``, which starts the trainers named in ``streams``,
+    by local rank; ``env`` is added to the host's environment."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    streams: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        more = {"argv": list(self.argv), "env": dict(self.env), "streams": list(self.streams)}
+        return {"name": self.name, "cwd": self.cwd, **more}
+
+    def shown(self) -> str:
+        words = [*(f"{name}={shlex.quote(value)}" for name, value in self.env.items()), shlex.join(self.argv)]
+        return " ".join(words)
+
+
+def partition_of(server: int, num_servers: int, num_parts: int) -> int:
+    """The partition that a server loads. Servers of one host load as few different ones as there can be, and each is
+    loaded by as many servers as any other, give or take one."""
+    return server * num_parts // num_servers
+
+
+def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> list[list[int]]:
+    """The partitions that each host needs, ascending, given the number of servers on each. ValueError if there are
+    fewer servers than partitions; says how many are needed."""
+    total = num_hosts * num_servers
+    if total < num_parts:
+        raise ValueError(
+            f"{num_parts} partitions, and {total} servers ({num_servers} on each of {num_hosts} hosts): some "
+            f"partitions would be loaded by no server; give --num-servers {-(-num_parts // num_hosts)}, or make fewer"
+        )
+    loaded = [partition_of(server, total, num_parts) for server in range(total)]
+    return [sorted(set(loaded[at * num_servers : (at + 1) * num_servers])) for at in range(num_hosts)]
+
+
+def plan_job(spec: JobSpec) -> list[list[ProcessPlan]]:
+    if spec.num_parts is not None and spec.num_servers:
+        partitions_of_hosts(len(spec.hosts), spec.num_servers, spec.num_parts)
+    plans = []
+    for at in range(len(spec.hosts)):
+        ranks = range(at * spec.num_servers, (at + 1) * spec.num_servers)
+        trainers = [_plan_trainers(spec, at)] if spec.num_trainers else []
+        plans.append([*(_plan_server(spec, rank) for rank in ranks), *trainers])
+    return plans
+
+
+def _contract(spec: JobSpec) -> dict[str, str]:
+    """What servers and trainers both get; :mod:`glt.distributed.job.initialize` reads it."""
+    env = {
+        "PYTHONUNBUFFERED": "1",  # else lines would come when a buffer is full, and the last ones never
+        "GLT_NUM_SERVERS": str(len(spec.hosts) * spec.num_servers),
+        "GLT_NUM_TRAINERS": str(len(spec.hosts) * spec.num_trainers),
+        "GLT_NUM_WORKERS": str(spec.num_workers),
+    }
+    if spec.num_servers:
+        env |= {"GLT_MASTER_ADDR": spec.master_addr, "GLT_MASTER_PORT": str(spec.server_port)}
+    if spec.part_config is not None:
+        env["GLT_PART_CONFIG"] = str(PurePosixPath(spec.workspace, spec.part_config))
+    return env
+
+
+def _plan_server(spec: JobSpec, rank: int) -> ProcessPlan:
+    env = _contract(spec) | {"GLT_ROLE": "server", "GLT_SERVER_RANK": str(rank)}
+    if spec.num_parts is not None:
+        env["GLT_PARTITION"] = str(partition_of(rank, int(env["GLT_NUM_SERVERS"]), spec.num_parts))
+    argv = (spec.interpreter, "-u", *spec.command)
+    return ProcessPlan(f"server-{rank}", argv, env | dict(spec.envs), spec.workspace)
+
+
+def _plan_trainers(spec: JobSpec, at: int) -> ProcessPlan:
+    env = _contract(spec) | ({"GLT_ROLE": "trainer"} if spec.num_servers else {})
+    env["TORCHELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, int(spec.stop_s)))
+    if spec.num_omp_threads is not None:
+        env["OMP_NUM_THREADS"] = str(spec.num_omp_threads)
+    nodes = (f"--nnodes={len(spec.hosts)}", f"--node-rank={at}", f"--nproc-per-node={spec.num_trainers}")
+    master = (f"--master-addr={spec.master_addr}", f"--master-port={spec.master_port}")
+    agent = (spec.interpreter, "-u", "-m", "glt.launch.agent", PIPES)
+    argv = (*agent, *nodes, *master, *spec.command)
+    first = at * spec.num_trainers
+    streams = tuple(f"trainer-{rank}" for rank in range(first, first + spec.num_trainers))
+    return ProcessPlan(TORCHRUN, argv, env | dict(spec.envs), spec.workspace, streams)
+
+
+def shown_plan(hosts: Sequence[Host], plans: Sequence[Sequence[ProcessPlan]]) -> list[str]:
+    return [f"{each.name}@{host.name}: {each.shown()}" for host, own in zip(hosts, plans, strict=True) for each in own]
+
 
 class Stopped(Exception):
-    """No more programs are to be started."""
+    pass
 
 
 class Children:
@@ -34,12 +162,8 @@ class Children:
 
     @contextmanager
     def start(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-        """Starts a program; it is killed if it still runs at the end of the ``with`` block.
-
-        Raises:
-            Stopped: After :meth:`stop`.
-            OSError: If there is no such program.
-        """
+        """Starts a program; kills it if it still runs at the end of the ``with`` block. Stopped after :meth:`stop`,
+        OSError if there is no such program."""
         with self._lock:
             if self._is_stopped:
                 raise Stopped("stopped")
@@ -60,7 +184,6 @@ class Children:
                     continue  # what was in it was not read
 
     def stop(self) -> None:
-        """Ends all that run, and lets none begin."""
         with self._lock:
             self._is_stopped = True
             for process in self._running:
@@ -89,9 +212,7 @@ class Reach:
     Attributes:
         over_ssh: Else everything runs on this host.
         python: Interpreter there; None: the same path as here.
-        ssh_user, ssh_port: Those of ssh if None.
         ssh_options: For ``ssh -o``, before ours, so that they win.
-        connect_timeout_s: For a connection.
         lost_timeout_s: After which a silent host is taken for lost; and its launcher, there.
     """
 
@@ -109,13 +230,8 @@ class Reach:
 
     def shell(self) -> list[str]:
         """The ssh command, without a host: it never asks for anything, and notices when a host is gone."""
-        ours = (
-            "BatchMode=yes",
-            "ConnectionAttempts=1",
-            f"ConnectTimeout={self.connect_timeout_s}",
-            f"ServerAliveInterval={-(-self.lost_timeout_s // 3)}",
-            "ServerAliveCountMax=3",
-        )
+        alive = (f"ServerAliveInterval={-(-self.lost_timeout_s // 3)}", "ServerAliveCountMax=3")
+        ours = ("BatchMode=yes", "ConnectionAttempts=1", f"ConnectTimeout={self.connect_timeout_s}", *alive)
         words = ["ssh", "-T", "-x"]
         words += [word for option in (*self.ssh_options, *ours) for word in ("-o", option)]
         words += ["-p", str(self.ssh_port)] if self.ssh_port is not None else []
@@ -126,10 +242,8 @@ class Reach:
         return [*self.shell(), host.name, "exec " + shlex.join(words)] if self.over_ssh else list(words)
 
     def run_program(self, host: Host, module: str) -> tuple[list[str], bytes]:
-        """Returns the command that runs a module of this package on a host, and what its stdin has to begin with.
-
-        The module runs as ``__main__``, and must need the standard library only.
-        """
+        """The command that runs a module of this package on a host as ``__main__``, and what its stdin has to begin
+        with. The module must need the standard library only."""
         file = import_module(f"glt.launch.{module}").__file__
         assert file is not None
         source = Path(file).read_bytes()
@@ -144,8 +258,6 @@ def add_flag(group: Any, name: str, help: str, **options: Any) -> None:
 
 
 def count(least: int, most: int) -> Callable[[str], int]:
-    """Parses an integer from ``least`` to ``most``."""
-
     def parse(text: str) -> int:
         if not re.fullmatch("[0-9]{1,9}", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r}: expected an integer from {least} to {most}")
@@ -155,7 +267,6 @@ def count(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Parses seconds, more than 0 and at most a year."""
     try:
         value = float(text)
     except ValueError:
@@ -166,7 +277,6 @@ def seconds(text: str) -> float:
 
 
 def variable(text: str) -> tuple[str, str]:
-    """Parses ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE; give the flag once for each")
@@ -174,7 +284,6 @@ def variable(text: str) -> tuple[str, str]:
 
 
 def add_host_arguments(parser: Any, *, required: bool) -> None:
-    """Adds flags that name hosts."""
     group = parser.add_argument_group("hosts").add_mutually_exclusive_group(required=required)
     lines = "file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is the first host's"
     add_flag(group, "ip-config", lines, metavar="FILE")
@@ -182,7 +291,6 @@ def add_host_arguments(parser: Any, *, required: bool) -> None:
 
 
 def add_reach_arguments(parser: Any) -> None:
-    """Adds flags that tell how hosts are reached."""
     group = parser.add_argument_group("how hosts are reached: by ssh, without a password")
     add_flag(group, "ssh-user", "user there (default: ssh's)", metavar="U")
     add_flag(group, "ssh-port", "port of sshd (default: ssh's)", type=count(1, 65535), metavar="P")
@@ -212,15 +320,8 @@ def reach_of(arguments: argparse.Namespace) -> Reach:
             raise ValueError(f"--{flag.replace('_', '-')} without --ip-config or --hosts: nothing is reached over ssh")
     if over_ssh and shutil.which("ssh") is None:
         raise ValueError("hosts are reached over ssh, and there is none here: install it (openssh-client)")
-    return Reach(
-        over_ssh,
-        arguments.python,
-        arguments.ssh_user,
-        arguments.ssh_port,
-        tuple(arguments.ssh_option),
-        arguments.connect_timeout,
-        arguments.lost_timeout,
-    )
+    ssh = arguments.ssh_user, arguments.ssh_port, tuple(arguments.ssh_option)
+    return Reach(over_ssh, arguments.python, *ssh, arguments.connect_timeout, arguments.lost_timeout)
 
 
 def workspace_of(given: str | None, over_ssh: bool) -> str:

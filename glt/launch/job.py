@@ -1,25 +1,189 @@
-"""A job that runs: its output, and how it ends."""
+"""A job on several hosts: the links to its hosts, and its start, watch and end."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import queue
 import re
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, TextIO
 
 from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
-from glt.launch.hosts import Reach
-from glt.launch.link import Event, HostLink, event_queue
-from glt.launch.plan import TORCHRUN, ProcessPlan
+from glt.launch.hosts import TORCHRUN, Children, ProcessPlan, Reach, Stopped
+
+# One question to a program on each host, asked of all at once.
+
+
+_MAX_AT_ONCE = 32
+_SSH_FAILED, _NOT_FOUND = 255, 127
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a host answered, or why it did not (``problem``)."""
+
+    host: Host
+    told: Any
+    problem: str = ""
+
+
+def ask_host(
+    reach: Reach, host: Host, module: str, question: Any, timeout_s: float, children: Children | None = None
+) -> Answer:
+    """Runs a module of this package on a host, which reads JSON and writes JSON, and returns its answer."""
+    command, begin = reach.run_program(host, module)
+    try:
+        with (children or Children()).start(command) as process:
+            out, err = process.communicate(begin + json.dumps(question).encode(), timeout_s)
+            code = process.returncode
+    except subprocess.TimeoutExpired:
+        return Answer(host, None, f"no answer within {timeout_s:g} s: is it overloaded, or its file system gone?")
+    except Stopped:
+        return Answer(host, None, "it was stopped")
+    except OSError as error:
+        return Answer(host, None, f"{command[0]} cannot be started: {error}")
+    if code == 0:
+        try:  # the last line: what the shell there prints at its start comes before
+            return Answer(host, json.loads(out.strip().splitlines()[-1]))
+        except (ValueError, IndexError):
+            return Answer(host, None, f"its answer makes no sense: {out[-200:]!r}")
+    return Answer(host, None, why_failed(reach, code, err.decode(errors="replace")))
+
+
+def why_failed(reach: Reach, code: int, said: str) -> str:
+    """Says why a program on a host failed, and what to do, from its exit code and what it wrote to stderr."""
+    last = " ".join(said.strip().splitlines()[-1:]) or "it said nothing"
+    if reach.over_ssh and code == _SSH_FAILED:
+        return (
+            f"ssh does not reach it ({last}): try {' '.join(reach.shell()[:1])} by hand; it must not ask for anything"
+        )
+    if code == _NOT_FOUND:
+        return f"there is no {reach.interpreter} there ({last}): give --python"
+    return f"its program failed with exit code {code} ({last})"
+
+
+def ask_hosts(
+    reach: Reach,
+    hosts: Sequence[Host],
+    module: str,
+    questions: Sequence[Any],
+    timeout_s: float,
+    children: Children | None = None,
+) -> list[Answer]:
+    with ThreadPoolExecutor(min(len(hosts), _MAX_AT_ONCE)) as pool:
+        pairs = zip(hosts, questions, strict=True)
+        asked = [pool.submit(ask_host, reach, host, module, each, timeout_s, children) for host, each in pairs]
+        return [each.result() for each in asked]
+
+
+_MAX_QUEUED: Final = 16  # events, each of 8 KiB of output; beyond that hosts wait until they are printed
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a host told: ``told`` as the keeper wrote it; None: nothing comes any more."""
+
+    host: int
+    told: dict[str, Any] | None
+
+
+def event_queue() -> queue.Queue[Event]:
+    return queue.Queue(_MAX_QUEUED)
+
+
+class HostLink:
+    """Starts the keeper of a host, and puts what it tells into a queue of events. ``plans`` are what it is to start;
+    ``stop_s`` is how long processes have once they are told to end."""
+
+    def __init__(
+        self, reach: Reach, host: Host, at: int, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue[Event]
+    ) -> None:
+        self.host, self._at, self._events = host, at, events
+        self.errors: deque[str] = deque(maxlen=5)  # what ssh, or the keeper itself, wrote to stderr
+        self.is_done = False
+        command, begin = reach.run_program(host, "keeper")
+        # A session of its own: Ctrl-C is for the launcher, which then ends things in order.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_errors)]
+        for thread in self._threads:
+            thread.start()
+        plan = {
+            "processes": [each.to_json() for each in plans],
+            "stop_s": stop_s,
+            "silent_s": reach.lost_timeout_s if reach.over_ssh else None,
+        }
+        self._send(begin + json.dumps(plan).encode() + b"\n")
+
+    def _send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return  # the reader finds out what became of it
+
+    def beat(self) -> None:
+        self._send(b'{"beat": 1}\n')
+
+    def stop(self, grace_s: float) -> None:
+        self._send(json.dumps({"stop": grace_s}).encode() + b"\n")
+
+    def close(self, wait_s: float) -> None:
+        """Hangs up, which ends everything there, and ends the program that leads there."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it is gone already
+        try:
+            self.process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for thread in self._threads:
+            thread.join(1.0)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as pipe:
+            for line in pipe:
+                try:
+                    told = json.loads(line)
+                    known = isinstance(told, dict) and "event" in told
+                except ValueError:
+                    known = False
+                if not known:  # what the shell there prints at its start
+                    told = _said(line.decode(errors="replace").rstrip())
+                self._events.put(Event(self._at, told))
+        self._events.put(Event(self._at, None))
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as pipe:
+            for line in pipe:
+                text = line.decode(errors="replace").rstrip()
+                self.errors.append(text)
+                self._events.put(Event(self._at, _said(text)))
+
+
+def _said(text: str) -> dict[str, Any]:
+    """A line that no process of the job wrote, in the keeper's words."""
+    return {"event": "lines", "name": "", "err": True, "texts": [text]}
+
 
 # What a job says, on this terminal: whole lines, each with who said it.
 
@@ -33,11 +197,8 @@ class OutputLost(Exception):
 
 
 class Console:
-    """Prints lines to stdout and stderr, and remembers the last ones of each process.
-
-    Colours are for terminals, and not where ``NO_COLOR`` is set. Characters that the terminal does not have are
-    escaped. What is closed from the beginning is not printed to.
-    """
+    """Prints lines to stdout and stderr, and remembers the last ones of each process. Colours are for terminals, and
+    not where ``NO_COLOR`` is set. What is closed from the beginning is not printed to."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out, self._err = out or sys.stdout, err or sys.stderr
@@ -48,11 +209,8 @@ class Console:
         self._colour: dict[str, int] = {}
 
     def lines(self, who: str, texts: Sequence[str], is_err: bool) -> None:
-        """Prints ``who | text`` for each text, all at once.
-
-        Raises:
-            OutputLost: If the reader is gone, or the disk is full; once, then what goes there is dropped.
-        """
+        """Prints ``who | text`` for each text, all at once. OutputLost, once, if the reader is gone or the disk full;
+        then what goes there is dropped."""
         self._last.setdefault(who, deque(maxlen=_NUM_LAST)).extend(text[:_MAX_LAST] for text in texts[-_NUM_LAST:])
         file = self._err if is_err else self._out
         mark = self._marked(who, file)
@@ -60,7 +218,6 @@ class Console:
             raise OutputLost("" if isinstance(error, BrokenPipeError) else f"output cannot be written: {error}")
 
     def say(self, text: str) -> None:
-        """Prints what the launcher itself has to say, if it can be printed."""
         self._print(self._err, f"glt launch: {text}")
 
     def _print(self, file: TextIO | None, text: str) -> OSError | None:
@@ -69,15 +226,13 @@ class Console:
         try:
             print(text, file=file, flush=True)
         except OSError as error:
-            with open(
-                os.devnull, "wb"
-            ) as nowhere:  # what is in the buffer would fail again, at the end of this process
+            # What is in the buffer would fail again, at the end of this process.
+            with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), file.fileno())
             return error
         return None
 
     def last_lines(self, who: str) -> tuple[str, ...]:
-        """The last lines of a process, oldest first."""
         return tuple(self._last.get(who, ()))
 
     def _marked(self, who: str, file: TextIO | None) -> str:
@@ -111,15 +266,8 @@ _ABORT = "  what():  "  # as C++ begins to tell of an exception that was not cau
 
 @dataclass(frozen=True)
 class Failure:
-    """A process that failed by itself.
-
-    Attributes:
-        who: ``trainer-1@host``.
-        pid: Its process id; 0 if it has none.
-        code: Its exit code; of a signal the negative.
-        why: What it, or torchrun, said of it; may be empty.
-        lines: The last that it printed.
-    """
+    """A process (``who``, as ``trainer-1@host``; ``pid`` 0: none) that failed by itself, with its exit code (of a
+    signal the negative), what it or torchrun said of it, and the last lines that it printed."""
 
     who: str
     pid: int
@@ -129,7 +277,6 @@ class Failure:
 
     @property
     def exit_status(self) -> int:
-        """That of the launcher if this is why the job failed, as a shell counts: 128 and the signal."""
         return self.code if self.code > 0 else 128 - self.code
 
     @property
@@ -160,12 +307,8 @@ class Failure:
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """Returns the likely cause of failures that came at about the same time: the one that a signal killed, else the
-    first that did not lose a peer.
-
-    A process that talks to one that is killed, or that fails, fails an instant later, by an exception that says so; and
-    news of it may come first.
-    """
+    """The likely cause of failures that came at about the same time: the one that a signal killed, else the first that
+    did not lose a peer. News of what follows from it may come first."""
     by_itself = [each for each in failures if not each.has_lost_a_peer and each.code != -signal.SIGTERM]
     killed = [each for each in by_itself if each.code < 0]
     return [*killed, *by_itself, *failures][0]
@@ -177,26 +320,18 @@ _NUM_SHOWN = 20
 
 
 class Job:
-    """Starts what was planned, prints what it says, and stops everything when one part fails.
-
-    Args:
-        reach: How hosts are reached.
-        hosts: The hosts, and what each is to run.
-        stop_s: How long a process has to end once it is told to; then it is killed.
-        drain_s: How long servers have once all trainers have ended.
-        timeout_s: Of the whole job; None: any time.
-        console: Where its output goes.
-    """
+    """Starts what was planned for each host, prints what it says, and stops everything when one part fails. A process
+    has ``stop_s`` seconds to end once it is told to; servers have ``drain_s`` once all trainers have ended; the whole
+    job has ``timeout_s`` (None: any time)."""
 
     def __init__(
         self,
         reach: Reach,
         hosts: Sequence[tuple[Host, Sequence[ProcessPlan]]],
-        *,
+        console: Console,
         stop_s: float,
         drain_s: float,
         timeout_s: float | None,
-        console: Console,
     ) -> None:
         self._reach, self._hosts, self._console = reach, hosts, console
         self._stop_s, self._drain_s, self._timeout_s = stop_s, drain_s, timeout_s
@@ -216,7 +351,6 @@ class Job:
         self._num_heeded = 0
 
     def run(self) -> int:
-        """Runs until everything has ended, and returns the exit status."""
         before = {
             each: signal.signal(each, self._receive)
             for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -269,42 +403,26 @@ class Job:
             if not link.is_done:
                 self._fail(Failure(f"host {link.host.name}", 0, _HOST_LOST, self._why_lost(link)))
             return
-        told = dict(event.told)
-        kind = told.pop("event")
+        told, kind = event.told, event.told["event"]
         who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
-        handle: Callable[..., None] | None = {
-            "lines": self._lines,
-            "started": self._started,
-            "report": self._trainer_failed,
-            "ended": self._ended,
-            "left": self._left_behind,
-            "done": self._done,
-        }.get(kind)
-        assert handle is not None, f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
-        handle(link, who, told)
-
-    def _lines(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._console.lines(who, told["texts"], told["err"])
-
-    def _started(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._pids[who] = told["pid"]
-
-    def _trainer_failed(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._reported.add(who)
-        told = told["report"]
-        trainer = f"trainer-{told['rank']}@{link.host.name}"
-        self._fail(Failure(trainer, told["pid"], told["code"], told["message"], self._console.last_lines(trainer)))
-
-    def _ended(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._waiting.discard(who)
-        if told["code"] and who not in self._reported and not told["stopped"]:
-            self._fail(Failure(who, self._pids[who], told["code"], "", self._console.last_lines(who)))
-
-    def _left_behind(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._left.append(f"{link.host.name}: pids {', '.join(map(str, told['pids']))}")
-
-    def _done(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        link.is_done = True
+        if kind == "lines":
+            self._console.lines(who, told["texts"], told["err"])
+        elif kind == "started":
+            self._pids[who] = told["pid"]
+        elif kind == "report":
+            self._reported.add(who)
+            report, trainer = told["report"], f"trainer-{told['report']['rank']}@{link.host.name}"
+            lines = self._console.last_lines(trainer)
+            self._fail(Failure(trainer, report["pid"], report["code"], report["message"], lines))
+        elif kind == "ended":
+            self._waiting.discard(who)
+            if told["code"] and who not in self._reported and not told["stopped"]:
+                self._fail(Failure(who, self._pids[who], told["code"], "", self._console.last_lines(who)))
+        elif kind == "left":
+            self._left.append(f"{link.host.name}: pids {', '.join(map(str, told['pids']))}")
+        else:
+            assert kind == "done", f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
+            link.is_done = True
 
     def _why_lost(self, link: HostLink) -> str:
         said = f" ({link.errors[-1]})" if link.errors else ""
@@ -326,10 +444,8 @@ class Job:
         if self._give_up_at is not None:
             if now > self._give_up_at:
                 for at in sorted(self._open):
-                    name, why = (
-                        self._links[at].host.name,
-                        f"it gave no sign within {self._stop_s + deadlines.FORCE_S:g} s",
-                    )
+                    name = self._links[at].host.name
+                    why = f"it gave no sign within {self._stop_s + deadlines.FORCE_S:g} s"
                     self._fail(Failure(f"host {name}", 0, _HOST_LOST, why))
                     self._left.append(f"{name}: {why}")
                 self._open.clear()

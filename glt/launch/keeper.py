@@ -10,7 +10,7 @@ launcher is gone. It writes one JSON object per line on stdout, ``"event"`` bein
 * ``ended``: ``name`` and ``code``, as of ``subprocess``, and whether it was ``stopped``, that is told to end before;
 * ``left``: ``pids`` that could not be ended; ``done``: nothing follows, and nothing is left.
 
-Whatever its processes started belongs to it: what loses its parent becomes the keeper's child. If it is killed itself,
+What its processes started belongs to it: what loses its parent becomes the keeper's child. If it is killed itself,
 the kernel sends its processes SIGTERM.
 """
 
@@ -62,8 +62,6 @@ class Pipe:
 
 
 class Keeper:
-    """Keeps the processes of one plan."""
-
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -83,7 +81,6 @@ class Keeper:
         self.signals = 0
 
     def run(self) -> int:
-        """Runs until all has ended."""
         self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._count_signal)
@@ -209,16 +206,9 @@ class Keeper:
                     "folder": self._folder(),
                 }
                 argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                pass_fds=theirs[2:],
-                cwd=spec["cwd"],
-                env={**os.environ, **spec["env"]},
-                preexec_fn=self._die_with(os.getpid()),
-            )
+            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": theirs[2:]}
+            env, prepare = {**os.environ, **spec["env"]}, self._die_with(os.getpid())
+            process = subprocess.Popen(argv, cwd=spec["cwd"], env=env, preexec_fn=prepare, **pipes)
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -280,7 +270,6 @@ class Keeper:
                     break
 
     def _reap(self) -> None:
-        """Takes note of the processes that have ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -321,7 +310,6 @@ class Keeper:
                 continue  # it ended meanwhile
 
     def _end_descendants(self) -> None:
-        """Ends what the processes left behind."""
         begin = time.monotonic()
         while left := descendants():
             waited_s = time.monotonic() - begin
@@ -334,7 +322,6 @@ class Keeper:
 
 
 def descendants() -> list[int]:
-    """The living processes that descend from this one."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

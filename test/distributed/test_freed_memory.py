@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from glt.distributed.engine.worker import WorkerSpec
-from glt.distributed.server import pool_worker
+from glt.distributed.server import stream
 from glt.distributed.server.pool import PoolWorkerSpec
 
 
@@ -27,6 +27,6 @@ def test_workers_of_a_trainer(device: str, keeps: bool) -> None:
 )
 def test_samplers_of_a_server(monkeypatch: pytest.MonkeyPatch, graph_mode: str, missing: str | None, may: bool) -> None:
     """Whatever GPU a loader will ask for."""
-    monkeypatch.setattr(pool_worker, "missing_for_cuda", lambda: missing)
+    monkeypatch.setattr(stream, "missing_for_cuda", lambda: missing)
     spec = PoolWorkerSpec(0, 0, {"graph_mode": graph_mode, "device": "host"}, 1, 1, 1.0, 20, "text")
-    assert pool_worker.may_use_gpu(spec) == may
+    assert stream.may_use_gpu(spec) == may

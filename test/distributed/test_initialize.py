@@ -15,10 +15,8 @@ from dist_world import NUM_NODES, World
 
 import glt
 from glt.distributed.context import current_world
-from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
-from glt.distributed.job.host_server import publish_port, publishing_failures, wait_for_port
-from glt.distributed.job.hosts import Host, find_this_host, local_addresses
-from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
+from glt.distributed.job.hosts import Host, JobEnvironment, JobRole, find_this_host, local_addresses, read_environment
+from glt.distributed.job.worlds import ServedWorld, StandaloneWorld, publish_port, publishing_failures, wait_for_port
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.store import TimedStore
 from glt.errors import RendezvousError

@@ -14,7 +14,7 @@ from dist_world import World
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, context
 from glt.distributed.engine.partitions import EdgeDirectory, GraphQueries
-from glt.distributed.tensors.shard import Shard
+from glt.distributed.tensors.store import Shard
 from glt.partition import RandomPartitioner
 
 

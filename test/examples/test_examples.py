@@ -14,7 +14,7 @@ import glt
 from glt.data.synthetic import synthetic_graph
 from glt.data.tasks import NodeTask
 from glt.demo.job import load_task, run
-from glt.demo.options import Options
+from glt.demo.trainer import Options
 from glt.errors import PartitionError
 from glt.partition import load_partition
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from glt.distributed.job.hosts import THIS_HOST
-from glt.launch.hosts import Reach
+from glt.launch.hosts import Reach, partition_of, partitions_of_hosts
 from glt.launch.keeper import Pipe
-from glt.launch.plan import partition_of, partitions_of_hosts
 
 
 def run_keeper(code: str, plan: dict[str, Any], wait_s: float = 0.0) -> tuple[float, list[dict[str, Any]]]:

@@ -21,7 +21,7 @@ import pytest
 from launch_world import SCRIPT, SLEEP, expect_none_marked, mark_of
 from test_launch_docs import BLOCKS
 
-from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
+from glt.distributed.job.hosts import JobEnvironment, JobRole, read_environment
 from glt.testing.cluster import free_port
 
 # As much of srun as the recipe uses: a task on each node, each with its number before its lines; one that fails ends

@@ -43,12 +43,10 @@ class Block:
 
     @property
     def num_src(self) -> Any:
-        """Number of sources."""
         return _each(self.src_id, len)
 
     @property
     def num_dst(self) -> Any:
-        """Number of destinations."""
         return _each(self.dst_id, len)
 
     def to(self, device: torch.device | str | int) -> Block:
@@ -57,17 +55,8 @@ class Block:
 
 
 def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
-    """Takes a sampled batch apart, a layer for each hop; the first is that of the widest neighbourhood.
-
-    A node that was expanded for an inner layer has the same edges in the outer ones: they are sampled once per batch.
-
-    Args:
-        batch: Of a loader with ``subgraph_type='directional'``, whose edges come hop by hop.
-        tables: Which tables of the batch blocks have.
-
-    Returns:
-        The blocks; sources of one are the destinations of the one before it.
-    """
+    """Takes a sampled batch (``subgraph_type='directional'``) apart, a block for each hop, the widest first, with these
+    tables. A node that was expanded for an inner layer has the same edges in the outer ones."""
     is_hetero = isinstance(batch, HeteroData)
     node_stores = {t: batch[t] for t in batch.node_types} if is_hetero else {None: batch}
     # Seed edges have a store of their own type, which along out-edges is none of those that were sampled.
@@ -90,17 +79,14 @@ class _Rows:
     def __init__(self, stores: Mapping[Any, Any], count_name: str, names: Iterable[str]) -> None:
         self.sums = {t: [0, *accumulate(map(int, store[count_name]))] for t, store in stores.items()}
         self.num_hops = max(map(len, self.sums.values())) - 1
-        found = {name: {t: store[name] for t, store in stores.items() if _has(store, name)} for name in names}
+        given = {name: {t: store[name] for t, store in stores.items() if name in store} for name in names}
+        found = {name: {t: each for t, each in by_type.items() if each is not None} for name, by_type in given.items()}
         self._rows = {name: by_type for name, by_type in found.items() if by_type}
 
     def first(self, hops: int) -> dict[str, Any]:
         """The rows of so many hops, by name, and by type where there are types."""
         found = {n: {t: rows[: self.sums[t][hops]] for t, rows in each.items()} for n, each in self._rows.items()}
         return {name: by_type.get(None, by_type) for name, by_type in found.items()}
-
-
-def _has(store: Any, name: str) -> bool:
-    return name in store and store[name] is not None
 
 
 def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
@@ -164,11 +150,10 @@ class _Numbered:
             raise ValueError(f"seeds name node {int(values[counts > 1][0])} more than once: expected each once")
 
     def positions(self, ids: Tensor) -> Tensor:
-        """Positions of nodes of the layer."""
         return self._position[torch.searchsorted(self._sorted, ids)]
 
     def seed_positions(self, ids: Tensor) -> Tensor:
-        """Positions among the seeds; raises ValueError if a node is no seed."""
+        """Positions among the seeds; ValueError if a node is no seed."""
         wrong = ~torch.isin(ids, self.ids[: self._num_seeds])
         if bool(wrong.any()):
             raise ValueError(

@@ -215,7 +215,6 @@ def _combined(shares: Sequence[dict[str, Any]]) -> dict[str, float]:
 def _computed(
     trainers: Collective, shares: Sequence[dict[str, Any]], tensors: list[Tensor], metrics: Mapping[str, Metric]
 ) -> dict[str, float]:
-    """Metrics of the predictions of all trainers, computed on trainer 0."""
     sent = [_bytes_of(tensor).numpy() for tensor in tensors]
     received = trainers.all_to_all([sent if to == 0 else [] for to in range(trainers.world_size)])
     answer: dict[str, float] = {}

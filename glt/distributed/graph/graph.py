@@ -1,10 +1,10 @@
-"""The graph of a job by its name: what there is of it, its data, and single hops."""
+"""DistGraph: a partitioned graph as one, and how its questions find their partitions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,175 @@ from glt._checks import check_count, check_flag, check_path
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World
+from glt.distributed.engine.partitions import copied
 from glt.distributed.graph.blocks import unique_in_order
-from glt.distributed.graph.router import GraphRouter, require_ids
 from glt.distributed.job.initialize import open_world
+from glt.distributed.server.client import Reply
 from glt.distributed.tensors.graph_data import GraphData, GraphDataByType
 from glt.distributed.tensors.tensor import flush_all
 from glt.sampler.order import check_random_seed, draw_random_seed
+
+
+class Edges(NamedTuple):
+    """Edges of some nodes: how many each node has (``num_edges [n]``, sums to E), and of all edges, node after node,
+    the other end (``neighbor [E]``) and the id (``edge [E]``), int64."""
+
+    num_edges: Tensor
+    neighbor: Tensor
+    edge: Tensor
+
+
+def require_ids(name: str, ids: Tensor, num_ids: int) -> None:
+    """Raises IndexError if an id is outside the graph; names the first."""
+    wrong = ((ids < 0) | (ids >= num_ids)).nonzero()
+    if len(wrong):
+        at = int(wrong[0])
+        raise IndexError(f"{name}[{at}] = {int(ids[at])} is outside [0, {num_ids})")
+
+
+class _Share(NamedTuple):
+    part: int
+    ids: Tensor
+    positions: Tensor
+
+
+class GraphRouter:
+    """Asks the servers of a world. Edge types are positions in the schema; ids are int64, one-dimensional. IndexError
+    names the first node or edge that there is not."""
+
+    def __init__(self, world: World) -> None:
+        assert world.data is not None
+        self.world, self.data = world, world.data
+
+    def _ask(self, part: int, name: str, *args: Any) -> Reply:
+        return self.world.call(self.world.owner_of(part), f"glt.graph.{name}", part, *args)
+
+    def _ask_all(self, name: str, *args: Any) -> list[Any]:
+        replies = [self._ask(part, name, *args) for part in range(self.data.num_partitions)]
+        return [reply.result() for reply in replies]
+
+    def _ask_owners(
+        self, edge_type: int, nodes: Tensor, name: str, more: Callable[[Tensor], tuple[Any, ...]]
+    ) -> list[tuple[Tensor, Any]]:
+        """Asks the owners of nodes; ``more`` gives the further arguments for the nodes at some positions. Returns of
+        each owner the positions of its nodes, and its answer."""
+        book = self.data.node_books[self.data.ends[edge_type][0]]
+        assert book is not None, "nodes have one"
+        asked = [
+            (share.positions, self._ask(share.part, name, edge_type, share.ids, *more(share.positions)))
+            for share in _shares(book, nodes)
+        ]
+        return [(positions, reply.result()) for positions, reply in asked]
+
+    def degrees(self, edge_type: int, nodes: Tensor, edge_dir: str) -> Tensor:
+        if edge_dir != self.data.edge_dir:
+            found: list[Tensor] = self._ask_all("degrees", edge_type, nodes, True)
+            return torch.stack(found).sum(0)
+        out = torch.empty(len(nodes), dtype=torch.int64)
+        for positions, counts in self._ask_owners(edge_type, nodes, "degrees", lambda _: (False,)):
+            out[positions] = counts
+        return out
+
+    def find_edges(self, edge_type: int, ids: Tensor) -> Tensor:
+        return self._located(edge_type, ids)[0]
+
+    def edge_owners(self, edge_type: int, ids: Tensor) -> Tensor:
+        book = self.data.edge_books[edge_type]
+        if book is None:
+            return self._located(edge_type, ids)[1]
+        require_ids("edge_ids", ids, self.data.num_edges_of[edge_type])
+        return torch.from_numpy(book.owners(ids.numpy()))
+
+    def edges_of(self, edge_type: int, part: int) -> Tensor:
+        found: Tensor = self._ask(part, "edge_ids", edge_type).result()
+        return found
+
+    def _located(self, edge_type: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+        require_ids("edge_ids", ids, self.data.num_edges_of[edge_type])
+        book = self.data.edge_books[edge_type]
+        if book is None:  # the owner is not known: all partitions are asked
+            everywhere = torch.arange(len(ids))
+            shares = [_Share(part, ids, everywhere) for part in range(self.data.num_partitions)]
+        else:
+            shares = list(_shares(book, ids))
+        replies = [self._ask(share.part, "find_edges", edge_type, share.ids) for share in shares]
+        ends = torch.full((2, len(ids)), -1, dtype=torch.int64)
+        parts = torch.full((len(ids),), -1, dtype=torch.int64)
+        for share, reply in zip(shares, replies, strict=True):
+            is_here, found = reply.result()
+            where = share.positions[is_here]
+            ends[:, where], parts[where] = found, share.part
+        missing = (parts < 0).nonzero()
+        if len(missing):
+            at = int(missing[0])
+            raise LookupError(f"edge_ids[{at}] = {int(ids[at])} is in no partition: their edge ids are not 0 to E - 1")
+        return ends, parts
+
+    def has_edges(self, edge_type: int, source: Tensor, target: Tensor) -> Tensor:
+        centers, neighbors = (target, source) if self.data.edge_dir == "in" else (source, target)
+        out = torch.empty(len(centers), dtype=torch.bool)
+        for positions, found in self._ask_owners(edge_type, centers, "has_edges", lambda at: (neighbors[at],)):
+            out[positions] = found
+        return out
+
+    def sample(
+        self, edge_type: int, nodes: Tensor, num_neighbors: int, edge_dir: str, replace: bool, key: int, weighted: bool
+    ) -> Edges:
+        """One hop from nodes ``[n]`` along edges of a type, in the order of the nodes; arguments as in the loaders,
+        ``key`` of the draws at least 0. Where partitions hold the edges of the other direction, all edges of the nodes
+        are fetched and sampled here, with the same result."""
+        if edge_dir != self.data.edge_dir:
+            return self._sample_far(edge_type, nodes, num_neighbors, replace, key)
+        answers = self._ask_owners(edge_type, nodes, "sample", lambda _: (num_neighbors, replace, key, weighted))
+        return _in_order(len(nodes), [at for at, _ in answers], [Edges(*found) for _, found in answers])
+
+    def _sample_far(self, edge_type: int, nodes: Tensor, num_neighbors: int, replace: bool, key: int) -> Edges:
+        unique, back = torch.unique(nodes, return_inverse=True)
+        found = [Edges(*each) for each in self._ask_all("far_edges", edge_type, unique)]
+        row = torch.cat([torch.repeat_interleave(torch.arange(len(unique)), each.num_edges) for each in found])
+        center, ids = torch.cat([each.neighbor for each in found]), torch.cat([each.edge for each in found])
+        # The order of the edges of a node is that of their ids, as in one partition.
+        order = torch.from_numpy(np.lexsort((ids.numpy(), row.numpy())))
+        indptr = np.zeros(len(unique) + 1, np.int64)
+        np.cumsum(np.bincount(row.numpy(), minlength=len(unique)), out=indptr[1:])
+        near, far = (self.data.num_nodes_of[end] for end in self.data.ends[edge_type])
+        # Draws depend on the id of a node, so it keeps its id; of this array only the pages that are written exist.
+        row_of = np.zeros(far, np.uint32)
+        row_of[unique.numpy()] = np.arange(len(unique), dtype=np.uint32)
+        csr = _core.Csr(indptr, center[order].numpy(), ids[order].numpy(), row_of, far, near)
+        hop = _core.OneHop(csr, unique.numpy(), num_neighbors, replace, key, 0, edge_type, with_edge=True)
+        sampled = Edges(*copied(hop, len(unique)))
+        if len(unique) == len(nodes) and bool((back[1:] > back[:-1]).all()):
+            return sampled
+        return _chosen(sampled, back)
+
+
+def _shares(book: PartitionBook, ids: Tensor) -> Iterator[_Share]:
+    grouped, positions, bounds = book.group(ids.numpy())
+    where = torch.from_numpy(positions.astype(np.int64))
+    for part in np.flatnonzero(np.diff(bounds)).tolist():
+        here = slice(bounds[part], bounds[part + 1])
+        yield _Share(part, torch.from_numpy(grouped[here]), where[here])
+
+
+def _in_order(num_nodes: int, positions: list[Tensor], found: list[Edges]) -> Edges:
+    """Puts the edges that several servers have answered into the order of the nodes."""
+    if len(found) == 1 and bool((positions[0] == torch.arange(num_nodes)).all()):
+        return found[0]
+    if not found:
+        empty = torch.empty(0, dtype=torch.int64)
+        return Edges(torch.zeros(num_nodes, dtype=torch.int64), empty, empty)
+    back = torch.empty(num_nodes, dtype=torch.int64)
+    back[torch.cat(positions)] = torch.arange(num_nodes)
+    return _chosen(Edges(*(torch.cat(column) for column in zip(*found, strict=True))), back)
+
+
+def _chosen(edges: Edges, nodes: Tensor) -> Edges:
+    first = edges.num_edges.cumsum(0) - edges.num_edges
+    count = edges.num_edges[nodes]
+    begin = torch.repeat_interleave(first[nodes] - (count.cumsum(0) - count), count)
+    at = torch.arange(len(begin)) + begin
+    return Edges(count, edges.neighbor[at], edges.edge[at])
 
 
 class GraphPartitionBook:
@@ -42,11 +205,8 @@ class GraphPartitionBook:
         self.node_books, self.edge_books = data.node_books, data.edge_books
 
     def node_owners(self, ids: Any, ntype: NodeType | None = None) -> Tensor:
-        """The partition of each node ``[n]``, int64 (DGL's ``nid2partid``).
-
-        Raises:
-            IndexError: If there is no such node; names the first.
-        """
+        """The partition of each node ``[n]``, int64 (DGL's ``nid2partid``); IndexError names the first that there is
+        not."""
         book = self._node_book(ntype)
         return torch.from_numpy(book.owners(as_ids(ids, "ids", book.num_ids).numpy()))
 
@@ -57,7 +217,7 @@ class GraphPartitionBook:
 
     def nodes_of(self, partition: int, ntype: NodeType | None = None) -> Tensor:
         """Ids of the nodes that a partition owns, ascending ``[n]``, int64 (DGL's ``partid2nids``)."""
-        self._require_partition(partition)
+        check_count("partition", partition, 0, self.num_partitions - 1)
         book = self._node_book(ntype)
         if book.offset is not None:
             return torch.arange(int(book.offset[partition]), int(book.offset[partition + 1]))
@@ -65,7 +225,7 @@ class GraphPartitionBook:
 
     def edges_of(self, partition: int, etype: EdgeType | None = None) -> Tensor:
         """Ids of the edges that a partition holds, ascending ``[n]``, int64 (DGL's ``partid2eids``)."""
-        self._require_partition(partition)
+        check_count("partition", partition, 0, self.num_partitions - 1)
         return self._router.edges_of(self.schema.edge_index(etype), partition)
 
     def node_offsets(self, ntype: NodeType | None = None) -> Tensor | None:
@@ -83,12 +243,6 @@ class GraphPartitionBook:
         book = self.node_books[self.schema.node_index(ntype)]
         assert book is not None, "nodes have one"
         return book
-
-    def _require_partition(self, partition: int) -> None:
-        if isinstance(partition, bool) or not isinstance(partition, int):
-            raise TypeError(f"partition = {partition!r}: expected an integer")
-        if not 0 <= partition < self.num_partitions:
-            raise ValueError(f"partition = {partition}: expected 0 to {self.num_partitions - 1}")
 
     def __repr__(self) -> str:
         kind = "ranges" if self.is_relabelled else "arrays"
@@ -136,7 +290,6 @@ class DistGraph:
 
     @property
     def is_hetero(self) -> bool:
-        """Whether it has types."""
         return self.schema.is_hetero
 
     @property
@@ -187,30 +340,15 @@ class DistGraph:
         self.world.barrier(timeout_s)
 
     def find_edges(self, edge_ids: Any, etype: EdgeType | None = None) -> Tensor:
-        """Sources and destinations of edges ``[2, n]``, int64.
-
-        Args:
-            edge_ids: Ids ``[n]``, or a mask.
-            etype: Edge type; None: the only one.
-
-        Raises:
-            IndexError: If there is no such edge; names the first.
-        """
+        """Sources and destinations ``[2, n]``, int64, of edges: ids ``[n]`` or a mask. ``etype`` None: the only one.
+        IndexError names the first edge that there is not."""
         at = self.schema.edge_index(etype)
         return self._router.find_edges(at, as_ids(edge_ids, "edge_ids", self._data.num_edges_of[at]))
 
     def in_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
-        """Edges of a type that end in nodes ``[n]``, int64.
-
-        Where partitions hold out-edges (``by_src``), all of them count, and the numbers are added.
-
-        Args:
-            nodes: Ids ``[n]`` of the type that the edges end in, or a mask. Default: all of them.
-            etype: Edge type; None: the only one.
-
-        Raises:
-            IndexError: If there is no such node; names the first.
-        """
+        """Edges of a type that end in nodes ``[n]``, int64. ``nodes`` are ids or a mask (default: all), ``etype`` None
+        the only type. Where partitions hold out-edges (``by_src``), all of them count. IndexError names the first node
+        that there is not."""
         return self._degrees(nodes, etype, "in")
 
     def out_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
@@ -224,16 +362,8 @@ class DistGraph:
         return self._router.degrees(at, ids, edge_dir)
 
     def has_edges_between(self, sources: Any, targets: Any, etype: EdgeType | None = None) -> Tensor:
-        """Which pairs are edges ``[n]``, bool.
-
-        Args:
-            sources, targets: Ids ``[n]`` of the edges' ends.
-            etype: Edge type; None: the only one.
-
-        Raises:
-            ValueError: If there are not as many targets as sources.
-            IndexError: If there is no such node; names the first.
-        """
+        """Which pairs of sources ``[n]`` and targets ``[n]`` are edges ``[n]``, bool. Raises ValueError if there are
+        not as many targets as sources, IndexError, which names the first, if there is no such node."""
         at = self.schema.edge_index(etype)
         source_type, _, target_type = self.schema.edge_types[at]
         num_sources, num_targets = self.num_nodes(source_type), self.num_nodes(target_type)
@@ -258,7 +388,7 @@ class DistGraph:
 
         The sample is a function of the graph, the seeds and the random seed, not of the partitions. Edges in the
         direction that partitions were not assigned by (``'out'`` where they are ``by_dst``) are fetched from all
-        partitions, each seed's whole row, before they are sampled.
+        partitions first.
 
         Args:
             seeds: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by node type. Equal ones get the
@@ -271,9 +401,9 @@ class DistGraph:
             random_seed: Of the draws. Default: one drawn from torch's generator, which ``torch.manual_seed`` fixes.
 
         Returns:
-            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids as they are, source first, and
-            ``e_id [E]``; by edge type of a heterogeneous graph. ``num_nodes`` is that of the whole graph. The edges of
-            a seed follow each other, in the order of the seeds.
+            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids, source first, and ``e_id
+                [E]``; by
+            edge type of a heterogeneous graph. Edges of a seed follow each other, in the order of the seeds.
 
         Raises:
             TypeError, ValueError, KeyError: If an argument is unusable; names it.
@@ -302,7 +432,6 @@ class DistGraph:
         return self._as_graph(found)
 
     def _by_type(self, given: Any, name: str, index: Callable[[Any], int], counts: Sequence[int]) -> dict[int, Tensor]:
-        """Ids of a user, by the position of their type."""
         if not isinstance(given, Mapping):
             at = index(None)  # raises, naming the types, if there are several
             return {at: as_ids(given, name, counts[at])}
@@ -377,7 +506,6 @@ class DistGraph:
 
 
 def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
-    """Keeps the nodes that have edges."""
     if isinstance(graph, Data):
         nodes, local = torch.unique(graph.edge_index, return_inverse=True)
         return Data(edge_index=local, e_id=graph.e_id, n_id=nodes, num_nodes=len(nodes))

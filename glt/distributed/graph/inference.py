@@ -22,10 +22,10 @@ from glt._checks import check_count
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, require_world
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.graph.layer_rows import EdgeValues, LayerRows, OutputStore, checked_features
+from glt.distributed.graph.layer_rows import EdgeValues, LayerRows, MappedRows, OutputStore, checked_features
 from glt.distributed.graph.layers import LayerStack, in_degrees, normalized, one_hop_output
 from glt.distributed.graph.split import node_split
-from glt.distributed.job.collective import CollectiveTask
+from glt.distributed.job.worlds import CollectiveTask
 from glt.distributed.loader.loaders import DistNeighborLoader
 from glt.distributed.tensors.tensor import DistTensor
 from glt.errors import GltError
@@ -53,10 +53,9 @@ def infer_layerwise(
 ) -> Any:
     """Computes the outputs of a model for all nodes, with all neighbours of each node.
 
-    Each layer is computed for all nodes before the next one, so that no node is computed twice, and a trainer holds two
-    batches in memory, and those that are sampled ahead. The outputs equal those of the full-batch model in evaluation
-    mode up to the order of sums, with any number of trainers and partitions. Each trainer computes the nodes near it.
-    All trainers of the job call it, with the same arguments; it returns when all are done.
+    Each layer is computed for all nodes before the next one: no node is computed twice, and a trainer holds two batches
+    in memory, and those sampled ahead. Outputs equal those of the full-batch model in evaluation mode up to the order
+    of sums. All trainers of the job call it, with the same arguments; it returns when all are done.
 
     ``GCNConv`` weighs edges by the degrees of the whole graph. With partitions of ``edge_dir='out'`` edges point the
     other way.
@@ -65,23 +64,25 @@ def infer_layerwise(
     it again.
 
     Args:
-        model: A ``BasicGNN`` of ``torch_geometric.nn.models``: ``GraphSAGE, GCN, GAT, GIN, PNA, EdgeCNN``, with jumping
-            knowledge too. Or a sequence of layers, each a function of ``x [N, F]`` and ``edge_index [2, E]``, whose
-            first rows of output are the seeds'; or a module that has them as ``convs``, and no other parameters: its
-            own ``forward`` is not called, so that ``between`` must be given if there are several. Of a heterogeneous
-            graph layers are functions of dicts, by node type and by edge type, and return a dict by node type, as
-            ``HeteroConv`` does; ``GCNConv`` cannot be among them. Or any of these in ``DistributedDataParallel``.
-        x: Features by node ``[num_nodes, F]``: a :class:`DistTensor`, a :class:`DistEmbedding`, or a tensor that each
-            trainer has; of a heterogeneous graph, a dict of such by node type. Default: those stored with the graph.
+        model: A ``BasicGNN`` of ``torch_geometric.nn.models``: ``GraphSAGE, GCN, GAT, GIN, PNA, EdgeCNN``, with
+            jumping knowledge too. Or a sequence of layers, each a function of ``x [N, F]`` and ``edge_index [2, E]``,
+            whose first rows of output are the seeds'; or a module that has them as ``convs``, and no other parameters:
+            its own ``forward`` is not called, so that ``between`` must be given if there are several. Of a
+            heterogeneous graph layers are functions of dicts, by node type and by edge type, and return a dict by node
+            type, as ``HeteroConv`` does; ``GCNConv`` cannot be among them. Or any of these in
+            ``DistributedDataParallel``.
+        x: Features by node ``[num_nodes, F]``: a :class:`DistTensor`, a :class:`DistEmbedding`, or a tensor that
+            each trainer has; of a heterogeneous graph, a dict of such by node type. Default: those stored with the
+            graph.
         edge_weight: Weights of the edges ``[num_edges]``, for the layers that have a parameter ``edge_weight``: a
             tensor or a :class:`DistTensor`, by edge id; or the name of a table that is stored with the graph. Of a
             heterogeneous graph, a dict of such by edge type, or a name, for all types that have such a table; layers
             are given ``edge_weight_dict``. Weights that a graph was partitioned with for sampling are no table:
             partition it with them as one of ``edge_attrs``, too.
-        edge_attr: Features of the edges ``[num_edges, ...]``, likewise, as ``edge_attr`` or ``edge_attr_dict``. Those
-            that the graph was partitioned with are named ``"edge_attr"``.
-        between: Applied after all layers but the last, of models other than ``BasicGNN``; for example ``torch.relu``.
-            It is given tensors, of a heterogeneous graph one for each node type.
+        edge_attr: Features of the edges ``[num_edges, ...]``, likewise, as ``edge_attr`` or ``edge_attr_dict``.
+            Those that the graph was partitioned with are named ``"edge_attr"``.
+        between: Applied after all layers but the last, of models other than ``BasicGNN``; for example
+            ``torch.relu``. It is given tensors, of a heterogeneous graph one for each node type.
         batch_size: Nodes at a time.
         num_workers: Processes that sample for this trainer; 0: in the trainer, or one of its server.
         device: Where layers are computed. Default: where the parameters are.
@@ -89,8 +90,8 @@ def infer_layerwise(
             same name is replaced; another tensor of that name that this trainer holds is an error.
         spill_dir: A directory that all trainers see: outputs go into mapped ``.npy`` files there instead of the
             servers' memory.
-        original_ids: Of relabelled partitions: True: row ``i`` of the result is that of the original node ``i``. False:
-            that of node ``i`` of the partitions, which needs no map of ids.
+        original_ids: Of relabelled partitions: True: row ``i`` of the result is that of the original node ``i``.
+            False: that of node ``i`` of the partitions, which needs no map of ids.
 
     Returns:
         The outputs ``[num_nodes, ...]``, a :class:`DistTensor` of that name; with ``spill_dir`` a tensor that maps
@@ -99,8 +100,8 @@ def infer_layerwise(
 
     Raises:
         RuntimeError: Without :func:`initialize`, or without a graph.
-        TypeError, ValueError, KeyError: If an argument does not fit, no layer takes it, or trainers have given others;
-            if a layer needs more than one hop, or all rows; names it.
+        TypeError, ValueError, KeyError: If an argument does not fit, no layer takes it, or trainers have given
+            others; if a layer needs more than one hop, or all rows; names it.
         NotImplementedError: If the graph is heterogeneous and the model is not.
         glt.errors.PartitionError: If original ids are wanted, and the partitions' map of ids is not on this host.
         glt.errors.PeerLost: If a trainer has failed, or a trainer or a server is lost meanwhile; names it, and why.
@@ -125,17 +126,9 @@ def infer_layerwise(
 
 
 class _Batch(NamedTuple):
-    """All edges into some seeds, and rows of its nodes and edges.
-
-    Attributes:
-        node_type: Of the seeds.
-        seeds: Their ids; they are the first nodes of their type.
-        edge_index: The edges, by the edge type that layers know them by.
-        x: Rows of the nodes, by type.
-        edge_values: Rows of the edges by name and edge type.
-        degrees: Rows of the nodes in the table of degrees, if there is one.
-        earlier: Rows of the seeds in outputs of earlier layers.
-    """
+    """All edges into some seeds, which are the first nodes of their type, and rows of its nodes and edges: ``x`` by
+    node type, ``edge_values`` by name and edge type, ``degrees`` of the nodes, and rows of the seeds in outputs of
+    earlier layers."""
 
     node_type: NodeType
     seeds: Tensor
@@ -148,14 +141,8 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class _Reads:
-    """What a layer reads.
-
-    Attributes:
-        below: Outputs of the layer below; None: the features in the batches.
-        edge_values: Names of values of edges.
-        degrees: The table of degrees.
-        earlier: Outputs of earlier layers, for the model's last step.
-    """
+    """What a layer reads: outputs of the layer below (None: the features in the batches), values of edges, the table of
+    degrees, and for the model's last step outputs of earlier layers."""
 
     below: Rows | None = None
     edge_values: Collection[str] = ()
@@ -301,24 +288,15 @@ class _Run:
         self.checked: set[tuple[int, NodeType]] = set()  # layers and types that were found to read one hop only
 
     def _suffix(self, what: str, node_type: NodeType) -> str:
-        """Of the name of rows, ``what`` being "" for the result."""
         return (f".{what}" if what else "") + (f".{node_type}" if self.schema.is_hetero else "")
 
     def _summary(self) -> str:
-        """What must be the same on all trainers."""
-        return json.dumps(
-            {
-                "name": self.store.name,
-                "layers": len(self.stack.layers),
-                "original_ids": bool(self.original_ids),
-                "x": None if self.x is None else sorted(self.x),
-                "edges": self.values.summary(),
-                "spill_dir": self.store.spill_dir is not None,
-            }
-        )
+        same: dict[str, Any] = {"name": self.store.name, "layers": len(self.stack.layers)}
+        same |= {"original_ids": bool(self.original_ids), "x": None if self.x is None else sorted(self.x)}
+        same |= {"edges": self.values.summary(), "spill_dir": self.store.spill_dir is not None}
+        return json.dumps(same)
 
     def result(self, batches: _Batches, task: CollectiveTask) -> Any:
-        """Computes all layers, with the other trainers."""
         task.barrier(self._summary())
         names = ["", "degrees", *(f"layer{at}" for at in range(len(self.stack.layers)))]
         self.store.clear([self._suffix(what, t) for t in self.num_nodes for what in names], task.barrier)
@@ -326,7 +304,7 @@ class _Run:
         if not outputs:
             raise ValueError("the last layer has outputs for no node type: does x have the types that layers read?")
         self._release(outputs.values())
-        found = {t: rows.result() for t, rows in outputs.items()}
+        found = {t: rows.tensor() if isinstance(rows, MappedRows) else rows for t, rows in outputs.items()}
         return found if self.schema.is_hetero else found[self.schema.node_types[0]]
 
     def _release(self, rows: Iterable[LayerRows]) -> None:
@@ -365,12 +343,7 @@ class _Run:
         return outputs
 
     def _write(
-        self,
-        what: str,
-        reads: _Reads,
-        make: Callable[[_Batch], Tensor | None],
-        batches: _Batches,
-        task: CollectiveTask,
+        self, what: str, reads: _Reads, make: Callable[[_Batch], Tensor | None], batches: _Batches, task: CollectiveTask
     ) -> dict[NodeType, LayerRows]:
         """Writes what ``make`` returns for each batch, by type; returns when all trainers have."""
         outputs: dict[NodeType, LayerRows] = {}
@@ -391,7 +364,8 @@ class _Run:
                         f"a layer made {(values.dtype, values.shape[1:])} of a batch, and {layout} before: expected "
                         "the same"
                     )
-                outputs[t][batch.seeds if originals is None else originals.to_original(batch.seeds)] = values.cpu()
+                ids = batch.seeds if originals is None else originals.to_original(batch.seeds)
+                outputs[t].write_async(ids, values.cpu())
             batches.settle()
         for rows in outputs.values():
             rows.flush()

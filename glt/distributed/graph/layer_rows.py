@@ -10,7 +10,7 @@ import socket
 import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +27,9 @@ from glt.distributed.tensors.tensor import DistTensor, Handles
 
 
 def checked_features(given: Any, schema: Schema, num_nodes: dict[NodeType, int]) -> dict[NodeType, Tensor | DistTensor]:
-    """Features by node type, of the types that have nodes.
-
-    Args:
-        given: A tensor, a :class:`DistTensor` or a :class:`DistEmbedding` with a row for each node; of a heterogeneous
-            graph a dict of such by node type.
-        schema: Of the graph.
-        num_nodes: By type, without the empty types.
-
-    Raises:
-        TypeError, ValueError: If it is something else; names it.
-    """
+    """Features by node type, of the types that have nodes (``num_nodes``): ``given`` is a tensor, a :class:`DistTensor`
+    or a :class:`DistEmbedding` with a row for each node, or a dict of such. TypeError or ValueError names what is
+    none."""
     if schema.is_hetero and not isinstance(given, dict):
         raise TypeError(f"x is a {type(given).__name__}: expected a dict by node type, the graph being heterogeneous")
     found: dict[NodeType, Tensor | DistTensor] = {}
@@ -65,14 +57,9 @@ def _require_rows(rows: Tensor | DistTensor, name: str, num_rows: int, of: str) 
 class EdgeValues:
     """Weights and features of edges, by the name of the convolutions' parameter and by edge type.
 
-    Args:
-        world: With a graph.
-        given: By name, of :data:`EDGE_VALUES`: the name of a table that is stored with the graph; or a tensor, or a
-            :class:`DistTensor`, with a row for each edge by its id; of a heterogeneous graph a dict of such by edge
-            type, or the name of a table that some types have. None: nothing.
-
-    Attributes:
-        names: Those that there are values for.
+    ``given`` has, by name of :data:`EDGE_VALUES`, the name of a table that is stored with the graph; or a tensor, or a
+    :class:`DistTensor`, with a row for each edge by its id; of a heterogeneous graph a dict of such by edge type, or
+    the name of a table that some types have; or None. ``names`` are those that there are values for.
 
     Raises:
         TypeError, ValueError: If values do not fit; names them.
@@ -109,12 +96,7 @@ class EdgeValues:
         return {name: sorted(map(str, by_type)) for name, by_type in sorted(self._of.items())}
 
     def of(self, names: Collection[str], e_id: dict[EdgeType, Tensor]) -> dict[str, dict[EdgeType, Tensor]]:
-        """The values of edges ``[E, ...]``, by name and edge type.
-
-        Args:
-            names: Which; those without values are left out.
-            e_id: Ids of the edges ``[E]``, by edge type.
-        """
+        """Values ``[E, ...]`` of edges with these ids, by name and edge type; names without values are left out."""
         return {
             name: {t: rows[e_id[t]] for t, rows in self._of[name].items() if t in e_id}
             for name in EDGE_VALUES
@@ -135,38 +117,14 @@ def _checked_values(name: str, of_type: str, given: Any, table: GraphData) -> Te
     return rows
 
 
-class LayerRows(Protocol):
-    """Outputs of a layer by node, that all trainers write and read."""
-
-    def __getitem__(self, ids: Tensor) -> Tensor: ...
-
-    def __setitem__(self, ids: Tensor, values: Tensor) -> None: ...
-
-    def flush(self) -> None:
-        """Waits for the writes: after a barrier all trainers read them."""
-
-    def delete(self) -> None:
-        """Frees the rows, for all trainers."""
-
-    def result(self) -> DistTensor | Tensor:
-        """What the user is given."""
-
-
 # By world, the generations of tensors that are outputs of layers: only those may be replaced.
 _outputs: weakref.WeakKeyDictionary[World, set[tuple[int, ...]]] = weakref.WeakKeyDictionary()
 
 
 class OutputStore:
-    """Makes the rows of layers' outputs; trainers that ask for the same name get the same rows.
-
-    Args:
-        world: The trainers and servers.
-        name: Of the result; names of outputs are this and a suffix.
-        spill_dir: A directory that all trainers see, for mapped files; None: the servers keep the rows.
-
-    Raises:
-        TypeError, ValueError: If ``spill_dir`` is no directory.
-    """
+    """Makes the rows of layers' outputs; trainers that ask for the same name get the same rows. With ``spill_dir``, a
+    directory that all trainers see, they are in mapped files, else with the servers. TypeError or ValueError if it is
+    no directory."""
 
     def __init__(self, world: World, name: str, spill_dir: str | os.PathLike[str] | None) -> None:
         self.world, self.name = world, name
@@ -177,7 +135,7 @@ class OutputStore:
             raise ValueError(f"spill_dir = {os.fspath(self.spill_dir)!r} is no directory")
 
     def require_free(self, suffix: str) -> None:
-        """Raises ValueError if this trainer holds a tensor of that name that is no output: it would be replaced."""
+        """ValueError if this trainer holds a tensor of that name that is no output and would be replaced."""
         outputs = _outputs.get(self.world, set())
         for tensor in list(Handles.of(self.world).open) if self.spill_dir is None else ():
             if tensor.name == self.name + suffix and tensor.generations not in outputs:
@@ -187,32 +145,23 @@ class OutputStore:
                 )
 
     def create(self, suffix: str, shape: tuple[int, ...], dtype: torch.dtype, part: NodeType | None) -> LayerRows:
-        """Makes rows, or opens those that another trainer has made.
-
-        Args:
-            suffix: Of their name.
-            shape: Rows first.
-            dtype: Of their elements.
-            part: The node type whose ids number the rows; None: other ids do, and any server keeps them.
-        """
+        """Makes rows, or opens those that another trainer has made. ``part`` is the node type whose ids number them;
+        None: any server keeps them."""
         if self.spill_dir is not None:
             return MappedRows.create(self._path(suffix), shape, dtype)
         tensor = DistTensor(shape, dtype, self.name + suffix, part=part, world=self.world)
         _outputs.setdefault(self.world, set()).add(tensor.generations)
-        return _TensorRows(tensor)
+        return tensor
 
     def find(self, suffix: str) -> LayerRows:
         """Opens rows that another trainer had made before a barrier; LookupError if there are none."""
         if self.spill_dir is not None:
             return MappedRows(self._path(suffix))
-        return _TensorRows(DistTensor.find(self.name + suffix, world=self.world))
+        return DistTensor.find(self.name + suffix, world=self.world)
 
     def clear(self, suffixes: list[str], barrier: Callable[[], None]) -> None:
-        """Removes outputs of these names that an earlier run has left. All trainers call it, with their barrier.
-
-        Raises:
-            ValueError: If ``spill_dir`` is not one directory for all of them.
-        """
+        """Removes outputs that an earlier run has left. All trainers call it, with their barrier. ValueError if
+        ``spill_dir`` is not one directory for all of them."""
         mark = None if self.spill_dir is None else self.spill_dir / f"{self.name}.begun"
         if self.world.rank == 0:
             for suffix in suffixes:
@@ -240,30 +189,8 @@ class OutputStore:
         return self.spill_dir / f"{self.name}{suffix}.npy"
 
 
-class _TensorRows:
-    """Rows on the servers; writes go out while the next rows are computed."""
-
-    def __init__(self, tensor: DistTensor) -> None:
-        self._tensor = tensor
-
-    def __getitem__(self, ids: Tensor) -> Tensor:
-        return self._tensor[ids]
-
-    def __setitem__(self, ids: Tensor, values: Tensor) -> None:
-        self._tensor.write_async(ids, values)
-
-    def flush(self) -> None:
-        self._tensor.flush()
-
-    def delete(self) -> None:
-        self._tensor.delete()
-
-    def result(self) -> DistTensor:
-        return self._tensor
-
-
 class MappedRows:
-    """Rows in a mapped ``.npy`` file; LookupError if it is not there."""
+    """Rows in a mapped ``.npy`` file, with the methods of a :class:`DistTensor`; LookupError if it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -277,13 +204,8 @@ class MappedRows:
 
     @classmethod
     def create(cls, path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> MappedRows:
-        """Makes the file with all its space, whole or not at all; several processes may.
-
-        Raises:
-            TypeError: If numpy has no such dtype.
-            ValueError: If another trainer has made it with other rows.
-            OSError: If there is no room for it; says how much it takes.
-        """
+        """Makes the file with all its space, whole or not at all; several processes may. TypeError if numpy has no such
+        dtype, ValueError if another trainer has made it with other rows, OSError if there is no room."""
         try:
             kind = torch.empty(0, dtype=dtype).numpy().dtype
         except TypeError as error:
@@ -307,7 +229,7 @@ class MappedRows:
     def __getitem__(self, ids: Tensor) -> Tensor:
         return torch.from_numpy(np.asarray(self.rows[ids.numpy()]))
 
-    def __setitem__(self, ids: Tensor, values: Tensor) -> None:
+    def write_async(self, ids: Tensor, values: Tensor) -> None:
         self.rows[ids.numpy()] = values.numpy()
 
     def flush(self) -> None:
@@ -316,8 +238,12 @@ class MappedRows:
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
 
-    def result(self) -> Tensor:
+    def tensor(self) -> Tensor:
         return torch.from_numpy(np.asarray(self.rows))
+
+
+LayerRows = DistTensor | MappedRows
+"""Outputs of a layer by node, that all trainers write and, after a flush and a barrier, read."""
 
 
 def _write_empty(path: Path, shape: tuple[int, ...], kind: np.dtype) -> None:

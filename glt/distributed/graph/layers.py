@@ -26,43 +26,15 @@ EDGE_VALUES = ("edge_weight", "edge_attr")  # what layers may be given beside th
 
 # They look further than one hop, or at the degrees of neighbours: from one hop around a node they compute another
 # output than from the whole graph.
-_FAR_CONVS = (
-    "ChebConv",
-    "SGConv",
-    "SSGConv",
-    "APPNP",
-    "ARMAConv",
-    "TAGConv",
-    "GCN2Conv",
-    "LGConv",
-    "FAConv",
-    "DNAConv",
-    "MixHopConv",
-    "PANConv",
-    "DirGNNConv",
-    "PDNConv",
-    "EGConv",
-    "GPSConv",
-    "HypergraphConv",
-    "HANConv",
-    "DynamicEdgeConv",
-    "AntiSymmetricConv",
-    "GravNetConv",
-    "XConv",
-    "LabelPropagation",
-    "WLConv",
+_FAR_CONVS = frozenset(
+    "ChebConv SGConv SSGConv APPNP ARMAConv TAGConv GCN2Conv LGConv FAConv DNAConv MixHopConv PANConv DirGNNConv "
+    "PDNConv EGConv GPSConv HypergraphConv HANConv DynamicEdgeConv AntiSymmetricConv GravNetConv XConv "
+    "LabelPropagation WLConv".split()
 )
 # What they compute of a row depends on the other rows.
-_WHOLE_LAYERS = (
-    "GraphNorm",
-    "InstanceNorm",
-    "PairNorm",
-    "GraphSizeNorm",
-    "MeanSubtractionNorm",
-    "DiffGroupNorm",
-    "PerformerAttention",
-    "SGFormerAttention",
-    "PolynormerAttention",
+_WHOLE_LAYERS = frozenset(
+    "GraphNorm InstanceNorm PairNorm GraphSizeNorm MeanSubtractionNorm DiffGroupNorm PerformerAttention "
+    "SGFormerAttention PolynormerAttention".split()
 )
 
 
@@ -75,7 +47,6 @@ class LayerStack:
         takes: Of each layer, which of :data:`EDGE_VALUES` it is also given, and by which keyword.
         modules: Those that hold parameters.
         combine: Makes the model's output of the outputs of all layers; None: the last layer's output is it.
-        is_basic: Whether it is a ``BasicGNN``.
     """
 
     layers: tuple[Layer, ...]
@@ -86,13 +57,9 @@ class LayerStack:
 
     @classmethod
     def of(cls, model: Any, between: Callable[[Tensor], Tensor] | None) -> LayerStack:
-        """Takes a model apart; arguments as of :func:`infer_layerwise`.
-
-        Raises:
-            TypeError: If it is no model or layers.
-            ValueError: If it has no layers, or parts that are in none, or a layer whose output depends on more than the
-                seeds and their neighbours; names it.
-        """
+        """Takes a model apart; arguments as of :func:`infer_layerwise`. Raises TypeError if it is no model or layers,
+        ValueError, which names it, if a part is in no layer or a layer's output depends on more than the seeds and
+        their neighbours."""
         if isinstance(model, DistributedDataParallel):
             model = model.module
         if between is not None and not callable(between):
@@ -111,7 +78,6 @@ class LayerStack:
         return stack
 
     def gcn_convs(self) -> list[pyg.GCNConv]:
-        """Convolutions that weigh edges by the degrees of neighbours."""
         found = [each for module in self.modules for each in module.modules() if isinstance(each, pyg.GCNConv)]
         return [each for each in dict.fromkeys(found) if each.normalize]
 
@@ -121,12 +87,8 @@ class LayerStack:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Sets modules to evaluation mode, also those that are only seen when a layer, which may be any function, calls
-        them on this thread.
-
-        Raises:
-            ValueError: From the call of such a module that cannot be computed layer by layer; names it.
-        """
+        """Sets modules to evaluation mode, also those that only a layer's call on this thread shows; ValueError from
+        the call of one that cannot be computed layer by layer."""
         was = {each: each.training for module in self.modules for each in module.modules()}
         caller = get_ident()
 
@@ -179,7 +141,7 @@ def _of_layers(model: Any, between: Callable[[Tensor], Tensor] | None) -> LayerS
 
 
 def _edge_keywords(layer: Layer) -> dict[str, str]:
-    """The keywords by which a layer takes values of edges: the same with ``_dict`` behind it where there are types."""
+    """The keywords by which a layer takes values of edges, with ``_dict`` behind them where there are types."""
     try:
         parameters = signature(layer.forward if isinstance(layer, nn.Module) else layer).parameters
     except (TypeError, ValueError):  # of a builtin, say
@@ -190,7 +152,6 @@ def _edge_keywords(layer: Layer) -> dict[str, str]:
 
 
 def _require_no_more(model: Any, convs: Any, between: Any) -> None:
-    """Raises if a module has parameters beside its convs, which would be left out."""
     if not isinstance(model, nn.Module) or convs is model:
         return
     known = {id(each) for part in (convs, between) if isinstance(part, nn.Module) for each in part.parameters()}
@@ -213,7 +174,6 @@ def _then(layer: Layer, between: Callable[[Tensor], Tensor]) -> Layer:
 
 
 def _of_basic(model: BasicGNN) -> LayerStack:
-    """The layers of ``BasicGNN.forward``, in evaluation mode."""
     if type(model).forward is not BasicGNN.forward:
         raise ValueError(
             f"{type(model).__name__} has a forward of its own, which is not known layer by layer: give a list of layers"
@@ -266,17 +226,11 @@ def _require_near(module: nn.Module) -> None:
 
 
 def in_degrees(edge_index: Tensor, num_seeds: int, edge_weight: Tensor | None = None) -> Tensor:
-    """Counts the edges into the seeds, the first nodes of a batch, for :func:`normalized`.
+    """Counts the edges ``edge_index [2, E]`` into the seeds, the first nodes of a batch, for :func:`normalized`.
 
-    Args:
-        edge_index: All edges into the seeds ``[2, E]``.
-        num_seeds: How many.
-        edge_weight: ``[E]``, if layers are given weights.
-
-    Returns:
-        ``[num_seeds, 2]`` int32: the edges into each seed from other nodes, and its loops. With ``edge_weight``
-        ``[num_seeds, 5]`` float64: after these the sums of their weights, and the weight of the last loop, NaN if there
-        is none.
+    Returns ``[num_seeds, 2]`` int32: the edges into each seed from other nodes, and its loops. With ``edge_weight [E]``
+    ``[num_seeds, 5]`` float64: after these the sums of their weights, and the weight of the last loop, NaN if there is
+    none.
     """
     source, target = edge_index
     loops = source == target
@@ -297,18 +251,9 @@ def in_degrees(edge_index: Tensor, num_seeds: int, edge_weight: Tensor | None = 
 def normalized(
     convs: Iterable[pyg.GCNConv], edge_index: Tensor, degrees: Tensor, edge_weight: Tensor | None
 ) -> Iterator[None]:
-    """Makes ``GCNConv`` weigh edges by the degrees of the whole graph, not by those in the batch: it uses
-    weights that it finds cached.
-
-    Args:
-        convs: Of the layer.
-        edge_index: Of the batch ``[2, E]``.
-        degrees: Of all nodes of the batch ``[N, 2]`` or ``[N, 5]``; see :func:`in_degrees`.
-        edge_weight: What the layer is given ``[E]``, if anything.
-
-    Raises:
-        ValueError: From a convolution that is called with other edges or weights.
-    """
+    """Makes ``GCNConv`` weigh the edges of a batch by the ``degrees`` of all its nodes in the whole graph, see
+    :func:`in_degrees`: it uses weights that it finds cached. ``edge_weight`` is what the layer is given. ValueError
+    from a convolution that is called with other edges or weights."""
 
     def weigh(conv: pyg.GCNConv, args: Any, kwargs: Any) -> None:
         called = signature(conv.forward).bind(*args, **kwargs).arguments
@@ -361,20 +306,11 @@ def _weighted(
 def one_hop_output(
     call: Callable[[], Any], what: str, num_rows: Mapping[NodeType, int], seed_type: NodeType, num_seeds: int
 ) -> Any:
-    """Returns the output of a layer for a batch whose edges all lead to its seeds.
+    """Returns the output of a layer (``call``) for a batch whose edges all lead to its seeds, the first of their type.
 
     What convolutions make of the other nodes is wrong, since edges into those are missing. If the layer calls several
-    convolutions, it is called once more with NaN in place of those rows: no output of a seed may depend on them.
-
-    Args:
-        call: The layer, with its arguments.
-        what: Which layer.
-        num_rows: Nodes of the batch, by type.
-        seed_type: Type of the seeds.
-        num_seeds: Number of seeds, the first nodes of their type.
-
-    Raises:
-        ValueError: If one of the convolutions reads what another has made of the neighbours.
+    convolutions, it is called once more with NaN in place of those rows: ValueError if an output of a seed depends on
+    them. ``what`` names the layer; ``num_rows`` are the nodes of the batch by type.
     """
     num_calls = 0
 

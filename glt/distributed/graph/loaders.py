@@ -57,12 +57,8 @@ class MultiLayerNeighborSampler:
         return list(reversed(self.fanouts))
 
     def sample(self, graph: DistGraph, seeds: Any) -> tuple[Any, Any, list[Block]]:
-        """Samples at once, hop by hop: input nodes, seeds, and the blocks, the widest first.
-
-        Args:
-            graph: The graph.
-            seeds: Ids ``[n]``, each once; of a heterogeneous graph a dict of such by node type.
-        """
+        """Samples at once, hop by hop, around seeds: ids ``[n]``, each once, or by node type. Returns input nodes,
+        seeds, and the blocks, the widest first."""
         if isinstance(seeds, Mapping):
             seeds = {t: as_ids(ids, f"seeds[{t!r}]", graph.num_nodes(t)) for t, ids in seeds.items()}
         else:
@@ -258,7 +254,6 @@ class DistDataLoader:
         self._epoch = 0
 
     def __len__(self) -> int:
-        """Number of batches per epoch."""
         return len(self._order)
 
     def __iter__(self) -> Iterator[Any]:
@@ -341,7 +336,6 @@ def _only(given: Mapping[Any, Any], name: str, kind: str) -> tuple[Any, Any]:
 
 
 def _read(given: Any, name: str) -> Any:
-    """A mask, or ids, that servers keep are read whole."""
     if not isinstance(given, DistTensor):
         return given
     if given.ndim != 1:

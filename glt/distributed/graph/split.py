@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, Final, NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._checks import check_flag, check_one_of
 from glt.data.arrays import require_data
 from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World, current_world, get_context
@@ -27,17 +29,10 @@ class Interval(NamedTuple):
 
 
 def split_counts(
-    counts: Sequence[int],
-    homes: Sequence[Collection[int]],
-    *,
-    force_even: bool = True,
-    remainder: str = "keep",
+    counts: Sequence[int], homes: Sequence[Collection[int]], *, force_even: bool = True, remainder: str = "keep"
 ) -> list[list[Interval]]:
     """Divides the selected items of all partitions among trainers, each item once, and as many as possible to trainers
-    that are local to its partition.
-
-    No split whose shares are as even has more local items. Trainers of a host get adjacent pieces of its items; remote
-    items are the last ones of partitions that have more than their own trainers may take.
+    that are local to its partition. No split whose shares are as even has more local items.
 
     Args:
         counts: Selected items of each partition ``[num_partitions]``.
@@ -45,9 +40,7 @@ def split_counts(
             different hosts have none in common.
         force_even: True: shares differ by one item at most. False: trainers get what is local to them, those with the
             same home equally much; items that are local to none go to the smallest shares.
-        remainder: What becomes of the items that are too many for shares of one size: ``'keep'``: the first trainers
-            with enough local ones have one more; ``'drop'``: they are left out; ``'pad'``: smaller shares have their
-            first item twice (empty ones an item of another share).
+        remainder: As of :func:`node_split`; empty shares are padded with an item of another share.
 
     Returns:
         For each trainer its intervals, the local ones first.
@@ -58,8 +51,7 @@ def split_counts(
     sizes = np.asarray(counts, np.int64)
     if sizes.ndim != 1 or (sizes < 0).any():
         raise ValueError(f"counts = {counts!r}: expected one number of at least 0 per partition")
-    if remainder not in REMAINDERS:
-        raise ValueError(f"remainder = {remainder!r}: expected one of {list(REMAINDERS)}")
+    check_one_of("remainder", remainder, REMAINDERS)
     if remainder != "keep" and not force_even:
         raise ValueError(
             f"remainder = {remainder!r} makes all shares equal, but force_even is False: leave one of them out"
@@ -97,7 +89,6 @@ def split_counts(
 
 
 def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[frozenset[int], list[int]]:
-    """Trainers by home, in the order of the first trainer of each."""
     if not homes:
         raise ValueError("homes is empty: expected the local partitions of at least one trainer")
     groups: dict[frozenset[int], list[int]] = {}
@@ -123,7 +114,6 @@ def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[froze
 def _even_sizes(
     total: int, num_trainers: int, groups: dict[frozenset[int], list[int]], here: dict[frozenset[int], int], extra: bool
 ) -> list[int]:
-    """Sizes of the shares, one larger where there are local items for it."""
     size, more = divmod(total, num_trainers)
     sizes = [size] * num_trainers
     if not extra:
@@ -165,7 +155,6 @@ def _pad(shares: list[list[Interval]], size: int) -> None:
 
 
 def _line(parts: Iterable[int], sizes: np.ndarray) -> list[Interval]:
-    """All items of some partitions, one partition after the other."""
     return [Interval(part, 0, int(sizes[part])) for part in parts if sizes[part]]
 
 
@@ -188,19 +177,11 @@ PIECE: Final = 1 << 20  # rows of a mask that are in memory at a time
 
 
 class SelectedIds:
-    """The ids of one type that a mask or a list selects, ascending by partition.
+    """The ids of one type that a mask or a list selects, ascending by partition; ``counts`` of each partition, int64.
 
-    A mask is read in pieces: once to count, and again where the ids of an interval are asked for. It may be anything
-    with a length, a ``dtype`` and slices: a tensor, a (mapped) array, a :class:`glt.distributed.DistTensor`.
-
-    Args:
-        name: Of ``given``, for errors.
-        given: A mask ``[num_ids]`` of bools, or of zeros and ones in uint8; or ids, in any order.
-        num_ids: How many there are.
-        book: Owners of all ids; None: unknown, all count as of partition 0.
-
-    Attributes:
-        counts: Selected ids of each partition, ``[num_partitions]`` int64.
+    A mask ``[num_ids]`` of bools, or of zeros and ones in uint8, is read in pieces: once to count, and again where ids
+    are asked for. It may be a tensor, a (mapped) array, or a :class:`glt.distributed.DistTensor`. Without a ``book`` of
+    owners all ids count as of partition 0. ``name`` is that of ``given`` in errors.
 
     Raises:
         TypeError: If it is neither.
@@ -224,19 +205,16 @@ class SelectedIds:
             raise ValueError(f"{name} is a mask of {shape[0]}: expected one value for each of {num_ids}")
         self._given = given if self._is_mask else _ascending(name, given, num_ids)
         num_partitions = 1 if book is None else book.num_parts
-        counted = [np.bincount(owner, minlength=num_partitions) for _, owner in self._pieces()]
+        pieces = range(-(-len(self._given) // self._piece))
+        counted = [np.bincount(self._read(piece)[1], minlength=num_partitions) for piece in pieces]
         # Where the ids of each partition begin among those of all pieces before.
         self._before = np.cumsum(np.array([np.zeros(num_partitions, np.int64), *counted]), axis=0)
         self.counts: np.ndarray = self._before[-1]
 
     def ids(self, intervals: Sequence[Interval], order_by: Any = None) -> Tensor:
-        """Returns the ids of some intervals, one interval after the other, ``[n]`` int64.
-
-        Args:
-            intervals: Of positions among the selected ids of a partition.
-            order_by: Numbers that are read by ids: positions are then those in the order of these numbers, equal ones
-                by id. All selected ids of the partitions are then in memory.
-        """
+        """The ids ``[n]``, int64, of some intervals of positions among the selected ids of a partition, which are
+        ascending, or in the order of the numbers ``order_by``, equal ones by id; all selected ids of the partitions are
+        then in memory."""
         if order_by is None:
             return torch.from_numpy(_joined(self._intervals(intervals)))
         ordered: dict[int, np.ndarray] = {}
@@ -257,10 +235,6 @@ class SelectedIds:
                 if low < high:
                     found[at].append(ids[owner == part][low:high])
         return [_joined(each) for each in found]
-
-    def _pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for piece in range(-(-len(self._given) // self._piece)):
-            yield self._read(piece)
 
     def _read(self, piece: int) -> tuple[np.ndarray, np.ndarray]:
         """The selected ids of a piece, ascending, and their owners."""
@@ -389,11 +363,14 @@ def default_homes(num_partitions: int, num_trainers: int) -> list[list[int]]:
     return homes
 
 
+@dataclass(frozen=True)
 class _Trainer:
     """The trainer whose share is asked for, the homes of all trainers, and the ids of one type."""
 
-    def __init__(self, rank: int, homes: Homes, num_ids: int, book: PartitionBook | None) -> None:
-        self.rank, self.homes, self.num_ids, self.book = rank, homes, num_ids, book
+    rank: int
+    homes: Homes
+    num_ids: int
+    book: PartitionBook | None
 
     @classmethod
     def of(
@@ -439,8 +416,7 @@ class _Trainer:
         return cls(rank, homes, num_ids, book)
 
     def share(self, name: str, given: Any, force_even: bool, ids_name: str, trainer_ids: Any, remainder: str) -> Tensor:
-        if not isinstance(force_even, bool):
-            raise TypeError(f"force_even = {force_even!r}: expected True or False")
+        check_flag("force_even", force_even)
         if trainer_ids is not None and len(trainer_ids) != self.num_ids:
             raise ValueError(f"{ids_name} has {len(trainer_ids)} rows: expected one for each of {self.num_ids}")
         selected = SelectedIds(name, given, self.num_ids, self.book)
@@ -458,7 +434,6 @@ def _homes(world: World | None, num_partitions: int, num_trainers: int) -> Homes
 
 
 def _book_of(kind: str, given: Any, type_: Any) -> tuple[int, PartitionBook | None]:
-    """Returns the number of ids of a type, and their owners."""
     if isinstance(given, PartitionBook):
         return given.num_ids, given
     if isinstance(given, Mapping):

@@ -26,17 +26,17 @@ from glt.distributed.context import (
     resign,
 )
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
-from glt.distributed.job.host_server import (
+from glt.distributed.job.hosts import JobEnvironment, JobRole, find_this_host, read_environment, read_hosts
+from glt.distributed.job.worlds import (
     HostServer,
+    ServedWorld,
+    StandaloneWorld,
     open_store,
     publish_port,
     publishing_failures,
     serve_at_free_port,
     wait_for_port,
 )
-from glt.distributed.job.hosts import find_this_host, read_hosts
-from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.api import (
     get_server,
@@ -62,11 +62,8 @@ _exit_hook_of: int | None = None  # the process that has it
 
 
 class Ending:
-    """Why this process ends, as seen at exit.
-
-    Errors that were there before it was made do not count: a fork has those of its parent, such as the error of a
-    notebook's last cell.
-    """
+    """Why this process ends, as seen at exit. Errors from before it was made do not count: a fork has those of its
+    parent, such as the error of a notebook's last cell."""
 
     def __init__(self) -> None:
         # Not the errors themselves, which hold the frames that they went through.
@@ -80,25 +77,20 @@ class Ending:
         return failure
 
     def why(self) -> str:
-        """That in words; "" if there is none."""
         failure = self.failure()
         return "" if failure is None else text_of(failure)
 
 
 def text_of(error: BaseException) -> str:
-    """The last line of a traceback, or lines."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _errors() -> list[BaseException]:
-    """What ended the interpreter, or a cell of it, and what is in flight."""
     return [each for each in (getattr(sys, "last_value", None), sys.exc_info()[1]) if each is not None]
 
 
 @dataclass
 class _Job:
-    """The arguments of :func:`initialize`, and the state of the job."""
-
     env: JobEnvironment
     given: dict[str, Any]
     num_workers: int
@@ -264,19 +256,14 @@ def _loaded(part_config: str | os.PathLike[str], at: int, partition: int | None 
 
 
 def partition_dir(part_config: str | os.PathLike[str]) -> PartConfig:
-    """The directory of partitions, and the graph's name.
-
-    Raises:
-        FileNotFoundError: If there is nothing there.
-        glt.errors.PartitionError: See :func:`glt.partition.read_part_config`.
-    """
+    """The directory of partitions, and the graph's name; see :func:`glt.partition.read_part_config`. FileNotFoundError
+    if there is nothing there."""
     if not os.path.exists(part_config):
         raise FileNotFoundError(f"part_config = {os.fspath(part_config)!r}: there is no such file or directory")
     return read_part_config(part_config)
 
 
 def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
-    """Begins what needs the partitions."""
     if job.env.role is JobRole.STANDALONE:
         data, world = _loaded(part_config, 0), current_world()
         if isinstance(world, StandaloneWorld):
@@ -320,12 +307,8 @@ def _enter_alone(world: StandaloneWorld) -> None:
 
 
 def open_world(name: str, part_config: str | os.PathLike[str] | None) -> World:
-    """The world of this process, with a graph; begins it where the partitions had not been named.
-
-    Raises:
-        RuntimeError: Without :func:`initialize`.
-        ValueError: If the partitions are still not named, or are others than those there are, or have another name.
-    """
+    """The world of this process, with a graph; begins it where the partitions had not been named. RuntimeError without
+    :func:`initialize`; ValueError if the partitions are still not named, or are others, or have another name."""
     with _lock:
         world = current_world()
         if _job is None:
@@ -378,10 +361,8 @@ def _require_same(world: World, part_config: str | os.PathLike[str]) -> None:
 def finalize(timeout_s: float | None = None) -> None:
     """Leaves the job; ``initialize`` may then be called again. Done at exit, too; may be called again.
 
-    A trainer that also serves waits until the others have left, for those that died a minute at most.
-
-    Args:
-        timeout_s: Longest wait in seconds. Default: as long as others are there.
+    A trainer that also serves waits until the others have left, for those that died a minute at most, and ``timeout_s``
+    seconds at most if given.
     """
     _finalize(timeout_s, "")
 
@@ -432,20 +413,12 @@ def _at_exit() -> None:
 
 
 def get_rank() -> int:
-    """The number of this trainer, from 0.
-
-    Raises:
-        RuntimeError: Without :func:`initialize`.
-    """
+    """The number of this trainer, from 0. RuntimeError without :func:`initialize`."""
     return _world_or_env().rank
 
 
 def num_trainers() -> int:
-    """How many trainers the job has.
-
-    Raises:
-        RuntimeError: Without :func:`initialize`.
-    """
+    """How many trainers the job has. RuntimeError without :func:`initialize`."""
     return _world_or_env().num_trainers
 
 

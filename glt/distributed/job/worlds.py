@@ -1,19 +1,31 @@
-"""The two worlds of a training process: servers in other processes, or one process that is its own server."""
+"""The worlds of a training process (servers in other processes, or one process that is its own server), the server
+beside the first trainer of a host, and tasks that all trainers do together."""
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import socket
 import threading
+import time
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from time import monotonic
+from types import TracebackType
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt.distributed.context import DistContext, DistRole, World
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.partitions import GraphQueries, graph_calls
+from glt.distributed.job.hosts import JobEnvironment
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -21,20 +33,26 @@ from glt.distributed.options import (
     WorkerOptions,
 )
 from glt.distributed.server.client import DistClient, RemoteDataset, Reply
+from glt.distributed.server.options import ServerOptions
+from glt.distributed.server.server import DistServer
 from glt.distributed.tensors.barrier import Barriers, check_timeout
-from glt.distributed.tensors.store import Call, TensorStore
-from glt.distributed.tensors.updates import update_calls
+from glt.distributed.tensors.store import Call, TensorStore, update_calls
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.connection import host_id
-from glt.errors import PeerLost
+from glt.distributed.wire.connection import host_id, own_address
+from glt.distributed.wire.store import TimedStore, connect
+from glt.errors import GltError, PeerLost, RendezvousError
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 5  # for a port that was free a moment ago
+_FAILED = "failed "
+_MAX_REASON = 2000  # characters of what is said of a failure
+
+_num_opened = 0
 
 
 class ServedWorld:
-    """Trainers that are clients of the same servers; a :class:`~glt.distributed.context.World`.
-
-    Args:
-        client: This trainer, connected to all servers.
-    """
+    """Trainers that are clients of the same servers; a :class:`~glt.distributed.context.World`."""
 
     def __init__(self, client: DistClient) -> None:
         self.client = client
@@ -96,7 +114,6 @@ class ServedWorld:
         return text
 
     def worker_options(self, num_workers: int) -> RemoteDistSamplingWorkerOptions:
-        """Loaders sample on a server of this host, if there is one."""
         server = self._near[self.rank % len(self._near)] if self._near else None
         return RemoteDistSamplingWorkerOptions(server_rank=server, num_workers=max(1, num_workers))
 
@@ -111,17 +128,9 @@ class ServedWorld:
 
 
 class StandaloneWorld:
-    """One trainer that is its own server, for notebooks and tests; a :class:`~glt.distributed.context.World`.
-
-    Calls run at once, in the thread of the caller.
-
-    Args:
-        data: A partition, loaded; others are mapped from its directory when they are needed. None: no graph, tensors
-            only.
-
-    Attributes:
-        store: Of the tensors.
-    """
+    """One trainer that is its own server, for notebooks and tests; a :class:`~glt.distributed.context.World`. Calls run
+    at once, in the thread of the caller. ``data`` is a loaded partition; others are mapped when they are needed. None:
+    tensors only."""
 
     rank, num_trainers, num_servers = 0, 1, 1
     id, group = "standalone", "standalone"  # of its session with itself
@@ -136,11 +145,6 @@ class StandaloneWorld:
             self.open_graph(data)
 
     def open_graph(self, data: DistDataset) -> None:
-        """Gives it a graph, once.
-
-        Raises:
-            RuntimeError: If it has one.
-        """
         if self.data is not None:
             raise RuntimeError(f"{self} has {self.data} already: call glt.distributed.finalize() first")
         queries = GraphQueries(data)
@@ -152,7 +156,6 @@ class StandaloneWorld:
         return 0
 
     def add_calls(self, calls: dict[str, Call]) -> None:
-        """Makes more of a server's calls available here."""
         self._calls |= calls
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
@@ -190,7 +193,6 @@ class StandaloneWorld:
         return [{"server": str(self), "tensors": self.store.stats()}]
 
     def close(self) -> None:
-        """Leaves the world, and frees its tensors."""
         self.store.end_session(self)
         self.barriers.close(f"{self} has left its world")
 
@@ -199,7 +201,6 @@ class StandaloneWorld:
 
 
 def answered(call: Callable[[], Any]) -> Reply:
-    """Runs a call now; returns its reply."""
     reply = Reply()
     reply.set_running_or_notify_cancel()
     try:
@@ -209,3 +210,160 @@ def answered(call: Callable[[], Any]) -> Reply:
     except Exception as error:
         reply.set_exception(error)
     return reply
+
+
+class HostServer:
+    """A :class:`DistServer` in the first trainer of a host, for all trainers of the job. ``master`` is the address of
+    server 0, ``timeout_s`` the deadline of start-up and of requests between servers."""
+
+    def __init__(
+        self, env: JobEnvironment, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
+    ) -> None:
+        rank = env.host_index
+        bind = master if rank == 0 else (own_address(master), 0)
+        options = ServerOptions(rpc_timeout=timeout_s, num_workers=max(1, num_workers))
+        context = DistContext(
+            DistRole.SERVER, env.num_servers, rank, "distributed-server", env.num_servers + env.num_trainers, rank
+        )
+        self.server = DistServer(data, context, env.num_trainers, master, bind, 16, options)
+
+    def abort(self, why: str) -> None:
+        self.server.close(why)
+
+    def finish(self, timeout_s: float | None) -> bool:
+        """Waits until all trainers have left, or are gone, but at most ``timeout_s`` seconds, and ends; returns whether
+        they had."""
+        now = time.monotonic()
+        deadline = math.inf if timeout_s is None else now + timeout_s
+        alone_since, say_at = now, now + deadlines.COMPLAINT_S
+        try:
+            while not self.server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
+                now = time.monotonic()
+                sessions = [str(session) for session in self.server.clients.sessions()]
+                if sessions:
+                    alone_since = now
+                if now >= deadline or now - alone_since > deadlines.GRACE_S:
+                    return False
+                if now >= say_at:
+                    logger.info("%s waits until all trainers have left; there are %s", self.server.entry, sessions)
+                    say_at = now + deadlines.COMPLAINT_S
+            return True
+        finally:
+            self.server.close()
+
+
+def free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def serve_at_free_port(env: JobEnvironment, data: DistDataset, num_workers: int, timeout_s: float) -> HostServer:
+    for tries_left in reversed(range(_TRIES)):
+        master = env.master[0], free_port(env.master[0])
+        try:
+            return HostServer(env, data, master, num_workers, timeout_s)
+        except RendezvousError as error:
+            if not tries_left:
+                raise
+            logger.info("%s; trying another port", error)
+    raise AssertionError("the last try returns or raises")
+
+
+def open_store(env: JobEnvironment, timeout_s: float) -> TimedStore | None:
+    """The key-value store of the job, for the port of server 0; None if there is none. Each call opens another part:
+    the port of a job that has ended does not count."""
+    global _num_opened
+    _num_opened += 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"glt/initialize/{attempt}/{_num_opened}"
+    if dist.is_initialized():
+        return TimedStore(dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store()), timeout_s)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None  # a store opened now would be in the way of init_process_group
+    return TimedStore(connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s), timeout_s)
+
+
+@contextmanager
+def publishing_failures(store: TimedStore) -> Iterator[None]:
+    """If server 0 cannot be made, the trainers that wait for its port are told why."""
+    try:
+        yield
+    except Exception as error:
+        store.set("port", f"{_FAILED}{type(error).__name__}: {error}"[:2000])
+        raise
+
+
+def publish_port(store: TimedStore, port: int) -> None:
+    store.set("port", str(port))
+
+
+def wait_for_port(store: TimedStore, timeout_s: float) -> int:
+    """The port of server 0. RendezvousError if there is none in time, or server 0 has failed; says why."""
+    value = store.wait_for("port", timeout_s)
+    if value is None:
+        raise RendezvousError(
+            f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
+            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
+        )
+    text = value.decode(errors="replace")
+    if text.startswith(_FAILED):
+        raise RendezvousError(f"the server of the first host could not be made: {text.removeprefix(_FAILED)}")
+    return int(text)
+
+
+class CollectiveTask:
+    """A task of all trainers with barriers in between, as a context manager.
+
+    A trainer that leaves it by an exception, or dies, fails the next barrier for all: the others learn of that where
+    they wait for it, and in :meth:`check` within a second or so. They may then enter the next task of the same ``name``
+    together.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self._name = world, name
+        self._is_alone = world.num_trainers == 1
+        self._has_failed = False  # for all trainers
+        self._checked_at = monotonic()
+
+    def barrier(self, agreed: str = "") -> None:
+        """Waits until all trainers have come here, with the same ``agreed``. ValueError on all of them if they differ;
+        PeerLost, which says why, if another has failed or is gone."""
+        if self._is_alone:
+            return
+        try:
+            self._world.barrier(tag=self._name, agreed=agreed)
+        except Exception:
+            self._has_failed = True
+            raise
+        self._checked_at = monotonic()
+
+    def check(self) -> None:
+        """Asks, once a second at most, whether the others still work; PeerLost, which says why, if one does not."""
+        if self._is_alone or monotonic() - self._checked_at < deadlines.BEAT_S:
+            return
+        text = self._world.failure(self._name)
+        if text is not None:
+            self._has_failed = True
+            raise PeerLost(text)
+        self._checked_at = monotonic()
+
+    def __enter__(self) -> CollectiveTask:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or self._is_alone or self._has_failed:
+            return
+        what = "".join(traceback.format_exception_only(error)).strip()[:_MAX_REASON]
+        try:
+            text = self._world.failure(self._name)
+            if text is None:
+                self._world.abort(self._name, f"has failed in {self._name}: {what}. Its own output says more")
+        except GltError as lost:  # server 0, which the others then lose as well
+            logger.warning("the other trainers are not told of a failure (%s): %s", what, lost)
+            return
+        # The first to fail deletes what the others read and write: their errors are to say why.
+        if text is not None and (type(error) is LookupError or isinstance(error, GltError)):
+            raise PeerLost(text) from error

@@ -43,8 +43,8 @@ def init_server(
     """Makes this process a server of a partition: returns when it takes clients, and then works in the background.
 
     Servers and clients may start in any order. Connections are neither encrypted nor authenticated: each process that
-    reaches the port of a server can read its graph and features, have it sample, and run its registered functions.
-    Nothing that comes over them is executed. Let servers listen on networks that you trust, and on no others.
+    reaches the port can read the graph, sample, and run registered functions. Nothing that is received is executed. Let
+    servers listen on networks that you trust only.
 
     Args:
         num_servers: Servers of the job. Each partition is loaded by one of them, or its files are on the host of each.
@@ -59,9 +59,6 @@ def init_server(
         server_group_name: Name of the servers' group.
         options: How the server works; see :class:`glt.distributed.ServerOptions`.
         **flags: Fields of :class:`glt.distributed.ServerOptions`, in place of ``options``.
-
-    Returns:
-        The place of this process.
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
@@ -126,14 +123,8 @@ def get_server() -> DistServer | None:
 def wait_and_shutdown_server(timeout_s: float | None = None) -> bool:
     """Waits until all clients have left, then ends the server and its sampling processes. May be called again.
 
-    A client that is lost without a word counts as gone if it does not come back within a minute. A server for any
-    number of clients waits until it is interrupted.
-
-    Args:
-        timeout_s: Ends the server after so many seconds at the latest. Default: when it is done.
-
-    Returns:
-        Whether all clients had left.
+    A lost client counts as gone if it does not come back within a minute. A server for any number of clients waits
+    until it is interrupted. ``timeout_s`` bounds the wait; returns whether all clients had left.
     """
     global _server
     with _lock:
@@ -171,9 +162,6 @@ def init_client(
             their own.
         rpc_timeout: Deadline in seconds of start-up and of each call, above 0 and below a day.
 
-    Returns:
-        The place of this process.
-
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
         RuntimeError: If this process is a client already, or something else.
@@ -185,14 +173,8 @@ def init_client(
     check_count("num_servers", num_servers, 1, 1 << 20)
     check_transport(None, num_rpc_threads, rpc_timeout)
     master = _master(master_addr, master_port)
-    context = DistContext(
-        DistRole.CLIENT,
-        num_clients,
-        client_rank,
-        client_group_name,
-        num_servers + num_clients,
-        num_servers + client_rank,
-    )
+    in_job = num_servers + num_clients, num_servers + client_rank
+    context = DistContext(DistRole.CLIENT, num_clients, client_rank, client_group_name, *in_job)
     with _lock:
         if _client is not None and _client.pid != os.getpid():
             _client = None  # its parent's: a fork may become a client of its own
@@ -209,22 +191,15 @@ def init_client(
 
 
 def require_client() -> DistClient:
-    """Returns the client of this process.
-
-    Raises:
-        RuntimeError: If it is none; says how to become one.
-    """
+    """Returns the client of this process; raises RuntimeError if it is none."""
     if _client is None:
         raise RuntimeError("this process is no client: call glt.distributed.init_client(...) first")
     return _client
 
 
 def shutdown_client(why: str = "") -> None:
-    """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again.
-
-    Args:
-        why: What other clients that wait for it are told, if it has failed.
-    """
+    """Tells the servers that this client is done, and leaves them; ends loaders. May be called again. If it has failed,
+    other clients that wait for it are told ``why``."""
     global _client
     with _lock:
         client, _client = _client, None
@@ -234,20 +209,18 @@ def shutdown_client(why: str = "") -> None:
 
 
 def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Reply:
-    """Asks a server to run a function that is registered there; returns at once.
-
-    A trainer of :func:`initialize` asks likewise, whatever the job is like; a standalone process is server 0 itself.
+    """Asks a server to run a function that is registered there; returns at once. In a job of :func:`initialize`, too; a
+    standalone process is server 0 itself.
 
     Args:
         server_rank: Which server.
-        func: The function, or the name that it is registered under. Functions are found by module and name on the
-            server, not sent: see :func:`register_server_function`. ``torch.cuda.device_count``,
-            ``torch.cuda.is_available`` and :func:`server_stats` are always there.
+        func: The function, or the name that it is registered under: functions are found on the server, not sent, see
+            :func:`register_server_function`. ``torch.cuda.device_count``, ``torch.cuda.is_available`` and
+            :func:`server_stats` are always there.
         args, kwargs: Its arguments: numbers, text, tensors, and tuples, lists and dicts of these.
 
     Returns:
-        What will be the result: ``result()`` or ``wait()`` give it, or raise what the function raised;
-        ``glt.errors.PeerLost`` if the server is gone.
+        The reply: its ``result()`` or ``wait()`` give the result, or raise what the function raised or PeerLost.
 
     Raises:
         TypeError: If an argument cannot be sent, or ``func`` is no function.
@@ -277,26 +250,21 @@ def server_stats(server_rank: int | None = None) -> dict[str, Any]:
     """What a server does, in numbers since its start, as plain values.
 
     ``server`` names it; ``uptime_s``; ``num_clients``, ``num_loaders`` and ``num_workers`` there are now;
-    ``num_restarts`` of sampling processes that died; ``is_draining``; ``loaders`` that are open, by id; ``workers`` by
-    place, whichever process has it now (``pid``; None: none) or had it before; and ``totals`` of all workers, which
-    count loaders that are closed too. ``tensors``, by name, are the distributed tensors that it keeps rows of:
-    ``shape`` and ``dtype`` of the whole, ``num_rows`` and ``num_bytes`` here, ``num_holders`` (handles of
-    trainers), and counters ``num_reads, num_writes, read_bytes, written_bytes``, of which additions are writes.
+    ``num_restarts`` of sampling processes that died; ``is_draining``; open ``loaders`` by id; ``workers`` by place,
+    with the ``pid`` that has it now (None: none); ``totals`` of all workers, closed loaders included. ``tensors``, by
+    name, are those that it keeps rows of: ``shape`` and ``dtype`` of the whole, ``num_rows`` and ``num_bytes`` here,
+    ``num_holders`` (handles of trainers), and counters ``num_reads, num_writes, read_bytes, written_bytes``, of which
+    additions are writes.
 
-    Each loader, worker and the totals have, first, counters, which never fall: ``num_batches`` and ``sent_bytes``
-    handed to connections, ``num_errors`` that were sent in place of a batch; ``sampling_s, gathering_s`` of native
-    work, ``remote_s`` waiting for other servers, ``blocked_s`` that a batch was there and its client had no room for
-    it; ``num_nodes, num_edges, num_remote_nodes, num_cached_nodes, remote_bytes`` as in the loader's own stats. Then
-    what is so now: ``num_queued, queued_bytes`` waiting to be sent, ``num_running`` being made, ``num_unread`` sent and
-    not yet taken by the trainer; ``batches_per_s, bytes_per_s`` of the last five seconds. And ``remote_node_ratio,
-    cache_hit_ratio`` of all. A sampler sends its numbers once a second, and of a stream when it ends; what one did
-    since is lost if it is killed.
+    Each loader, worker and the totals have counters, which never fall: ``num_batches`` and ``sent_bytes`` handed to
+    connections, ``num_errors`` sent in place of a batch; ``sampling_s, gathering_s`` of native work, ``remote_s``
+    waiting for other servers, ``blocked_s`` waiting for room at the client; ``num_nodes, num_edges, num_remote_nodes,
+    num_cached_nodes, remote_bytes`` as in the loader's own stats. Then what is so now: ``num_queued, queued_bytes``
+    waiting to be sent, ``num_running`` being made, ``num_unread`` sent and not yet taken by the trainer;
+    ``batches_per_s, bytes_per_s`` of the last five seconds; ``remote_node_ratio, cache_hit_ratio`` of all. A sampler
+    that is killed loses what it did in the last second.
 
-    Args:
-        server_rank: Which one, of a client; None: that of this process.
-
-    Raises:
-        RuntimeError: If this process is neither a server nor a client.
+    ``server_rank`` is the server that a client asks; None: that of this process. RuntimeError if there is none.
     """
     if server_rank is not None:
         return require_client().request(server_rank, "glt.stats")

@@ -35,7 +35,7 @@ _MAX_REPLY_BYTES = 64 << 30
 
 class RemoteBooks(Sequence[PartitionBook | None]):
     """Partition books of all types of nodes or edges (``kind``): from the manifest where they are ranges, else fetched
-    from a server when one is first looked at, 5 to 8 bytes per id."""
+    when first looked at, 5 to 8 bytes per id."""
 
     def __init__(
         self, client: DistClient, kind: str, entries: Sequence[NodeTypeEntry | EdgeTypeEntry], num_parts: int
@@ -66,7 +66,7 @@ class RemoteBooks(Sequence[PartitionBook | None]):
 
 
 class RemoteDataset:
-    """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches; attributes are as there. ``about`` is
+    """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches, with the same attributes. ``about`` is
     what a server says of its dataset."""
 
     def __init__(self, client: DistClient, about: dict[str, Any]) -> None:
@@ -85,8 +85,7 @@ class RemoteDataset:
         self.num_servers, self.client_rank = client.num_servers, client.context.rank
 
     def seeds_of_split(self, split: str, node_type: int) -> Tensor:
-        """This client's share of a split: all its nodes by ascending id, cut into as many pieces as there are clients,
-        whose lengths differ by one at most; ``[n]`` int64."""
+        """This client's share of a split ``[n]``, int64: its nodes by ascending id, cut into one piece per client."""
         parts = [
             self._client.request(rank, "glt.seeds_of_split", split, node_type, readable)
             for rank, readable in self._readers().items()
@@ -94,7 +93,6 @@ class RemoteDataset:
         return self._share(torch.cat(parts).sort().values)
 
     def seeds_of_file(self, path: str, server_rank: int) -> Tensor:
-        """What a file on a server holds."""
         return self._client.request(server_rank, "glt.seeds_of_file", path)
 
     def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
@@ -113,7 +111,6 @@ class RemoteDataset:
         return whole[first:last].clone()
 
     def _readers(self) -> dict[int, list[int]]:
-        """Which server to ask for the seeds of which partitions: the first that reads each."""
         readers: dict[int, list[int]] = {}
         missing = set(range(self.num_partitions))
         for rank in range(self._client.num_servers):
@@ -131,19 +128,14 @@ class RemoteDataset:
 
 
 def refuse_fork(pid: int, remedy: str) -> None:
-    """Raises RuntimeError in a fork of the client whose ``pid`` is given: its connections, and the threads that read
-    them, are its parent's."""
+    """Raises RuntimeError in a fork of the client ``pid``, which has its connections and their threads."""
     if os.getpid() != pid:
         raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the client (pid {pid}): {remedy}")
 
 
 class Reply(Future[Any]):
-    """What a server will answer. ``result()`` waits for it, for as long as the server lives and answers in time.
-
-    Attributes:
-        too_late: Called with a result that comes after the deadline, to undo what was done.
-        landing: Where the result goes, if it is to go somewhere.
-    """
+    """What a server will answer. ``too_late`` is called with a result after the deadline, to undo what was done; the
+    result goes into ``landing`` if that is given."""
 
     too_late: Callable[[Any], None] | None = None
 
@@ -169,8 +161,8 @@ class Reply(Future[Any]):
 
 
 class ServerSession:
-    """The session of this client with one server, made of what :func:`dial` returned. ``timeout_s`` is the deadline of
-    a call in seconds."""
+    """The session with one server, made of what :func:`dial` returned. ``timeout_s`` is the deadline of a call in
+    seconds."""
 
     def __init__(self, connection: Connection, answer: dict[str, Any], timeout_s: float) -> None:
         self.connection, self.timeout_s = connection, timeout_s
@@ -188,7 +180,6 @@ class ServerSession:
 
     @property
     def lost(self) -> PeerLost | None:
-        """Why the session has ended, if it has."""
         return self._calls.lost
 
     def failure_of(self, loader: str, worker: int) -> GltError | None:
@@ -197,7 +188,6 @@ class ServerSession:
         return self.lost if death is None else WorkerDied(death)
 
     def wait_for_failure(self, loader: str, worker: int, timeout_s: float) -> GltError | None:
-        """As :meth:`failure_of`; waits until there is a reason, ``timeout_s`` seconds at most."""
         with self._ended:
             self._ended.wait_for(lambda: self.failure_of(loader, worker) is not None, timeout_s)
         return self.failure_of(loader, worker)
@@ -207,11 +197,10 @@ class ServerSession:
         return self.call_within(self.timeout_s, name, *args, **kwargs)
 
     def call_within(self, timeout_s: float, name: str, *args: Any, **kwargs: Any) -> Reply:
-        """As :meth:`call`, with a deadline of its own in seconds."""
         return self._ask(Reply(), timeout_s, name, args, kwargs)
 
     def call_into(self, out: Tensor, name: str, *args: Any) -> Reply:
-        """As :meth:`call`, of what returns a tensor like ``out``, contiguous and on the CPU: it is received there."""
+        """As :meth:`call`, of a tensor that is received in ``out``, contiguous and on the CPU."""
         return self._ask(Reply(Landing(out)), self.timeout_s, name, args, {})
 
     def _ask(self, reply: Reply, timeout_s: float, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
@@ -313,17 +302,9 @@ def _error_of(frame: dict[str, Any], entry: ServerEntry) -> Exception:
 
 
 class DistClient:
-    """A client. :func:`glt.distributed.init_client` makes the one of this process.
-
-    Args:
-        context: This client.
-        num_servers, num_clients: Of the whole job.
-        master: Host and port of server 0.
-        timeout_s: Deadline of start-up and of each call, in seconds.
-
-    Raises:
-        glt.errors.RendezvousError: If servers are not reached in time, or refuse; says why.
-    """
+    """A client of the servers of a job; ``master`` is the address of server 0, ``timeout_s`` the deadline of start-up
+    and of each call. Raises RendezvousError if servers are not reached in time, or refuse.
+    :func:`glt.distributed.init_client` makes the one of this process."""
 
     def __init__(
         self, context: DistContext, num_servers: int, num_clients: int, master: tuple[str, int], timeout_s: float
@@ -359,11 +340,8 @@ class DistClient:
         return ServerSession(connection, answer, self.timeout_s)
 
     def session(self, rank: int) -> ServerSession:
-        """The session with a server; a new one if that was restarted since.
-
-        Raises ValueError if there is no such server, RuntimeError in a fork of the client, and PeerLost if it cannot be
-        reached.
-        """
+        """The session with a server, anew if that was restarted. Raises ValueError if there is no such server,
+        RuntimeError in a fork, and PeerLost if it cannot be reached."""
         refuse_fork(self.pid, "it must call init_client itself, with a client_rank or a group of its own")
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:
             raise ValueError(f"server_rank = {rank!r}: expected 0 to {self.num_servers - 1}")
@@ -396,25 +374,21 @@ class DistClient:
         return session
 
     def request(self, rank: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Calls something on a server and waits for the result."""
         return self.session(rank).call(name, *args, **kwargs).result()
 
     def dataset(self) -> RemoteDataset:
-        """What there is to know of the graph."""
         return RemoteDataset(self, self.session(self.any_rank()).about)  # all tell the same
 
     def any_rank(self) -> int:
-        """A server to ask what all of them know: one that has not been lost, if there is one."""
         with self._lock:
             return next((rank for rank, session in self._sessions.items() if session.lost is None), 0)
 
     def entries(self) -> dict[int, ServerEntry]:
-        """The servers as they introduced themselves, by rank."""
         with self._lock:
             return {rank: session.entry for rank, session in sorted(self._sessions.items())}
 
     def close(self, why: str = "") -> None:
-        """Leaves all servers, telling them why if something has failed. May be called again."""
+        """Leaves all servers, saying why if something has failed. May be called again."""
         if os.getpid() != self.pid:
             return  # a fork: the sessions are its parent's to end
         self._closed = True

@@ -1,7 +1,5 @@
-"""The command ``glt serve``: a server of a partition, without a script. ``_EPILOG`` lists its exit statuses.
-
-What it does it says in its log, on stderr; on stdout comes one line, when it is ready.
-"""
+"""The command ``glt serve``: a server of a partition, without a script. Its log goes to stderr; one line on stdout says
+that it is ready."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ from glt import _deadlines as deadlines
 from glt._checks import parse_size
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
-from glt.distributed.server.log import LEVELS, write_logs
-from glt.distributed.server.options import ServerOptions
+from glt.distributed.server.options import LEVELS, ServerOptions, write_logs
 from glt.distributed.server.server import DistServer
 from glt.distributed.wire.connection import printed
 from glt.errors import GltError
@@ -35,7 +32,7 @@ DEFAULT_MASTER_PORT: Final = 29540  # beside torch.distributed's 29500, below th
 _DONE, _FAILED, _CANNOT_START, _CANCELLED = 0, 1, 3, 4  # 2 is argparse's
 
 _TRUST: Final = (
-    "connections are neither encrypted nor authenticated: whoever reaches the port can read the graph and its "
+    "connections are neither encrypted nor authenticated: who reaches the port can read the graph and its "
     "features, use the samplers and call registered functions; nothing that is received is executed"
 )
 _DESCRIPTION: Final = """\
@@ -45,7 +42,7 @@ until it is stopped. One line on stdout says that it is ready; its log goes to s
 SIGTERM or SIGINT (Ctrl-C) stops it: it takes no more clients and loaders, waits --drain-timeout seconds for loaders
 that are open, ends, and says which it cancelled. A second signal stops it at once.
 
-Connections are neither encrypted nor authenticated: whoever reaches the port can read the graph and its features, use
+Connections are neither encrypted nor authenticated: who reaches the port can read the graph and its features, use
 the samplers and call registered functions. Nothing that is received is executed. It listens at --master-addr, by
 default for this host only; let it listen in networks that you trust, and in no others."""
 _EPILOG: Final = """\
@@ -83,22 +80,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "clients of the job; it ends when they have left (default: any number, until it is stopped)"
     _add(group, "--clients", text, type=_count(1), metavar="C")
 
-    groups = {"where it listens": parser.add_argument_group("where it listens")}
-    text = "host of server 0, the same for all servers and clients"
-    _add(groups["where it listens"], "--master-addr", text, "127.0.0.1", metavar="A")
-    port = _count(1, 65535)
-    _add(groups["where it listens"], "--master-port", "port of server 0", DEFAULT_MASTER_PORT, type=port, metavar="P")
+    names = dict.fromkeys(option.metadata["group"] for option in fields(ServerOptions))
+    groups = {name: parser.add_argument_group(name) for name in names}
+    group = groups["where it listens"]
+    _add(group, "--master-addr", "host of server 0, the same for all servers and clients", "127.0.0.1", metavar="A")
+    _add(group, "--master-port", "port of server 0", DEFAULT_MASTER_PORT, type=_count(1, 65535), metavar="P")
     for option in fields(ServerOptions):
-        name = option.metadata["group"]
-        if name not in groups:
-            groups[name] = parser.add_argument_group(name)
-        _add_option(groups[name], option)
+        _add_option(groups[option.metadata["group"]], option)
     _add(groups["what it may use"], "--threads", "requests answered at a time", 16, type=_count(1, 1024), metavar="N")
     group = groups["seeing and stopping it"]
     _add(group, "--log-level", "the least that is logged", "info", choices=LEVELS)
-    _add(
-        group, "--drain-timeout", "seconds that open loaders have when it is stopped", 20.0, type=_seconds, metavar="S"
-    )
+    text = "seconds that open loaders have when it is stopped"
+    _add(group, "--drain-timeout", text, 20.0, type=_seconds, metavar="S")
 
 
 def _add(group: argparse._ActionsContainer, flag: str, help: str, default: Any = None, **more: Any) -> None:
@@ -207,13 +200,11 @@ class StopSignals:
             raise _Stopped
 
     def restore(self) -> None:
-        """Puts the earlier handlers back."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Serves until all clients have left or it is stopped, and returns the exit status."""
     write_logs(arguments.log_format, getattr(logging, arguments.log_level.upper()), arguments.rank)
     signals = StopSignals()
     try:
@@ -261,7 +252,6 @@ def _start(arguments: argparse.Namespace) -> DistServer:
 
 
 def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
-    """Waits for the end of the job, or for a signal and then for the loaders that are open; returns the status."""
     while not signals.num_received:
         if server.wait_until_done(deadlines.POLL_S):
             logger.info("all clients have left: done")
@@ -283,19 +273,9 @@ def _ready(server: DistServer, log_format: str) -> str:
     entry, num_parts = server.entry, server.dataset.num_partitions
     metrics = None if server.metrics is None else f"http://{printed(*server.metrics.address)}/metrics"
     if log_format == "json":
-        event = {
-            "event": "ready",
-            "server": entry.rank,
-            "num_servers": entry.num_servers,
-            "address": entry.address,
-            "port": entry.port,
-            "listens_at": server.listener.listens_at,
-            "partition": entry.partition_idx,
-            "num_partitions": num_parts,
-            "graph_dir": entry.graph_dir,
-            "pid": entry.pid,
-            "metrics": metrics,
-        }
+        event = {"event": "ready", "server": entry.rank, "num_servers": entry.num_servers, "address": entry.address}
+        event |= {"port": entry.port, "listens_at": server.listener.listens_at, "partition": entry.partition_idx}
+        event |= {"num_partitions": num_parts, "graph_dir": entry.graph_dir, "pid": entry.pid, "metrics": metrics}
         return json.dumps(event)
     return (
         f"glt serve: server {entry.rank} of {entry.num_servers} is ready at {printed(entry.address, entry.port)}: "

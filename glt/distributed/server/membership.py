@@ -22,8 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerEntry:
-    """One server, as all others and the clients know it: where they reach it, where it runs (``host_id`` tells hosts
-    and containers apart), what it loaded and what it was told."""
+    """One server as all others and the clients know it; ``host_id`` tells hosts and containers apart."""
 
     rank: int
     address: str
@@ -73,7 +72,7 @@ class Membership:
         self._closing = threading.Event()
 
     def join(self, timeout_s: float) -> None:
-        """Joins server 0 and follows it. Raises RendezvousError if that is not reached in time, or refuses."""
+        """Joins server 0 and follows it. Raises RendezvousError if it is not reached in time, or refuses."""
         if self.me.rank == 0:
             self._publish()
             return
@@ -102,8 +101,7 @@ class Membership:
         return found
 
     def send_done(self, places: list[tuple[str, int]]) -> None:
-        """Tells the other servers that these clients are done, by group and rank. One that is lost is told of all
-        when it joins again."""
+        """Tells the other servers which clients are done. A lost server is told of all when it joins again."""
         for connection in self._connections() if places else ():
             _send(connection, {"done": places})
 
@@ -112,7 +110,6 @@ class Membership:
             return [*self._members.values(), *([self._upstream] if self._upstream else [])]
 
     def close(self) -> None:
-        """Leaves. May be called again."""
         for connection in () if self._closing.is_set() else self._connections():
             _send(connection, {"is_leaving": True, "done": []}, deadlines.GOODBYE_S)
         self._closing.set()
@@ -269,17 +266,16 @@ def _places(frame: dict[str, Any]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How the samplers of a server get at each partition: ``other_dirs``, by index, are those that they read themselves
-    besides their own; ``peers`` are asked for each, this server for those that are read here; none if all are."""
+    """How the samplers of a server read each partition: themselves from ``other_dirs``, by partition; the others from
+    ``peers``, which are empty if none is asked."""
 
     other_dirs: dict[int, str]
     peers: tuple[Peer, ...]
 
 
 def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerEntry], read_local: bool) -> ReadPlan:
-    """Decides how to read each partition: directly if it is loaded by a server of the same host, or if no server loaded
-    it and its files are here; else by asking. Raises RendezvousError, with its name, for one that can be had in no way.
-    """
+    """Reads a partition directly if a server of this host loaded it, or no server did and its files are here; else
+    asks. Raises RendezvousError for one that cannot be read in any way."""
     other_dirs: dict[int, str] = {}
     asked: list[Peer] = []
     missing: dict[int, str] = {}

@@ -1,15 +1,79 @@
-"""What a server may be told beside the job itself: one list for ``init_server`` and ``glt serve``."""
+"""Options of a server, one list for ``init_server`` and ``glt serve``, and the format of its log."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import sys
+import threading
 from dataclasses import dataclass, field, fields
+from datetime import datetime, timezone
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from glt._checks import available_memory, check_count, check_flag, check_text, parse_size
+from glt._checks import available_memory, check_count, check_flag, check_one_of, check_text, parse_size
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
-from glt.distributed.server.log import FORMATS, check_format
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+logger = logging.getLogger(__name__)
+
+
+class LineFormat(logging.Formatter):
+    """Formats a record with the process that wrote it: server, worker (None: the server itself) and pid. ``'json'`` is
+    one object on one line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``server``, ``worker``,
+    ``pid``, and ``traceback`` where there is one."""
+
+    def __init__(self, format: str, server: int, worker: int | None) -> None:
+        super().__init__()
+        self.is_json, self.server, self.worker = format == "json", server, worker
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "server": self.server,
+            "worker": self.worker,
+            "pid": os.getpid(),
+        }
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        if self.is_json:
+            return json.dumps({**line, "traceback": trace} if trace else line)
+        process = f"server {self.server}" + ("" if self.worker is None else f", worker {self.worker}")
+        text = f"{line['time']} {record.levelname} {process}, pid {line['pid']}: {record.name}: {line['message']}"
+        return f"{text}\n{trace}" if trace else text
+
+
+def check_format(format: Any) -> None:
+    check_one_of("log_format", format, FORMATS)
+
+
+def write_logs(format: str, level: int, server: int, worker: int | None = None) -> None:
+    """Has this process, a server or one of its samplers, log to stderr, warnings and uncaught exceptions included.
+    Replaces earlier settings of logging."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormat(format, server, worker))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        logger.critical("uncaught %s: %s", kind.__name__, error, exc_info=(kind, error, trace))
+
+    def uncaught_in_thread(end: threading.ExceptHookArgs) -> None:
+        name = end.thread.name if end.thread is not None else "?"
+        error = end.exc_value or end.exc_type()
+        trace = (end.exc_type, error, end.exc_traceback)
+        logger.critical("thread %s ended: %s: %s", name, end.exc_type.__name__, error, exc_info=trace)
+
+    sys.excepthook = uncaught
+    threading.excepthook = uncaught_in_thread
+
 
 _LISTENING, _LIMITS, _SEEING = "where it listens", "what it may use", "seeing and stopping it"
 _PORTS, _1024 = (0, 65535), (1, 1024)
@@ -32,8 +96,8 @@ _METRICS_PORT = (
 
 
 def _flag(flag: str, group: str, help: str, **more: Any) -> dict[str, Any]:
-    """What ``glt serve`` needs to know of a field: its flag, the flag's group and help, and of more ``metavar``, the
-    ``range`` of an integer, ``choices``, or ``type``, what a text is read as."""
+    """What ``glt serve`` needs to know of a field; of ``more``, ``range`` is that of an integer, ``type`` what a text
+    is read as."""
     return {"flag": flag, "group": group, "help": help, **more}
 
 
@@ -67,8 +131,7 @@ class ServerOptions:
     """
 
     rpc_timeout: float = field(
-        default=DEFAULT_RPC_TIMEOUT_S,
-        metadata=_flag("--timeout", _LISTENING, _TIMEOUT, metavar="S", type="seconds"),
+        default=DEFAULT_RPC_TIMEOUT_S, metadata=_flag("--timeout", _LISTENING, _TIMEOUT, metavar="S", type="seconds")
     )
     host: str | None = field(default=None, metadata=_flag("--host", _LISTENING, _HOST, metavar="H"))
     port: int = field(default=0, metadata=_flag("--port", _LISTENING, _PORT, metavar="P", range=_PORTS))
@@ -100,8 +163,7 @@ class ServerOptions:
         default=None, metadata=_flag("--metrics-port", _SEEING, _METRICS_PORT, metavar="P", range=_PORTS)
     )
     metrics_host: str = field(
-        default="127.0.0.1",
-        metadata=_flag("--metrics-host", _SEEING, "address of the interface for that", metavar="H"),
+        default="127.0.0.1", metadata=_flag("--metrics-host", _SEEING, "address of the interface for that", metavar="H")
     )
 
     def __post_init__(self) -> None:
@@ -126,7 +188,6 @@ class ServerOptions:
 
     @property
     def worker_limit(self) -> int:
-        """``max_workers``, or its default."""
         return max(self.num_workers, os.cpu_count() or 1) if self.max_workers is None else self.max_workers
 
     def buffer_bytes(self) -> int:

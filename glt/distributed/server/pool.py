@@ -28,9 +28,8 @@ _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
 
 @dataclass(frozen=True)
 class PoolWorkerSpec:
-    """What a sampling process of a server is told when it starts, as JSON: ``worker`` is its number, ``dataset`` that
-    of :meth:`DistDataset.to_json`, ``num_places`` the batches in flight at most, over all loaders; ``num_rpc_threads``
-    and ``timeout_s`` are for requests between servers."""
+    """What a sampling process is told when it starts, as JSON: its number (``worker``), :meth:`DistDataset.to_json`,
+    the batches in flight over all loaders (``num_places``), and limits of requests between servers."""
 
     server_rank: int
     worker: int
@@ -53,18 +52,16 @@ class _Place:
 
 
 class SamplerPool:
-    """Keeps sampling processes, at most ``most``, and replaces those that die.
-
-    ``spec`` is what the first is told, and the others with their number; ``on_death`` is called when one has died, with
-    its place and what to say of it; ``module`` is their program.
-    """
+    """Keeps sampling processes, at most ``most``, and replaces those that die. ``spec`` is what the first is told, and
+    the others with their number; ``on_death`` is called with the place of one that died and what to say of it;
+    ``module`` is their program."""
 
     def __init__(
         self,
         spec: PoolWorkerSpec,
         most: int,
         on_death: Callable[[int, str], None],
-        module: str = "glt.distributed.server.pool_worker",
+        module: str = "glt.distributed.server.stream",
     ) -> None:
         self.spec, self.most = spec, most
         self.metrics = WorkerMetrics()
@@ -110,14 +107,13 @@ class SamplerPool:
     # -- commands --------------------------------------------------------------------------------------------------
 
     def send_all(self, command: dict[str, Any]) -> None:
-        """Sends a command to all processes."""
         with self._changed:
             processes = list(self._pool.processes.values())
         for process in processes:
             process.send(command)
 
     def send_servers(self, servers: dict[str, list[Any]]) -> None:
-        """Tells all processes where the servers are, those too that are started later."""
+        """Tells all processes, also later ones, where the servers are."""
         with self._changed:
             self._servers = {"servers": servers}
         self.send_all({"servers": servers})
@@ -132,7 +128,6 @@ class SamplerPool:
         return bool(ready) and ready[self._next % len(ready)].send(command, fds)
 
     def is_full(self, worker: int) -> bool:
-        """Whether the process in place ``worker`` has no descriptors for more connections."""
         with self._changed:
             full_s = self._places[worker].full_s
         return full_s is not None and time.monotonic() - full_s < deadlines.FULL_S
@@ -180,7 +175,6 @@ class SamplerPool:
             self._changed.notify_all()
 
     def _lose(self, process: SamplingProcess) -> None:
-        """Takes note of a process that ended, and starts another in its place."""
         text, worker = process.death(), process.number
         if self._closed:
             return
@@ -204,17 +198,14 @@ class SamplerPool:
             self._changed.notify_all()
 
     def pids(self) -> dict[int, int]:
-        """The processes that are ready, by place."""
         with self._changed:
             return {w: each.pid for w, each in sorted(self._pool.processes.items()) if each.is_ready}
 
     def num_restarts(self) -> dict[int, int]:
-        """How many processes were started in place of one that died, by place."""
         with self._changed:
             return {worker: place.num_restarts for worker, place in self._places.items() if place.num_restarts}
 
     def close(self) -> None:
-        """Ends all processes. May be called again."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -224,8 +215,7 @@ class SamplerPool:
 
 @dataclass
 class ServedLoader:
-    """A loader of a client: what its samplers are told, its seeds in shared memory, and the places in the pool of those
-    that sample for it."""
+    """A loader of a client: what its samplers are told, its seeds in shared memory, and its samplers."""
 
     id: str
     session: ClientSession
@@ -240,8 +230,8 @@ class ServedLoader:
 
 
 class ServedLoaders:
-    """Opens loaders, ``most`` at a time, which may be promised ``most_bytes`` for batches that wait to be sent; and
-    closes them. ``server`` is the name in errors."""
+    """Opens and closes loaders, ``most`` at a time, which may be promised ``most_bytes`` for batches that wait to be
+    sent. ``server`` is its name in errors."""
 
     def __init__(self, pool: SamplerPool, server: str, most: int, most_bytes: int) -> None:
         self._pool, self._server, self._most, self._most_bytes = pool, server, most, most_bytes
@@ -252,21 +242,14 @@ class ServedLoaders:
         self._is_ending = False
 
     def all(self) -> dict[str, ServedLoader]:
-        """Those that are open, by id."""
         with self._changed:
             return dict(self._loaders)
 
     def open(
         self, session: ClientSession, request: Mapping[str, Any], table: SeedTable, num_workers: int, plan: ReadPlan
     ) -> ServedLoader:
-        """Opens a loader, with ``num_workers`` samplers if there may be so many, which read partitions as ``plan``
-        says: they know nothing of it until its client connects to them.
-
-        Raises:
-            RuntimeError: If there are too many, or the server is shutting down.
-            MemoryError: If too much memory was promised to others.
-            glt.errors.WorkerDied: If a sampling process does not come up.
-        """
+        """Opens a loader with up to ``num_workers`` samplers. Raises RuntimeError if there are too many or the server
+        ends, MemoryError if too much memory is promised, WorkerDied if a sampling process does not come up."""
         _check_request(request, table)
         wanted = int(request["buffer_bytes"])
         with self._changed:
@@ -313,8 +296,7 @@ class ServedLoaders:
             )
 
     def hand_over(self, hello: Mapping[str, Any], fd: int) -> str | None:
-        """Gives a client's connection to the sampler that it asks for in ``hello``, with the ``first`` and ``step`` of
-        the batches that it makes. Returns what is wrong, or None."""
+        """Gives a client's connection to the sampler named in ``hello``. Returns what is wrong, or None."""
         id_, worker = str(hello["loader"]), hello["worker"]
         share = {name: int(hello[name]) for name in ("first", "step")}
         with self._changed:
@@ -347,7 +329,6 @@ class ServedLoaders:
         logger.info("loader %s was closed: %s", id_, why)
 
     def close_all(self, why: str, session: ClientSession | None = None) -> None:
-        """Closes the loaders of a client, or all."""
         for loader in self.all().values():
             self.close(loader.id, why, session)
 
@@ -363,7 +344,6 @@ class ServedLoaders:
 
 
 def _check_request(request: Mapping[str, Any], table: SeedTable) -> None:
-    """Refuses what would take memory that was promised to none, or never be answered; no client of ours asks for it."""
     for name in ("prefetch_size", "concurrency", "buffer_bytes"):
         check_count(name, request[name], 1, 1 << 62)
     lengths = {name: len(column) for name, column in table.columns.items()}

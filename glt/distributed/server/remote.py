@@ -30,8 +30,6 @@ _MAX_BATCH_BYTES = 64 << 30
 
 
 class _Stream:
-    """Batches from one sampler of one server, received on a thread as they come."""
-
     def __init__(self, connection: Connection, session: ServerSession, loader: str, worker: int) -> None:
         self.connection, self.session, self.loader, self.worker = connection, session, loader, worker
         self.arrived: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()  # None: the stream ended
@@ -61,7 +59,7 @@ class _Stream:
             self.arrived.put(None)
 
     def take(self, wait: bool) -> Message | None:
-        """Waits for the next message, for as long as the sampler gives signs of life; or returns None without."""
+        """Waits for the next message while the sampler gives signs of life; without ``wait`` returns None at once."""
         if not wait and not self.arrived.qsize():
             return None
         start = None if self.arrived.qsize() else time.perf_counter()
@@ -101,8 +99,8 @@ class _Stream:
 
 
 def open_stream(session: ServerSession, loader: str, worker: int, share: dict[str, int], deadline: float) -> _Stream:
-    """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``). While the server
-    lives it tries until the deadline: other clients may have taken all places of the port."""
+    """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``). Tries until the
+    deadline while the server lives: other clients may have taken all places of the port."""
     hello = introduce("stream", session=session.id, loader=loader, worker=worker, **share)
     peer, address = f"worker {worker} of {session.entry}", (session.entry.address, session.entry.port)
     while True:
@@ -117,19 +115,10 @@ def open_stream(session: ServerSession, loader: str, worker: int, share: dict[st
 
 
 class RemoteSampler:
-    """Samplers on servers; the same interface as :class:`glt.distributed.engine.worker.WorkerGroup`.
+    """Samplers on servers, with the interface of :class:`glt.distributed.engine.worker.WorkerGroup`.
 
-    Batch ``i`` comes from stream ``i % num_streams``, so that batches arrive in index order without being sorted.
-
-    Args:
-        client: This process.
-        server_ranks: Servers that sample.
-        job: What to sample.
-        options: How many sampling processes of each, and how they work.
-
-    Raises:
-        RuntimeError, MemoryError: If a server takes no more loaders.
-        glt.errors.PeerLost, glt.errors.RendezvousError: If a server is gone.
+    Batch ``i`` comes from stream ``i % num_streams``: batches arrive in index order without being sorted. Raises
+    RuntimeError or MemoryError if a server takes no more loaders, PeerLost or RendezvousError if one is gone.
     """
 
     def __init__(
@@ -141,7 +130,7 @@ class RemoteSampler:
     ) -> None:
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
-        self._created: list[tuple[ServerSession, str]] = []
+        self._created: list[tuple[ServerSession, str, list[int]]] = []  # and the loader's id and workers there
         self._finalizer = weakref.finalize(self, _end, self._pid, self._streams, self._created)
         num_workers, timeout_s = options.num_workers, options.rpc_timeout
         request = {
@@ -158,19 +147,14 @@ class RemoteSampler:
             replies = [each.call_within(timeout_s, "glt.create_loader", *arguments) for each in sessions]
             for session, reply in zip(sessions, replies, strict=True):
                 reply.too_late = partial(_give_back, session)
-            granted = self._granted(sessions, replies)
-            for session, workers in granted:
+            self._take_granted(sessions, replies)
+            for session, _, workers in self._created:
                 if len(workers) < num_workers:
                     text = (
-                        "%s gives this loader %d samplers of the %d asked for: its max_workers is %d. The batches are "
-                        "the same"
+                        "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
                     )
                     logger.warning(text, session.entry, len(workers), num_workers, len(workers))
-            samplers = [
-                (session, loader, worker)
-                for (session, loader), (_, workers) in zip(self._created, granted, strict=True)
-                for worker in workers
-            ]
+            samplers = [(session, loader, worker) for session, loader, workers in self._created for worker in workers]
             for first, (session, loader, worker) in enumerate(samplers):
                 share = {"first": first, "step": len(samplers)}
                 self._streams.append(open_stream(session, loader, worker, share, deadline))
@@ -178,40 +162,31 @@ class RemoteSampler:
             self.close()
             raise
 
-    def _granted(self, sessions: list[ServerSession], replies: list[Reply]) -> list[tuple[ServerSession, list[int]]]:
-        """The workers that each server gives. If one refuses, the others' loaders are known all the same, to be given
-        back."""
-        granted, refused = [], None
+    def _take_granted(self, sessions: list[ServerSession], replies: list[Reply]) -> None:
+        """If one server refuses, the loaders of the others are known all the same, to be given back."""
+        refused = None
         for session, reply in zip(sessions, replies, strict=True):
             try:
                 loader = reply.result()
-                granted.append((session, loader["workers"]))
-                self._created.append((session, loader["id"]))
+                self._created.append((session, loader["id"], loader["workers"]))
             except Exception as error:
                 refused = refused or error
         if refused is not None:
             raise refused
-        return granted
 
     def start_epoch(self, start: EpochStart) -> None:
-        """Asks for the batches of an epoch; those of earlier iterations are given up."""
         self._refuse_fork()
         for stream in self._streams:
             stream.send({"start": start.to_json()})
 
     def drain(self) -> None:
-        """Ends sampling for this loader. Waits for nothing: a collection may call it anywhere, under any lock."""
+        """Ends sampling for this loader. Waits for nothing: a collection may call it under any lock."""
         for stream in self._streams:
             stream.send({"drain": True}, timeout_s=0.0)
 
     def receive(self, index: int, wait: bool = True) -> Message | None:
-        """Waits for the next message of the sampler that makes batch ``index``; or returns None without.
-
-        Raises:
-            glt.errors.WorkerDied: If that sampler died; names it and its exit code.
-            glt.errors.PeerLost: If its server is gone, or the network.
-            RuntimeError: In a fork of the client; and if the loader was shut down.
-        """
+        """The next message of the sampler that makes batch ``index``; None if it is not there and not ``wait``. Raises
+        WorkerDied if that sampler died, PeerLost if its server is gone, RuntimeError in a fork or after shutdown."""
         self._refuse_fork()
         return self._streams[index % len(self._streams)].take(wait)
 
@@ -219,38 +194,29 @@ class RemoteSampler:
         refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")
 
     def stats(self) -> dict[str, float]:
-        """As :meth:`glt.channel.Channel.stats`, of the streams together: sent is what has arrived here, so that what
-        is queued waits for the trainer. How long samplers wait to send is known to the server."""
-        total = {
-            "num_sent": "num_arrived",
-            "num_received": "num_taken",
-            "sent_bytes": "arrived_bytes",
-            "received_bytes": "taken_bytes",
-            "num_consumer_waits": "num_waits",
-            "consumer_wait_s": "wait_s",
-        }
-        taken_first = {name: sum(getattr(each, of) for each in self._streams) for name, of in reversed(total.items())}
-        return {
-            **taken_first,
-            "num_queued": taken_first["num_sent"] - taken_first["num_received"],
-            "num_copied": 0,
-            "num_oversize": 0,
-            "num_producer_waits": 0,
-            "producer_wait_s": 0.0,
-            "num_streams": len(self._streams),
-        }
+        """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here."""
+        names = ("num_arrived", "arrived_bytes", "num_waits", "wait_s")
+        taken, taken_bytes = (
+            sum(getattr(each, name) for each in self._streams) for name in ("num_taken", "taken_bytes")
+        )
+        # Arrivals are read last, so that no fewer have arrived than were taken.
+        arrived, arrived_bytes, waits, wait_s = (sum(getattr(each, name) for each in self._streams) for name in names)
+        counts = {"num_sent": arrived, "num_received": taken, "num_queued": arrived - taken}
+        sizes = {"sent_bytes": arrived_bytes, "received_bytes": taken_bytes}
+        waited = {"num_consumer_waits": waits, "consumer_wait_s": wait_s}
+        nothing = {"num_copied": 0, "num_oversize": 0, "num_producer_waits": 0, "producer_wait_s": 0.0}
+        return {**counts, **sizes, **waited, **nothing, "num_streams": len(self._streams)}
 
     def close(self, all_finished: bool = False) -> None:
-        """Ends the loader on the servers. May be called again."""
         self._finalizer()
 
 
-def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerSession, str]]) -> None:
+def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerSession, str, list[int]]]) -> None:
     if os.getpid() != pid:
         return  # a fork: the connections are its parent's to end
     for stream in streams:
         stream.close()
-    for session, loader in created:
+    for session, loader, _ in created:
         _give_back(session, {"id": loader})
 
 

@@ -29,8 +29,7 @@ from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoade
 from glt.distributed.server.sessions import Call, ClientRegistry, ClientSession
 from glt.distributed.server.stats import MetricsEndpoint, total, with_ratios
 from glt.distributed.tensors.barrier import Barriers
-from glt.distributed.tensors.store import TensorStore
-from glt.distributed.tensors.updates import update_calls
+from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
 from glt.distributed.wire.listener import Listener, introduce, refuse
@@ -51,12 +50,9 @@ SPLITS = {
 
 
 class DistServer:
-    """A server of a partition. :func:`glt.distributed.init_server` makes the one of this process.
-
-    Its clients are ``num_clients``, None: any number; it listens at ``bind`` (port 0: one is found), and joins server 0
-    at ``master``; ``num_rpc_threads`` requests of clients are answered at the same time. ``entry`` is what others know
-    of it.
-    """
+    """A server of a partition, for ``num_clients`` (None: any number). It listens at ``bind`` (port 0: one is found),
+    joins server 0 at ``master``, and answers ``num_rpc_threads`` requests at a time. ``entry`` is what others know of
+    it. :func:`glt.distributed.init_server` makes the one of this process."""
 
     def __init__(
         self,
@@ -86,38 +82,24 @@ class DistServer:
             # Others may come while the samplers start: they wait until the listener is opened.
             self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
             made.callback(self.listener.close)
-            self.entry = ServerEntry(
-                rank,
-                *self.listener.address,
-                socket.gethostname(),
-                os.getpid(),
-                host_id(),
-                dataset.partition_idx,
-                dataset.load_args["graph_dir"],
-                dataset.manifest.run_id,
-                num_servers,
-                num_clients,
-            )
+            address, port = self.listener.address
+            process = rank, address, port, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx
+            graph_dir, run_id = dataset.load_args["graph_dir"], dataset.manifest.run_id
+            self.entry = ServerEntry(*process, graph_dir, run_id, num_servers, num_clients)
             self.membership = Membership(self.entry, master, self.clients, self._servers_changed)
             self._tensors = TensorStore(rank, dataset, str(self.entry), queries.stored_rows)
             level = logging.getLogger().getEffectiveLevel()
-            spec = PoolWorkerSpec(
-                rank,
-                0,
-                dataset.to_json(),
-                options.max_concurrency,
-                num_rpc_threads,
-                options.rpc_timeout,
-                level,
-                options.log_format,
-            )
+            limits = options.max_concurrency, num_rpc_threads, options.rpc_timeout
+            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format)
             self.pool = SamplerPool(spec, options.worker_limit, self._worker_died)
             made.callback(self.pool.close)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())
             self._calls: dict[str, Call] = {
-                "glt.create_loader": lambda session, args, kwargs: self._create_loader(session, *args),
-                "glt.close_loader": lambda session, args, kwargs: self._close_loader(session, *args),
-                "glt.leave": lambda session, args, kwargs: self._leave(session, *args),
+                "glt.create_loader": lambda session, args, _: self._create_loader(session, *args),
+                "glt.close_loader": lambda session, args, _: self.loaders.close(
+                    args[0], "the client closed it", session
+                ),
+                "glt.leave": lambda session, args, _: self._leave(session, *args),
                 "glt.seeds_of_split": _plain(self._seeds_of_split),
                 "glt.seeds_of_file": _plain(self._seeds_of_file),
                 "glt.all_edges": _plain(lambda edge_type, part: self._read_part(part).all_edges(edge_type)),
@@ -144,7 +126,6 @@ class DistServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port under which others reach it."""
         return self.listener.address
 
     # -- connections -----------------------------------------------------------------------------------------------
@@ -263,11 +244,7 @@ class DistServer:
             raise RuntimeError(f"{session} is gone")
         return {"id": loader.id, "workers": loader.workers}
 
-    def _close_loader(self, session: ClientSession, id_: str) -> None:
-        self.loaders.close(id_, "the client closed it", session)
-
     def _servers(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Those that are there, all of them unless that takes longer than ``timeout_s`` seconds."""
         found = self.membership.wait(min(float(timeout_s), self.options.rpc_timeout))
         return [entry.to_json() for _, entry in sorted(found.items())]
 
@@ -291,7 +268,6 @@ class DistServer:
         return np.asarray(part.nodes[node_type].owned, np.int64)[mask.numpy()]
 
     def _seeds_of_file(self, path: str) -> Tensor:
-        """The tensor in a ``.pt`` or ``.npy`` file below ``seed_dir``; nothing in it is executed."""
         what = f"input_nodes = {path!r}"
         if self.options.seed_dir is None:
             raise ValueError(
@@ -314,7 +290,6 @@ class DistServer:
     # -- partitions ------------------------------------------------------------------------------------------------
 
     def _readable(self) -> list[int]:
-        """Partitions whose seeds are read here."""
         plan = self._read_plan()
         with self._lock:
             for part, path in plan.other_dirs.items():
@@ -329,7 +304,7 @@ class DistServer:
             return self._read_parts[part]
 
     def _read_plan(self) -> ReadPlan:
-        """Made when all servers are there; it outlives those that are lost, since not all loaders need them."""
+        """Made once when all servers are there; it outlives those that are lost."""
         with self._lock:
             if self._plan is not None:
                 return self._plan
@@ -364,19 +339,17 @@ class DistServer:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def wait_until_done(self, timeout_s: float | None = None) -> bool:
-        """See :meth:`ClientRegistry.wait_until_done`."""
         return self.clients.wait_until_done(timeout_s)
 
     def drain(self, timeout_s: float) -> list[str]:
-        """Takes no more clients and loaders, and waits for those that are there; returns what was still open when
-        ``timeout_s`` seconds were over, in words."""
+        """Takes no more clients and loaders, and waits; returns the loaders still open after ``timeout_s`` seconds, in
+        words."""
         self._is_draining = True
         self.clients.close()
         self.loaders.open_no_more()
         return [f"loader {each.id} of {each.session}" for each in self.loaders.wait_until_closed(timeout_s)]
 
     def stats(self) -> dict[str, Any]:
-        """See :func:`glt.distributed.server_stats`."""
         loaders, pids, num_restarts = self.loaders.all(), self.pool.pids(), self.pool.num_restarts()
         by_worker, by_loader = self.pool.metrics.read()
         none, now = total(()), time.time()
@@ -410,12 +383,8 @@ class DistServer:
         }
 
     def close(self, why: str = "") -> None:
-        """Ends the server, its samplers and its connections. May be called again.
-
-        Args:
-            why: What clients are told of it, if something has failed; those that are still to come, too: this waits for
-                them, but not for long.
-        """
+        """Ends the server, its samplers and connections. May be called again. Clients are told ``why``, if something
+        has failed; those still to come are waited for, but not for long."""
         text = f"{self.entry} was shut down{': ' if why else ''}{why[:_MOST_WHY]}"
         with self._lock:
             if self._closed:
@@ -447,5 +416,4 @@ class DistServer:
 
 
 def _plain(function: Callable[..., Any]) -> Call:
-    """A call whose function is not given the session."""
     return lambda session, args, kwargs: function(*args, **kwargs)

@@ -34,10 +34,9 @@ Call = Callable[["ClientSession", tuple[Any, ...], dict[str, Any]], Any]
 
 class ClientSession:
     """Answers the calls of one client, on the threads of ``pool``; ``find`` gives what to call for a name, or raises
-    LookupError. ``id`` is a secret of the client, which shows it when it opens streams.
+    LookupError. ``id`` is a secret, which the client shows when it opens streams.
 
-    A call may return a :class:`concurrent.futures.Future`, where the answer depends on other clients: it is sent when
-    that is done, and until then the call holds no thread and does not count among those that run.
+    A call whose answer depends on other clients returns a :class:`concurrent.futures.Future`: it then holds no thread.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class ClientSession:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Group and rank."""
         return self.group, self.rank
 
     def run(self) -> str:
@@ -88,8 +86,7 @@ class ClientSession:
         return f"it left, having failed: {self.left_why}" if self.left_why else "it left"
 
     def _take(self, request: dict[str, Any], message: Tensor | None) -> None:
-        """Runs a call, or keeps it until others are answered: a client that takes no answers must not hold all threads,
-        and whether it lives is heard meanwhile."""
+        """Runs a call, or keeps it until others are answered: one client must not hold all threads."""
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
                 raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
@@ -121,7 +118,6 @@ class ClientSession:
         self._run_next()
 
     def _answer(self, request: dict[str, Any], compute: Callable[[], Any]) -> None:
-        """Sends what ``compute`` returns or raises."""
         try:
             result = compute()
             if isinstance(result, Future):
@@ -150,7 +146,6 @@ class ClientSession:
             self._num_deferred -= 1
 
     def send(self, value: dict[str, Any], data: Sequence[Tensor] = (), timeout_s: float = deadlines.MESSAGE_S) -> None:
-        """Sends an answer, or a notice."""
         try:
             self.connection.send_all(value, data, timeout_s)
         except GltError as error:
@@ -169,8 +164,7 @@ def _texts(error: BaseException) -> dict[str, str]:
 
 
 class ClientRegistry:
-    """Which clients of a server are there, were lost, or are done; ``num_clients`` come of each group, None: any
-    number."""
+    """Which clients of a server are there, lost, or done. ``num_clients`` come of each group; None: any number."""
 
     def __init__(self, num_clients: int | None) -> None:
         self.num_clients = num_clients
@@ -199,11 +193,8 @@ class ClientRegistry:
             return True
 
     def _end_predecessors(self, session: ClientSession) -> None:
-        """Makes sure that no living client has the place of this one.
-
-        A client that was killed may be followed at once, while the kernel still takes its memory from it: one is alive
-        if it gave a sign of life after its successor had come.
-        """
+        """Makes sure that no living client has this place. One is alive if it gave a sign of life after its successor
+        came: the kernel may still be taking memory from one that was killed."""
         came = time.monotonic()
         while not self._is_closed:
             same = [each for each in self._sessions.values() if each.place == session.place]
@@ -219,7 +210,6 @@ class ClientRegistry:
             self._changed.wait(deadlines.FAST_POLL_S)
 
     def remove(self, session: ClientSession) -> None:
-        """Takes note that a client is gone."""
         with self._changed:
             self._sessions.pop(session.id, None)
             if session.has_left:
@@ -228,10 +218,8 @@ class ClientRegistry:
                 self._note(session.place, time.monotonic())
 
     def add_done(self, places: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Takes note of clients that told other servers that they are done; returns those that were not known to be.
-
-        Without that, a server that was restarted, or lost its connection to a client, would wait for it in vain.
-        """
+        """Notes clients that told other servers that they are done, and returns those that are new here. A restarted
+        server would otherwise wait for them in vain."""
         with self._changed:
             here = {each.place for each in self._sessions.values()}
             new = [place for place in places if place not in here and not self._is_done(place)]
@@ -240,7 +228,6 @@ class ClientRegistry:
             return new if self.num_clients is not None else []
 
     def add_refused(self, place: tuple[str, int]) -> None:
-        """Takes note of a client that came too late, and was told so."""
         with self._changed:
             self._note(place, None)
 
@@ -258,14 +245,11 @@ class ClientRegistry:
             return [place for place in self._gone if self._is_done(place)]
 
     def close(self) -> None:
-        """From now on no client is admitted, and waits end."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def wait_until_all_came(self, timeout_s: float) -> None:
-        """Waits until every client has come once, or been refused, but no longer than so many seconds."""
-
         def have_come() -> bool:
             places = {each.place for each in self._sessions.values()} | self._gone.keys()
             return self._are_whole_groups(places)
@@ -274,8 +258,8 @@ class ClientRegistry:
             self._changed.wait_for(have_come, timeout_s)
 
     def wait_until_done(self, timeout_s: float | None) -> bool:
-        """Waits until all clients have left, or were lost and did not come back within a minute; never, without a
-        number of clients. No client is admitted after that. Returns false if ``timeout_s`` seconds were not enough."""
+        """Waits until all clients have left, or were lost for a minute; forever without a number of clients. Admits
+        none after that. False if ``timeout_s`` seconds were not enough."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while not self._have_all_gone():
@@ -294,6 +278,5 @@ class ClientRegistry:
         return all(lost_s is None or now - lost_s > deadlines.GRACE_S for lost_s in self._gone.values())
 
     def _are_whole_groups(self, places: Iterable[tuple[str, int]]) -> bool:
-        """Whether all clients of each job are among ``places``."""
         by_group = Counter(group for group, _ in places)
         return self.num_clients is None or min(by_group.values(), default=0) >= self.num_clients

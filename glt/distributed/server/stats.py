@@ -1,4 +1,4 @@
-"""What the sampling processes of a server have done, in numbers, and where Prometheus finds them."""
+"""Numbers of a server's sampling processes, and the HTTP endpoint for Prometheus."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ Numbers = dict[str, float]
 
 @dataclass
 class _Stream:
-    """The last numbers of a stream that is open, and those of the last beats."""
-
     numbers: Mapping[str, float]
     past: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=_RATE_BEATS))
 
@@ -45,12 +43,9 @@ class _Stream:
 
 
 class WorkerMetrics:
-    """Numbers by sampling process and by loader, whose counters never fall.
-
-    A stream goes from one sampling process to the client of one loader. While it is open its numbers replace each
-    other; when it ends, or its process dies, its counters are added to those of both. What a process did since its last
-    beat, a second ago at most, is lost when it dies.
-    """
+    """Counters, gauges and rates by sampling process and by loader. The numbers of an open stream replace each other;
+    when it ends, or its process dies, its counters are added to those of both. A process that dies loses what it did
+    since its last beat, a second ago at most."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,22 +75,18 @@ class WorkerMetrics:
                 stream.past.append((now, numbers))
 
     def end_stream(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
-        """Takes the last numbers of a stream."""
         with self._lock:
             self._streams.pop((worker, key), None)
             self._add(worker, key, numbers)
 
     def lose_worker(self, worker: int) -> None:
-        """Ends the streams of a process that died."""
         with self._lock:
             for place, key in [each for each in self._streams if each[0] == worker]:
                 self._add(place, key, self._streams.pop((place, key)).numbers)
 
     def _add(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
-        for account in (
-            self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0)),
-            self._loaders.get(_loader(key)),
-        ):
+        own = self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0))
+        for account in (own, self._loaders.get(_loader(key))):
             if account is not None:
                 _add(account, numbers, COUNTERS)
 
@@ -114,7 +105,6 @@ class WorkerMetrics:
 
 
 def total(accounts: Iterable[Mapping[str, float]]) -> Numbers:
-    """The sum of accounts."""
     names = (*COUNTERS, *GAUGES, *RATES)
     summed: Numbers = dict.fromkeys(names, 0.0)
     for account in accounts:
@@ -123,7 +113,6 @@ def total(accounts: Iterable[Mapping[str, float]]) -> Numbers:
 
 
 def with_ratios(each: Numbers) -> Numbers:
-    """The same, with ``remote_node_ratio`` and ``cache_hit_ratio``."""
     nodes, remote, cached = (each[name] for name in ("num_nodes", "num_remote_nodes", "num_cached_nodes"))
     hits = cached / (cached + remote) if cached else 0.0
     return {**each, "remote_node_ratio": remote / nodes if nodes else 0.0, "cache_hit_ratio": hits}
@@ -191,7 +180,6 @@ def require_prometheus() -> None:
 
 
 def _families(kind: Any, scope: str, labels: list[str], table: _Table, rows: Mapping[Any, Any]) -> Iterator[Any]:
-    """A family of metrics for each line of ``table``, with a sample for each row, by the values of its labels."""
     for name, metric, text in table:
         family = kind(f"glt_{scope}_{metric}", text, labels=labels)
         for values, row in rows.items():
@@ -200,8 +188,6 @@ def _families(kind: Any, scope: str, labels: list[str], table: _Table, rows: Map
 
 
 class _Collector:
-    """Makes metrics of the stats of a server, anew each time that they are asked for."""
-
     def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry) -> None:
         self._stats, self._entry = stats, entry
 
@@ -234,12 +220,8 @@ class _Collector:
 
 
 class MetricsEndpoint:
-    """Answers ``GET /metrics`` until it is closed, with what ``stats`` returns then. Nothing else is answered, and of a
-    request only its first lines are read. With port 0 one is found; ``address`` says which.
-
-    Raises:
-        glt.errors.RendezvousError: If the port cannot be opened.
-    """
+    """Answers ``GET /metrics`` with what ``stats`` returns then, until it is closed. With port 0 one is found;
+    ``address`` says which. Raises RendezvousError if the port cannot be opened."""
 
     def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry, host: str, port: int) -> None:
         from prometheus_client import CollectorRegistry
@@ -259,7 +241,6 @@ class MetricsEndpoint:
         logger.info("metrics of %s are at http://%s/metrics", entry, printed(*self.address))
 
     def close(self) -> None:
-        """Ends it, connections included. May be called again."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(deadlines.JOIN_S)

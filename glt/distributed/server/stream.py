@@ -1,7 +1,4 @@
-"""The sampler's end of a stream: batches of one loader to one client, as fast as the client takes them.
-
-Batches of different loaders take turns.
-"""
+"""What a sampling process of a server runs: the streams of batches that it makes for loaders, and its program."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import asyncio
 import concurrent.futures
 import logging
 import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -16,29 +15,41 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.channel.channel import LocalChannel
 from glt.channel.message import MessageKind, read_message
+from glt.channel.shm import SharedMemory
+from glt.data.device import accelerator_of, missing_for_cuda
+from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.engine.device_sampler import sampler_of
+from glt.distributed.engine.local_partition import LocalPartition
+from glt.distributed.engine.partitions import PartitionRouter
+from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
-from glt.distributed.wire.connection import Connection
+from glt.distributed.engine.seeds import SamplingJob, SeedTable
+from glt.distributed.server.options import write_logs
+from glt.distributed.server.pool import PoolWorkerSpec
+from glt.distributed.wire.connection import Connection, allow_descriptors, pulse
+from glt.distributed.wire.listener import introduce, refuse
 from glt.distributed.wire.threads import ConcurrentEventLoop
-from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, MessageError
+from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
+from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, MessageError
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("glt.distributed.server.stream")  # it runs as __main__, too
 
 T = TypeVar("T")
 
 _SLACK = 4.0  # batches
 _ANY_NUMBER = 1 << 30
+_BEAT_STREAMS = 64  # in one packet
 
 # -- a fair scheduler ----------------------------------------------------------------------------------------------
 
 
 class Flow:
-    """The batches of one loader, to a :class:`FairScheduler`: ``most`` in flight at a time."""
-
     def __init__(self, most: int, may_begin: Callable[[], bool], lock: threading.Lock) -> None:
         self.most, self.may_begin = most, may_begin
         self.turn = threading.Condition(lock)
@@ -51,11 +62,8 @@ class FairScheduler:
     """Gives places for batches in flight, ``num_places`` in all, to flows in turn.
 
     A place goes to the waiting flow that was served least, counted in batches since it came or came back: start-time
-    fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with batches of cost 1. So flows that always want to go on begin
-    equally many batches, however many of them there are and however long each waits for its client in between; and one
-    whose client takes nothing holds no place.
-
-    After a change only the flow that is next is woken: waking all made a batch cost 57 ms of CPU with 200 loaders.
+    fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with batches of cost 1. A flow whose client takes nothing holds
+    no place. After a change only the next flow is woken: waking all made a batch cost 57 ms of CPU with 200 loaders.
     """
 
     def __init__(self, num_places: int) -> None:
@@ -67,8 +75,7 @@ class FairScheduler:
         self._flows: list[Flow] = []
 
     def add(self, most: int, may_begin: Callable[[], bool]) -> Flow:
-        """Adds a flow. ``may_begin`` says whether it may begin a batch now; it is called under a lock and must not
-        block."""
+        """Adds a flow. ``may_begin`` is called under a lock and must not block."""
         flow = Flow(most, may_begin, self._lock)
         with self._lock:
             flow.finish_tag = self._now
@@ -76,7 +83,7 @@ class FairScheduler:
         return flow
 
     def remove(self, flow: Flow) -> None:
-        """Removes a flow; batches that it has in flight still give back their places."""
+        """Removes a flow; its batches in flight still give back their places."""
         with self._lock:
             if flow in self._flows:
                 self._flows.remove(flow)
@@ -84,8 +91,8 @@ class FairScheduler:
             self._wake_next()
 
     def acquire(self, flow: Flow, is_stopped: Callable[[], bool], poll_s: float = 0.1) -> bool:
-        """Waits until ``flow`` may begin a batch; false if ``is_stopped`` said so before, which is looked at every
-        ``poll_s`` seconds, and after :meth:`interrupt`."""
+        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked every ``poll_s`` seconds and after
+        :meth:`interrupt`, said so before."""
         with self._lock:
             flow.is_waiting = True
             try:
@@ -104,19 +111,16 @@ class FairScheduler:
                 self._wake_next()  # it may be another's turn now
 
     def release(self, flow: Flow) -> None:
-        """Gives back the place of a batch of ``flow``."""
         with self._lock:
             self._free += 1
             flow.num_running -= 1
             self._wake_next()
 
     def look_again(self) -> None:
-        """Called when a flow may begin that could not before."""
         with self._lock:
             self._wake_next()
 
     def interrupt(self, flow: Flow) -> None:
-        """Called when the thread that waits for ``flow`` is to stop."""
         with self._lock:
             flow.turn.notify_all()
 
@@ -140,8 +144,8 @@ class FairScheduler:
         return found
 
     def _start_tag(self, flow: Flow) -> float:
-        """When its next batch begins, in virtual time. What a flow left unused while it could not begin is not saved
-        up, or it would hold up all others when it can: only what it may have missed on its way back here."""
+        """When its next batch begins, in virtual time. A flow that could not begin saves up at most ``_SLACK`` batches,
+        or it would hold up all others later."""
         return max(flow.finish_tag, self._now - _SLACK)
 
 
@@ -185,7 +189,6 @@ class ScheduledLoop(ConcurrentEventLoop):
         return self._shared.run_native(call, *args)
 
     def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
-        """Begins nothing more; the loop itself goes on for others."""
         self._closed = True
         self._scheduler.interrupt(self._flow)
 
@@ -204,12 +207,10 @@ class SendWindow:
         self.largest_bytes = 0  # of the messages sent so far
 
     def sent(self, num_bytes: int) -> None:
-        """Counts a message that is being sent."""
         self.num_sent += 1
         self.largest_bytes = max(self.largest_bytes, num_bytes)
 
     def taken(self, number: int) -> None:
-        """Takes the number of messages that the client has taken."""
         with self._changed:
             self.num_taken = number
             self._changed.notify_all()
@@ -223,12 +224,9 @@ class SendWindow:
 class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
-    At most ``most_running`` batches are in flight. ``on_end`` is called once, on some thread. ``producer``, which makes
-    batches into ``channel``, is to be set before :meth:`start`.
-
-    With ``is_pinned`` batches wait in pinned memory, for a sampler on a GPU: copies to it hold up no thread. Of a slow
-    client some wait in pageable memory: torch rounds pinned blocks up to powers of two and keeps them for good, so that
-    no more are taken than the client may have waiting.
+    At most ``most_running`` batches are in flight; ``on_end`` is called once, on any thread. ``producer`` makes batches
+    into ``channel`` and is set before :meth:`start`. With ``is_pinned`` (a sampler on a GPU) batches wait in pinned
+    memory, ``buffer_bytes`` at most, since torch keeps pinned blocks for good.
     """
 
     def __init__(
@@ -259,7 +257,6 @@ class Stream:
             threading.Thread(target=run, name=f"glt-stream-{run.__name__[1:]}", daemon=True).start()
 
     def _may_begin(self) -> bool:
-        """Whether there is room for one more batch, as far as the size of earlier ones tells."""
         if self._ended.is_set():
             return False
         coming = self.flow.num_running * self.window.largest_bytes
@@ -291,7 +288,7 @@ class Stream:
             self.close(f"{type(error).__name__}: {error}")  # or its client would wait for ever
 
     def _has_room(self) -> bool:
-        """Waits a little until the client has; counts that as blocked if something waits to be sent."""
+        """Waits a little for the client; counts that as blocked if something waits to be sent."""
         is_blocked = self.channel.stats()["num_queued"] > 0
         start = time.perf_counter()
         has_room = self.window.wait_to_send(deadlines.POLL_S)
@@ -361,3 +358,138 @@ class Stream:
             "num_running": self.flow.num_running,
             "num_unread": self.window.num_sent - self.window.num_taken,
         }
+
+
+# -- the program ---------------------------------------------------------------------------------------------------
+
+
+class PoolWorker:
+    def __init__(self, owner: Owner, spec: PoolWorkerSpec) -> None:
+        self.owner, self.spec = owner, spec
+        self.dataset = DistDataset.from_json(spec.dataset)
+        self.loop = ConcurrentEventLoop(spec.num_places)
+        self.scheduler = FairScheduler(spec.num_places)
+        handlers, timeout_s = self.dataset.own.handlers(), max(deadlines.STUCK_S, spec.timeout_s)
+        self.partitions = PartitionServer(handlers, spec.server_rank, spec.num_rpc_threads, timeout_s)
+        self._servers: dict[int, tuple[str, int]] = {}
+        self.transport = TcpTransport(lambda rank: self._servers.get(rank), list(handlers), spec.timeout_s)
+        self._lock = threading.Lock()
+        self._others: dict[tuple[str, int], LocalPartition] = {}  # partitions mapped besides, by directory and index
+        self._reporting = threading.Lock()  # a stream that has ended is in no later beat
+        self._streams: dict[str, Stream] = {}
+        self._num_streams = 0  # so far
+        self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def obey(self, command: dict[str, Any], fds: list[int]) -> None:
+        if "servers" in command:
+            self._servers = {int(rank): (host, port) for rank, (host, port) in command["servers"].items()}
+        elif "serve" in command:
+            connection = Connection(socket.socket(fileno=fds[0]), command["serve"], 1 << 36)
+            try:
+                connection.send(introduce("partition"))
+            except GltError as error:
+                logger.info("%s", error)
+                connection.close()
+            else:
+                self.partitions.serve(connection)
+        elif "loader" in command:
+            threading.Thread(target=self._open, args=(command["loader"], *fds), name="glt-open", daemon=True).start()
+        elif "close" in command:
+            with self._lock:
+                streams = [each for each in self._streams.values() if each.name == command["close"]]
+            for each in streams:
+                each.close(command["why"])
+        else:
+            raise ValueError(f"unknown command {sorted(command)}")
+
+    # -- loaders ---------------------------------------------------------------------------------------------------
+
+    def _open(self, request: dict[str, Any], connection_fd: int, seeds_fd: int) -> None:
+        connection = Connection(socket.socket(fileno=connection_fd), request["client"])
+        memory = SharedMemory.from_fd(seeds_fd, request["seeds_bytes"])
+        stream: Stream | None = None
+        try:
+            stream = self.stream(request, connection, memory)
+            connection.send(introduce("stream", worker=self.spec.worker))
+            with self._lock:
+                self._num_streams += 1
+                self._streams[f"{stream.name}/{self._num_streams}"] = stream
+            stream.start()
+            pulse.add(connection)
+        except Exception as error:
+            logger.warning("loader %s could not be opened: %s", request["id"], error)
+            text = f"worker {self.spec.worker} cannot sample for it: {type(error).__name__}: {error}"
+            refuse(connection, text)
+            if stream is not None:
+                stream.close(text)
+
+    def stream(self, request: dict[str, Any], connection: Connection, memory: SharedMemory) -> Stream:
+        worker, devices = self.spec.worker, request.get("devices") or [self.dataset.sampling_device]
+        place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
+        window = SendWindow(request["prefetch_size"], request["buffer_bytes"])
+        is_pinned = place is not None and not place.is_host
+        stream = Stream(
+            connection, request["id"], window, self.scheduler, request["concurrency"], self._ended, is_pinned
+        )
+        try:
+            loop = ScheduledLoop(self.loop, self.scheduler, stream.flow)
+            others = {int(part): self._map_other(path, int(part)) for part, path in request["other_dirs"].items()}
+            peers = [Peer(**each) for each in request["peers"]]
+            router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
+            job = SamplingJob.from_json(request, SeedTable.read(memory))
+            sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
+            share = request["first"], request["step"]
+            role = f"worker {worker} of server"
+            stream.producer = Producer(sampler, stream.channel, job, share, role, self.spec.server_rank)
+        except BaseException:
+            self.scheduler.remove(stream.flow)
+            raise
+        return stream
+
+    def _me(self) -> Peer:
+        server, worker, part = self.spec.server_rank, self.spec.worker, self.dataset.partition_idx
+        return Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
+
+    def _map_other(self, path: str, part: int) -> LocalPartition:
+        with self._lock:
+            if (path, part) not in self._others:
+                self._others[path, part] = self.dataset.map_other(path, part)
+            return self._others[path, part]
+
+    def _ended(self, stream: Stream) -> None:
+        with self._reporting:
+            with self._lock:
+                ended = [key for key, each in self._streams.items() if each is stream]
+                for key in ended:
+                    del self._streams[key]
+            for key in ended:
+                self.owner.say({"ended": key, "stats": stream.stats()})
+        logger.info("stream of %s ended: %s", stream.name, stream.why)
+
+    def beat(self) -> None:
+        with self._reporting:
+            with self._lock:
+                streams = list(self._streams.items())
+            for first in range(0, max(1, len(streams)), _BEAT_STREAMS):
+                some = streams[first : first + _BEAT_STREAMS]
+                self.owner.say({"beat": {key: stream.stats() for key, stream in some}})
+
+
+def may_use_gpu(spec: PoolWorkerSpec) -> bool:
+    """Whether a loader may have this process sample on a GPU, whatever device the dataset was loaded for."""
+    return spec.dataset["graph_mode"] != "CPU" and missing_for_cuda() is None
+
+
+def start(owner: Owner, fields: dict[str, Any]) -> PoolWorker:
+    spec = PoolWorkerSpec(**fields)
+    allow_descriptors()
+    if not may_use_gpu(spec):
+        keep_freed_memory()
+    write_logs(spec.log_format, spec.log_level, spec.server_rank, spec.worker)
+    return PoolWorker(owner, spec)
+
+
+if __name__ == "__main__":
+    run_program(start)

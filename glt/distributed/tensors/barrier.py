@@ -22,16 +22,11 @@ _MOST_FAILURES = 16  # that are remembered of a tag, for trainers that arrive la
 
 
 class Member(Protocol):
-    """A trainer of a group: a session of a client, for example. Its text names it in errors."""
+    """A trainer of a group: its session, or the process itself. Its text names it in errors."""
 
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def group(self) -> str: ...
-
-    @property
-    def rank(self) -> int: ...
+    id: str
+    group: str
+    rank: int
 
 
 class _Arrival(NamedTuple):
@@ -42,8 +37,6 @@ class _Arrival(NamedTuple):
 
 @dataclass
 class _Barrier:
-    """One at which some have arrived, and others have not."""
-
     number: int
     num: int
     timeout_s: float
@@ -98,15 +91,13 @@ class Barriers:
         self._closed: str | None = None
 
     def add(self, who: Member) -> None:
-        """Adds a trainer to its group, also one that was gone."""
         with self._changed:
             group = self._groups.setdefault(who.group, _Group())
             group.members[who.id] = who
             group.gone.pop(who.rank, None)
 
     def remove(self, who: Member, why: str) -> None:
-        """Removes a trainer whose session has ended; open barriers that it should come to fail, and name it.
-        The last one of a group takes the counts with it."""
+        """Removes a trainer whose session has ended: barriers that it should come to fail, and name it."""
         failed: list[_Barrier] = []
         with self._changed:
             group = self._groups.get(who.group)
@@ -133,20 +124,13 @@ class Barriers:
         *,
         combine: Callable[[list[Any]], Any] | None = None,
     ) -> Future[Any]:
-        """Arrives at a barrier.
+        """Arrives at the barrier ``number`` of ``tag``, of ``num`` trainers, with a value.
 
-        Args:
-            who: The trainer, of a rank below ``num``; :meth:`add` was called with it.
-            tag, number: Which barrier.
-            num: Trainers that are to arrive.
-            timeout_s: Deadline from the first arrival; that of the first counts.
-            value: What this trainer brings.
-            combine: Called once, on the thread of the last one to arrive and before any trainer is answered, with the
-                values by rank; what it returns or raises is the result of all. Default: the result is None.
+        ``combine`` is called once, by the last to arrive, with the values by rank; what it returns or raises is the
+        result of all (default: None). ``timeout_s`` counts from the first arrival, and is the first's.
 
         Returns:
-            The result, when all have arrived. It fails with :class:`glt.errors.PeerLost`, which names who is missing,
-            at the deadline or when the session of one that should come ends.
+            The result, when all have arrived; PeerLost, which names who is missing, at the deadline or if one is gone.
 
         Raises:
             TypeError, ValueError: If an argument does not fit, also to what others gave: names both.
@@ -188,7 +172,6 @@ class Barriers:
     def _open(
         self, who: Member, group: _Group, series: _Series, tag: str, number: int, num: int, timeout_s: float
     ) -> _Barrier:
-        """The barrier to arrive at; the first one to arrive opens it."""
         what = f"barrier {number} of {tag!r}"
         if number in series.failures:
             raise PeerLost(f"{what} has failed before {who} arrived: {series.failures[number]}")
@@ -214,16 +197,8 @@ class Barriers:
         return barrier
 
     def abort(self, who: Member, tag: str, number: int, why: str) -> int:
-        """Fails a barrier, or the next if it is over, for all trainers; returns the number of the one that failed.
-
-        Args:
-            who, tag, number: As of :meth:`arrive`.
-            why: What the others raise, after who it was.
-
-        Raises:
-            TypeError, ValueError: If an argument does not fit.
-            glt.errors.PeerLost: If ``who`` is gone itself.
-        """
+        """Fails a barrier, or the next if it is over, for all trainers, because ``who`` ``why``; returns the number of
+        the one that failed. Raises PeerLost if ``who`` is gone itself."""
         _check(who, tag, number, who.rank + 1, deadlines.BARRIER_S)
         with self._changed:
             series = self._group(who).series.setdefault(tag, _Series())
@@ -236,7 +211,7 @@ class Barriers:
         return number
 
     def failure(self, who: Member, tag: str, number: int, num: int) -> str | None:
-        """Why a barrier has failed, also since one that should come is gone; else None. Raises as :meth:`abort`."""
+        """Why a barrier has failed, also since one that should come is gone; else None."""
         _check(who, tag, number, num, deadlines.BARRIER_S)
         failed: list[_Barrier] = []
         with self._changed:
@@ -282,7 +257,6 @@ class Barriers:
         return [each for group in self._groups.values() for each in group.series.items()]
 
     def close(self, why: str) -> None:
-        """Fails all open barriers; none is held any more. May be called again."""
         failed: list[_Barrier] = []
         with self._changed:
             if self._closed is None:
@@ -296,7 +270,6 @@ class Barriers:
             watcher.join(deadlines.JOIN_S)
 
     def calls(self) -> dict[str, Callable[[Member, tuple[Any, ...], dict[str, Any]], Any]]:
-        """What trainers may ask, by name; see ``World``. All bring the same value to ``glt.barrier``."""
         return {
             "glt.barrier": lambda who, args, kwargs: self.arrive(
                 who, *args, combine=partial(require_equal, what=args[0])
@@ -324,7 +297,7 @@ def _check(who: Member, tag: Any, number: Any, num: Any, timeout_s: Any) -> None
 
 
 def check_timeout(timeout_s: Any) -> None:
-    """Raises TypeError or ValueError unless a barrier can have this deadline; called before a barrier is counted."""
+    """Raises TypeError or ValueError unless a barrier can have this deadline."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s = {timeout_s!r}: expected a number of seconds")
     if not 0 < timeout_s <= deadlines.DAY_S:

@@ -1,6 +1,5 @@
 """Distributed tensors on disk: a directory of open ``.npy`` files and a manifest with checksums.
 
-``manifest.json`` has the format, the version, what each file holds, its size and checksum, and what the caller added.
 ``tensor0.npy`` and so on have one tensor each, whole, in the order of its rows, as NumPy maps them (bfloat16 and float8
 as unsigned integers). Nothing in it depends on how many servers or trainers there were.
 """
@@ -127,15 +126,8 @@ def load_tensors(tensors: Mapping[str, DistTensor], path: str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory that :func:`save_tensors` wrote.
-
-    Attributes:
-        tensors: By name, the file of each.
-        files: By name of the file, what it must be.
-        about: What was added.
-        id: Digest of all that.
-        block_bytes: Bytes that each checksum is of.
-    """
+    """A directory that :func:`save_tensors` wrote: the file of each tensor, what each file must be, what was added
+    (``about``), and the digest of all that (``id``)."""
 
     path: Path
     tensors: dict[str, str]
@@ -146,7 +138,6 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Reads the manifest; raises CheckpointError if it is missing or altered, or this glt cannot read it."""
         check_path("path", path, "a directory that was saved")
         root = Path(path)
         manifest = root / _MANIFEST
@@ -191,24 +182,16 @@ class Checkpoint:
         return self.files[self.tensors[name]]
 
     def array(self, name: str) -> np.ndarray:
-        """Maps the rows of a tensor, after comparing all of them with their checksums.
-
-        Raises CheckpointError, which names the file, if it is missing, damaged or of another save."""
+        """Maps the rows of a tensor whose checksums were compared; CheckpointError names a file that is missing,
+        damaged or of another save."""
         try:
-            return map_file(
-                self.path / self.tensors[name],
-                self.entry(name),
-                origin=f"save {self.id}",
-                block_bytes=self.block_bytes,
-                whole_bytes=sys.maxsize,
-                verify=True,
-                remedy=_REMEDY,
-            )
+            file, entry, origin = self.path / self.tensors[name], self.entry(name), f"save {self.id}"
+            size, most = self.block_bytes, sys.maxsize
+            return map_file(file, entry, origin=origin, block_bytes=size, whole_bytes=most, verify=True, remedy=_REMEDY)
         except PartitionError as error:
             raise CheckpointError(str(error)) from error
 
     def require_fit(self, name: str, tensor: DistTensor) -> None:
-        """Raises ValueError unless a saved tensor has the shape and dtype of this one."""
         entry, dtype = self.entry(name), tensor.spec.dtype
         if entry.shape != tuple(tensor.shape) or entry.torch_dtype != dtype:
             raise ValueError(

@@ -37,16 +37,9 @@ class _RowsOnServers:
 class DistParameter(_RowsOnServers, nn.Parameter):
     """A parameter of shape ``[0, embedding_dim]`` whose rows, and their gradients, are on servers.
 
-    It is enumerated, moved, cast and frozen with its module, and says by that where rows go, in which dtype, and
-    whether they learn. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets the gradients of its rows.
-
-    Args:
-        tensor: The rows ``[num_embeddings, embedding_dim]``.
-        dtype: Of the rows that are read.
-
-    Attributes:
-        gradients: Ids and gradients of the backward passes since the last step.
-        optimizer: The sparse optimizer that it was given to, if any.
+    It is moved, cast and frozen with its module, and says by that where rows go, in which dtype, and whether they
+    learn. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets ``gradients``, the ids and gradients of the
+    backward passes since the last step. ``optimizer`` is the sparse optimizer that it was given to.
     """
 
     tensor: DistTensor
@@ -60,7 +53,6 @@ class DistParameter(_RowsOnServers, nn.Parameter):
 
     @property
     def grad(self) -> Tensor | None:  # type: ignore[override]
-        """Empty after a backward pass, else None."""
         return _GRAD.__get__(self)
 
     @grad.setter
@@ -70,7 +62,6 @@ class DistParameter(_RowsOnServers, nn.Parameter):
             self.gradients.clear()
 
     def read(self, ids: Tensor) -> Tensor:
-        """Returns rows ``[*ids.shape, embedding_dim]`` on the parameter's device, in its dtype."""
         rows = self.tensor[ids.detach().reshape(-1).cpu()]
         return rows.to(device=self.device, dtype=self.dtype).view(*ids.shape, self.shape[1])
 
@@ -83,8 +74,8 @@ class DistParameter(_RowsOnServers, nn.Parameter):
         self.gradients.append((ids.detach().reshape(-1), grads.detach().reshape(-1, self.shape[1])))
 
     def take_gradients(self) -> tuple[Tensor, Tensor] | None:
-        """Returns ids ``[n]`` (int64) and gradients ``[n, embedding_dim]`` (float32) on the CPU, and forgets them;
-        None: there was no backward pass."""
+        """Takes ids ``[n]`` (int64) and gradients ``[n, embedding_dim]`` (float32) on the CPU; None if there was no
+        backward pass."""
         taken, self.gradients = self.gradients, []
         if not taken:
             return None
@@ -190,15 +181,8 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         return self.weight.shape[1]
 
     def forward(self, ids: Any) -> Tensor:
-        """Returns rows ``[*ids.shape, embedding_dim]``.
-
-        Args:
-            ids: int64 or int32, of any shape: a tensor on any device, an array, or a list.
-
-        Raises:
-            TypeError: If ids are no integers.
-            IndexError: If there is no such row.
-        """
+        """Returns rows ``[*ids.shape, embedding_dim]`` for int64 or int32 ids: a tensor on any device, an array, or a
+        list. Raises TypeError if ids are no integers, IndexError if there is no such row."""
         if isinstance(ids, np.ndarray | list):  # as DGL's take them
             ids = _converted(ids)
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
@@ -213,16 +197,13 @@ class DistEmbedding(_RowsOnServers, nn.Module):
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def _about(self) -> dict[str, Any]:
+    def get_extra_state(self) -> dict[str, Any]:
         return {"num_embeddings": self.num_embeddings, "embedding_dim": self.embedding_dim}
 
-    def get_extra_state(self) -> dict[str, Any]:
-        return self._about()
-
     def set_extra_state(self, state: Any) -> None:
-        """Raises ValueError for the state of another embedding; names both."""
-        if not isinstance(state, Mapping) or dict(state) != self._about():
-            raise ValueError(f"state_dict is of an embedding {state!r}: expected {self._about()}, for {self.name!r}")
+        mine = self.get_extra_state()
+        if not isinstance(state, Mapping) or dict(state) != mine:
+            raise ValueError(f"state_dict is of an embedding {state!r}: expected {mine}, for {self.name!r}")
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

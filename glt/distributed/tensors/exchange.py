@@ -17,9 +17,8 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import as_numpy, pooled_empty
-from glt.distributed.tensors.placement import Placement, Portion, RowIds
-from glt.distributed.tensors.shard import Rows
-from glt.distributed.tensors.spec import TensorSpec
+from glt.distributed.tensors.spec import Placement, Portion, RowIds, TensorSpec
+from glt.distributed.tensors.store import Rows
 from glt.errors import GltError, PeerLost
 
 if TYPE_CHECKING:
@@ -33,13 +32,8 @@ _MOST_IN_FLIGHT = 4  # requests to one owner that are not answered
 
 
 class ChangeSequence:
-    """The changes that one handle has sent to one owner, numbered from 1.
-
-    Attributes:
-        generation: The number by which the owner knows the tensor.
-        id: What the owner knows the sequence by.
-        unanswered: Replies to the last changes.
-    """
+    """The changes that one handle has sent to one owner, numbered from 1. The owner knows the tensor by ``generation``
+    and the sequence by ``id``; ``unanswered`` are replies to the last changes."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -49,13 +43,8 @@ class ChangeSequence:
 
 
 class Exchange:
-    """Asks the owners of rows, in pieces, all owners at a time, for one handle of a tensor.
-
-    Each owner makes the handle's changes in the order in which they were asked for, and its reads after them.
-
-    Attributes:
-        sequences: By server, the changes that it was sent.
-    """
+    """Asks the owners of rows, in pieces, all owners at a time, for one handle of a tensor. Each owner makes the
+    handle's changes in the order in which they were asked for, and its reads after them."""
 
     def __init__(self, world: World, placement: Placement, spec: TensorSpec, generations: Sequence[int]) -> None:
         self._world, self._placement, self._spec = world, placement, spec
@@ -67,7 +56,6 @@ class Exchange:
         self._pending: dict[Future[None], None] = {}  # changes under way, or failed since the last flush; in order
 
     def read(self, ids: RowIds) -> Tensor:
-        """Returns the rows ``[n, ...]``."""
         shape = (len(ids), *self._spec.row_shape)
         out: Tensor | None = None
         unfinished: deque[Callable[[], Any]] = deque()
@@ -87,7 +75,7 @@ class Exchange:
         return torch.empty(shape, dtype=self._spec.torch_dtype) if out is None else out
 
     def _begin_read(self, request: Any, out: Tensor, positions: RowIds) -> Callable[[], Any]:
-        """Asks for rows of ``out``; returns what waits for them and puts them there."""
+        """Asks for rows of ``out``; returns what waits for them."""
         if isinstance(positions, range):
             return self._world.call_into(out[positions.start : positions.stop], *request).result
         reply = self._world.call(*request)
@@ -96,10 +84,8 @@ class Exchange:
         )
 
     def change(self, kind: str, ids: RowIds, values: Tensor) -> Future[None]:
-        """Writes or adds (``kind``) values ``[n, ...]``, which may be changed when this returns.
-
-        Returns when all but the last few pieces are acknowledged. The future is done when all are, and raises what the
-        first of them raised."""
+        """Writes or adds (``kind``) values ``[n, ...]``, which may be changed when this returns: when all but the last
+        few pieces are acknowledged. The future is done when all are, and raises the first error."""
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()
         with self._lock:
@@ -143,7 +129,6 @@ class Exchange:
                 self._pending.pop(done, None)
 
     def wait(self, done: Future[None]) -> None:
-        """Waits for a change; :meth:`flush` does not raise its error again."""
         done.exception()
         with self._lock:
             self._pending.pop(done, None)
@@ -161,8 +146,7 @@ class Exchange:
             raise errors[0]
 
     def _pieces(self, ids: RowIds) -> Iterator[tuple[int, Portion]]:
-        """Cuts rows into requests, the owners taking turns, so that all are busy. Yields each with the position that
-        its own positions count from."""
+        """Cuts rows into requests, the owners taking turns. Yields each with the position that its own count from."""
         is_whole = isinstance(ids, range) and self._placement.book.has_ranges
         step = max(1, len(ids)) if is_whole else self._block_rows
         for at in range(0, len(ids), step):
@@ -215,12 +199,9 @@ def _complete(done: Future[None], replies: Sequence[Future[Any]], error: BaseExc
 
 
 def open_everywhere(world: World, call: str, *args: Any) -> list[dict[str, Any]]:
-    """Calls ``'glt.tensor.create'`` or ``'glt.tensor.open'`` on all servers, and returns their answers.
-
-    Raises:
-        LookupError: If some servers have lost a tensor that all had, or it is deleted at this moment.
-        Exception: What the first server raised that could not do it; the others then forget what they made for it.
-    """
+    """Calls ``'glt.tensor.create'`` or ``'glt.tensor.open'`` on all servers, and returns their answers. Where one
+    fails, raises its error, and the others forget what they made. Raises LookupError if some servers have lost a tensor
+    that all had."""
     replies = [world.call(server, call, *args) for server in range(world.num_servers)]
     failed = next((error for reply in replies if (error := reply.exception()) is not None), None)
     answers = {server: reply.result() for server, reply in enumerate(replies) if reply.exception() is None}
@@ -240,8 +221,8 @@ def open_everywhere(world: World, call: str, *args: Any) -> list[dict[str, Any]]
 
 
 def _loss(answers: dict[int, Any]) -> LookupError | None:
-    """Where a server has another tensor than those of the other servers were made with, rows are lost: to fill in first
-    values in their place would change data silently."""
+    """Rows are lost where a server has another tensor than the others' was made with: first values in their place would
+    change data silently."""
     for answer in answers.values():
         lost = [server for server, of in enumerate(answer["peers"] or ()) if answers[server]["generation"] != of]
         if lost:

@@ -34,10 +34,7 @@ class GraphData(MutableMapping[str, DistTensor]):
     A :class:`DistTensor` may be assigned to any name, one row for each node or edge. The name is this trainer's: others
     assign it for themselves. Deleting it forgets it, and deletes no rows.
 
-    Args:
-        world: Where the tensors are.
-        kind: ``'node'`` or ``'edge'``.
-        type_index: Position of the type.
+    ``kind`` is ``'node'`` or ``'edge'``, ``type_index`` the position of the type.
     """
 
     def __init__(self, world: World, kind: str, type_index: int) -> None:
@@ -57,7 +54,7 @@ class GraphData(MutableMapping[str, DistTensor]):
         self._hidden: set[str] = set()
 
     def __getitem__(self, name: str) -> DistTensor:
-        """The tensor of a name; raises KeyError, which names those there are."""
+        """The tensor of a name; KeyError names those there are."""
         return self._tensor(self._key(name))
 
     def _tensor(self, key: str) -> DistTensor:
@@ -83,8 +80,8 @@ class GraphData(MutableMapping[str, DistTensor]):
         return bool(self._stored)
 
     def replaced(self, written: Collection[str]) -> dict[str, DistTensor]:
-        """By name, what has other rows than a table had when the graph was partitioned: the table, if ``written`` has
-        its name on the servers, or the tensor that was assigned to its name."""
+        """By name, tensors whose rows differ from the stored ones: tables that ``written`` names, and tensors assigned
+        to a table's name."""
         found = {}
         for key in self._stored:
             given = self._open.get(key)
@@ -93,12 +90,8 @@ class GraphData(MutableMapping[str, DistTensor]):
         return found
 
     def __setitem__(self, name: str, tensor: DistTensor) -> None:
-        """Gives a tensor a name.
-
-        Raises:
-            TypeError: If it is no :class:`DistTensor`, or the name no text.
-            ValueError: If it has not one row per node or edge, or the name is that of stored times.
-        """
+        """Gives a tensor a name. Raises TypeError if it is no :class:`DistTensor` or the name no text, ValueError if it
+        has not one row per node or edge, or the name is that of stored times."""
         if not isinstance(name, str):
             raise TypeError(f"name = {name!r}: expected text")
         if not isinstance(tensor, DistTensor):
@@ -158,13 +151,11 @@ class GraphDataByType(Mapping[Any, GraphData]):
         self._by_type, self._kind = by_type, kind
 
     def __getitem__(self, type_: Any) -> GraphData:
-        """The tensors of a type; raises KeyError, which names those there are."""
         if type_ not in self._by_type:
             raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self._by_type)}")
         return self._by_type[type_]
 
     def __setitem__(self, name: Any, value: Any) -> None:
-        """Raises TypeError: names are given within a type."""
         example = f"g.{self._kind[0]}data[{next(iter(self._by_type), None)!r}][{name!r}]"
         raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")
 
@@ -194,7 +185,6 @@ class TableNames(NamedTuple):
 
 
 def _layouts(entry: NodeTypeEntry | EdgeTypeEntry) -> dict[str, Layout]:
-    """Dtype and shape of the rows of each stored table."""
     found: dict[str, Layout] = {}
     named = {"x": entry.feat, "y": entry.label} if isinstance(entry, NodeTypeEntry) else {"edge_attr": entry.feat}
     for name, table in named.items():
@@ -210,16 +200,9 @@ def _layout(table: FeatureEntry) -> Layout:
 
 
 class WrittenRows:
-    """Makes batches have the rows that ``ndata`` and ``edata`` have.
-
-    Samplers gather rows from the files of the partitions, caches and GPU memory, which stay as they are. Where a table
-    was written since, or another tensor assigned to its name, the trainer reads its rows anew from the servers when it
-    takes a batch.
-
-    Args:
-        world: Whose servers keep the tables.
-        nodes, edges: What there is of each type.
-    """
+    """Makes batches have the rows of ``ndata`` and ``edata``. Samplers gather from files, caches and GPU memory, which
+    stay as they are: where a table was written since, or a tensor assigned to its name, the trainer reads its rows anew
+    from the servers when it takes a batch."""
 
     def __init__(self, world: World, nodes: list[GraphData], edges: list[GraphData]) -> None:
         self._world = world
@@ -239,16 +222,14 @@ class WrittenRows:
 
     @property
     def needs_edge_ids(self) -> bool:
-        """Whether there are tables of edges, whose rows are read by ``e_id``."""
         return any(kind == "edge" and data.has_stored for kind, _, data in self._types)
 
     def begin(self) -> None:
-        """Asks the servers which tables were written: what was acknowledged before an epoch is in all its batches."""
         replies = [self._world.call(server, "glt.tensor.written") for server in range(self._world.num_servers)]
         self._written = {name for reply in replies for name in reply.result()}
 
     def put(self, tensors: dict[str, Tensor]) -> None:
-        """Replaces rows in the tensors of a message, which has their ids; raises what reading a DistTensor does."""
+        """Replaces rows in the tensors of a message, which has their ids."""
         written = self._written | Handles.of(self._world).written
         for kind, at, data in self._types:
             for name, tensor in data.replaced(written).items():

@@ -19,7 +19,7 @@ from glt.distributed.context import World
 from glt.distributed.tensors.barrier import check_timeout, require_equal
 from glt.distributed.tensors.checkpoint import Checkpoint, load_tensors, save_tensors
 from glt.distributed.tensors.embedding import DistParameter
-from glt.distributed.tensors.placement import as_array
+from glt.distributed.tensors.spec import as_array
 from glt.distributed.tensors.tensor import DistTensor
 from glt.errors import GltError
 
@@ -30,17 +30,14 @@ _num_made: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 class SparseOptimizer(torch.optim.Optimizer):
     """What :class:`SparseAdagrad` and :class:`SparseAdam` have in common.
 
-    A ``step()`` sends each server the gradients of its rows, equal rows summed. The server waits for all trainers,
-    merges what they sent in the order of their ranks, and updates each row once. So all trainers take the same number
-    of steps, together, with the same options; one without gradients takes part with none. The result is the same with
-    any number of servers to the bit, and with any number of trainers up to the rounding of sums, as long as they have
-    the same seeds in all. Unlike in torch, ``step()`` uses gradients up: a second one without a backward pass in
-    between is one without gradients.
+    A ``step()`` sends each server the gradients of its rows, equal rows summed; the server waits for all trainers,
+    merges what they sent in the order of their ranks, and updates each row once. So all trainers take the same steps,
+    with the same options; one without gradients takes part with none. The result is the same with any number of servers
+    to the bit, and with any number of trainers up to the rounding of sums, given the same seeds in all. ``step()`` uses
+    gradients up, and is a barrier: what is read between two steps is what the first one left, on every trainer.
 
-    A step is a barrier: what is read between two steps is what the first one left, on every trainer.
-
-    The state of a row is kept with the row. Learning rates may be changed between steps, by schedulers of torch, too;
-    a ``state_dict()`` has options and numbers of steps, not the rows of weights and states: see :meth:`save`.
+    The state of a row is kept with the row. Learning rates may be changed between steps, also by torch's schedulers; a
+    ``state_dict()`` has options and numbers of steps, not rows: see :meth:`save`.
     """
 
     kind: str
@@ -92,10 +89,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._check(options)
 
     def _check(self, options: dict[str, Any]) -> None:
-        """Raises TypeError or ValueError, naming the option, unless these are options of its own."""
+        pass
 
     def _agree(self, group: dict[str, Any]) -> None:
-        """Raises unless all trainers make the same optimizer, before one waits for the others' steps."""
         about = {"optimizer": type(self).__name__, "embeddings": [p.tensor.name for p in group["params"]]}
         require_equal(self._exchange({"sparse optimizer": {**about, **self._options(group)}}))
 
@@ -103,7 +99,6 @@ class SparseOptimizer(torch.optim.Optimizer):
         return self._at_barrier("exchange", [value], self._timeout_s if timeout_s is None else timeout_s)[0]
 
     def _at_barrier(self, call: str, values: list[Any], timeout_s: float) -> list[Any]:
-        """Brings a value to a barrier at each of the first servers; returns their results."""
         number = self._num_calls.get(call, 0)
         self._num_calls[call] = number + 1
         world, tag = self._world, f"{call} of sparse optimizer {self._number}"
@@ -133,24 +128,18 @@ class SparseOptimizer(torch.optim.Optimizer):
         }
 
     def _first_state(self, group: dict[str, Any]) -> Any:
-        """What :class:`DistTensor` takes as ``init_func``."""
         return "zeros"
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Takes a step, together with all other trainers.
-
-        Args:
-            closure: Evaluates the model again and returns the loss.
-
-        Returns:
-            The loss, if there is a closure.
+        """Takes a step, together with all other trainers; returns the loss if there is a closure, which evaluates the
+        model.
 
         Raises:
-            glt.errors.PeerLost: If a trainer does not take this step within ``timeout_s`` seconds, or is gone: names
-                it. Servers may then have taken the step or not: go on from what was saved.
+            glt.errors.PeerLost: If a trainer does not take this step within ``timeout_s`` seconds, or is gone:
+                names it. Servers may then have taken the step or not: go on from what was saved.
             glt.errors.ConnectionLost: If a server is gone.
             ValueError: If trainers have different options, in another order of embeddings, or steps behind them.
             RuntimeError: If an embedding was given to another optimizer since.
@@ -170,7 +159,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         return loss
 
     def _parts(self) -> list[list[dict[str, Any]]]:
-        """For each server, what this trainer has of the rows there; see :func:`updates.take_step`."""
+        """For each server, what this trainer has of the rows there; see :func:`store.take_step`."""
         for p in self._parameters():
             if p.optimizer is not self:
                 raise RuntimeError(f"{p} was given to {p.optimizer} after {self}: use that one")
@@ -191,7 +180,6 @@ class SparseOptimizer(torch.optim.Optimizer):
         return parts
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients that have not been used in a step."""
         super().zero_grad(set_to_none)
         for p in self._parameters():
             p.gradients.clear()
@@ -201,11 +189,9 @@ class SparseOptimizer(torch.optim.Optimizer):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
-        All trainers call it, between steps; trainer 0 writes, to its disk. ``load_tensors({f"{name}/weight":
-        embedding.weight}, path)`` of :mod:`glt.distributed.tensors.checkpoint` reads the weights alone, for inference.
-
-        Args:
-            path: A new or empty directory.
+        All trainers call it, between steps; trainer 0 writes, to its disk, into ``path``, a new or empty directory.
+        ``load_tensors({f"{name}/weight": embedding.weight}, path)`` of :mod:`glt.distributed.tensors.checkpoint` reads
+        the weights alone.
 
         Raises:
             glt.errors.CheckpointError: If ``path`` is taken, or the disk has no room.
@@ -252,7 +238,6 @@ class SparseOptimizer(torch.optim.Optimizer):
         }
 
     def _key(self, p: DistParameter) -> str:
-        """What an embedding is called on disk."""
         if not p.tensor.spec.is_anonymous:
             return p.tensor.name
         return f"#{next(at for at, each in enumerate(self._parameters()) if each is p)}"
@@ -294,7 +279,6 @@ def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
-    """The type whose rows a tensor has, as :class:`DistTensor` takes it."""
     placement, data = tensor.placement, tensor.world.data
     if placement.kind == "even" or data is None:
         return None
@@ -303,19 +287,16 @@ def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
 
 
 def _embedding_groups(params: Any) -> list[dict[str, Any]]:
-    """Returns groups as torch.optim has them, of the embeddings in what a user gave."""
     if isinstance(params, nn.Module | DistParameter):
         params = [params]
     if isinstance(params, Mapping) or not isinstance(params, Iterable):
         raise TypeError(f"params: expected embeddings, or a module that has some, got {type(params).__name__}")
     items = list(params)
     if items and all(isinstance(item, Mapping) for item in items):
-        return [{**item, "params": _embeddings(_items(item.get("params")))} for item in items]
+        given = [item.get("params") for item in items]
+        listed = [[each] if isinstance(each, nn.Module | Tensor) else list(each or ()) for each in given]
+        return [{**item, "params": _embeddings(each)} for item, each in zip(items, listed, strict=True)]
     return [{"params": _embeddings(items)}]
-
-
-def _items(params: Any) -> list[Any]:
-    return [params] if isinstance(params, nn.Module | Tensor) else list(params or ())
 
 
 def _embeddings(items: list[Any]) -> list[DistParameter]:
@@ -336,11 +317,8 @@ def _embeddings(items: list[Any]) -> list[DistParameter]:
 
 
 def _gradients_by_server(p: DistParameter) -> list[tuple[Tensor | None, Tensor | None]]:
-    """Takes the gradients of an embedding: for each server, rows there ``[n]`` and theirs ``[n, dim]``, float32.
-
-    Equal rows are summed, unless the only server gets them from the only trainer and does the same. Without a backward
-    pass there are no tensors.
-    """
+    """Takes the gradients of an embedding: for each server, rows there ``[n]`` and theirs ``[n, dim]``, float32; no
+    tensors without a backward pass. Equal rows are summed, unless the only server does the same."""
     world, taken = p.tensor.world, p.take_gradients()
     if taken is None:
         return [(None, None)] * world.num_servers
@@ -389,12 +367,7 @@ class SparseAdagrad(SparseOptimizer):
         reduction: str = "mean",
         timeout_s: float = 120.0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
+        defaults = {"lr": lr, "lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps}
         super().__init__(params, defaults, reduction, maximize, timeout_s)
 
     def _check(self, options: dict[str, Any]) -> None:

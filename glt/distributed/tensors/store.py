@@ -1,24 +1,145 @@
-"""The distributed tensors of a server: made, found and deleted by name, read and changed by number."""
+"""The distributed tensors of a server: made, found and deleted by name, read and changed by number, and updated by
+steps of sparse optimizers."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _core
+from glt import _deadlines as deadlines
 from glt._checks import available_memory
-from glt.distributed.tensors.placement import Placement
-from glt.distributed.tensors.shard import ChangeOrder, Rows, Shard
-from glt.distributed.tensors.spec import TensorSpec, fill, needs_twice
+from glt.data.arrays import NativeView, as_numpy, pooled_empty
+from glt.distributed.tensors.barrier import Barriers, Member, require_equal
+from glt.distributed.tensors.spec import Placement, TensorSpec, fill, needs_twice
+
+Rows = Tensor | tuple[int, int]
+"""Numbers of rows ``[n]``, int64; or the first of consecutive rows and how many."""
+
+
+class Shard:
+    """Rows ``[num_rows, ...]`` on the CPU that many threads read and change: none is ever seen, or left, half-written.
+    The first change copies a borrowed tensor, such as a mapped file. ``num_threads`` are those of native code."""
+
+    def __init__(self, tensor: Tensor, is_borrowed: bool = False, num_threads: int = 1) -> None:
+        self.is_borrowed, self.num_threads = is_borrowed, num_threads
+        self._put(tensor.detach().contiguous())
+        self._copying = threading.Lock()
+
+    def _put(self, tensor: Tensor) -> None:
+        view = NativeView([tensor], lambda: _core.RowTable(as_numpy(tensor)))
+        view.get()  # before another thread can: there must be one table for all, since it has the locks
+        self.tensor, self._view = tensor, view
+
+    @property
+    def table(self) -> _core.RowTable:
+        return self._view.get()
+
+    def read(self, rows: Rows) -> Tensor:
+        """Returns rows ``[n, ...]``; IndexError names the first that is not there."""
+        numbers, first, n = self._numbers(rows)
+        out = pooled_empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
+        self.table.read(numbers, first, as_numpy(out), self.num_threads)
+        return out
+
+    def write(self, rows: Rows, values: Tensor) -> None:
+        """Replaces rows by ``values [n, ...]``; of a row named several times the last value stays. Raises IndexError,
+        TypeError or ValueError if they do not fit; nothing is written then."""
+        numbers, first = self._checked(rows, values)
+        self.own().write(numbers, first, as_numpy(values.contiguous()), self.num_threads)
+
+    def add(self, rows: Rows, values: Tensor) -> None:
+        """Adds ``values [n, ...]`` to rows, several times to a row named several times. Raises as :meth:`write`;
+        TypeError also of bool and float8."""
+        numbers, first = self._checked(rows, values)
+        self.own().add(numbers, first, as_numpy(values.contiguous()), self.dtype, self.num_threads)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.tensor.dtype).removeprefix("torch.")
+
+    def own(self) -> _core.RowTable:
+        with self._copying:
+            if self.is_borrowed:
+                room_bytes, limit = available_memory()
+                if self.tensor.nbytes > room_bytes:
+                    raise MemoryError(
+                        f"the first write to mapped rows copies them, which takes {self.tensor.nbytes / 1e9:.3g} GB: "
+                        f"{limit} is {room_bytes / 1e9:.3g} GB"
+                    )
+                self._put(self.tensor.clone())
+                self.is_borrowed = False
+            return self.table
+
+    def _checked(self, rows: Rows, values: Tensor) -> tuple[np.ndarray | None, int]:
+        if values.dtype != self.tensor.dtype:
+            raise TypeError(f"values has dtype {values.dtype}: expected {self.tensor.dtype}, the tensor's")
+        numbers, first, n = self._numbers(rows)
+        if values.shape != (n, *self.tensor.shape[1:]):
+            raise ValueError(f"values has shape {list(values.shape)}: expected {[n, *self.tensor.shape[1:]]}")
+        return numbers, first
+
+    def _numbers(self, rows: Rows) -> tuple[np.ndarray | None, int, int]:
+        """Numbers of rows or None, the first, and how many; a range is checked before memory is taken for its rows."""
+        if isinstance(rows, Tensor):
+            return rows.contiguous().numpy(), 0, len(rows)
+        first, n = map(int, rows)
+        if not 0 <= first <= first + n <= len(self):
+            raise IndexError(f"rows {first} to {first + n - 1} are outside [0, {len(self)})")
+        return None, first, n
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
+class ChangeOrder:
+    """Makes the changes of one handle in the order of their numbers, from 1, on any threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._num_done = 0
+        self._ended = False
+
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def wait(self, number: int) -> None:
+        """Waits until the change of this number is done; raises RuntimeError if it does not come."""
+        with self._changed:
+            has_come = self._changed.wait_for(lambda: self._num_done >= number or self._ended, deadlines.TURN_S)
+            if self._ended:
+                raise RuntimeError("the trainer of this change is gone")
+            if not has_come:
+                raise RuntimeError(
+                    f"change {self._num_done + 1} of a tensor did not come within {deadlines.TURN_S:g} s; "
+                    "later ones wait for it"
+                )
+
+    @contextmanager
+    def making(self, number: int) -> Iterator[None]:
+        """Waits for the changes before this one; it is done at the end, well or badly."""
+        try:
+            self.wait(number - 1)
+            yield
+        finally:
+            with self._changed:
+                self._num_done = max(self._num_done, number)
+                self._changed.notify_all()
+
 
 _MOST_TOMBSTONES = 4096
 
@@ -26,24 +147,14 @@ Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """What a server answers a call with: takes who asks, the arguments and the keyword arguments."""
 
 
-class Holder(Protocol):
-    """A trainer as the store sees it: its session, or the process itself. Its text names it in errors."""
-
-    @property
-    def rank(self) -> int: ...
-
-
 @dataclass(eq=False)
 class StoredTensor:
     """A tensor of which this server keeps some rows.
 
-    Attributes:
-        generation: Its number, which no other tensor has, not even of this server before a restart.
-        handles: By whom it is held: trainers with the names they gave their handles.
-        seen: Ranks of the trainers that have created it, or have left.
-        orders: Of the changes of each trainer and sequence.
-        peers: Its numbers on all servers; None until all are known to have it.
-        num_reads, num_writes, read_bytes, written_bytes: Since it was made; additions are writes.
+    ``generation`` is its number, which no other tensor has, not even of this server before a restart; ``handles`` the
+    trainers that hold it, with their names for it; ``seen`` the ranks that have created it or left; ``orders`` those of
+    each trainer and sequence; ``peers`` its numbers on all servers, None until all are known to have it. Counters count
+    since it was made; additions are writes.
     """
 
     spec: TensorSpec
@@ -73,15 +184,9 @@ class StoredTensor:
 
 
 class TensorStore:
-    """Tensors of one server. A ``holder`` is the trainer that asks, a ``handle`` what it calls something that it holds.
-
-    Args:
-        rank: Of the server.
-        data: A dataset with ``node_books`` and ``edge_books``; None: tensors in even parts only.
-        owner: What to call the server in errors.
-        tables: Gives the rows of a table of the graph: ``tables(kind, type_index, table, partitions)``.
-        num_threads: For reading, changing and filling in many rows. Default: all processors, eight at most.
-    """
+    """Tensors of one server. A ``holder`` is the trainer that asks, a ``handle`` its name for what it holds. ``owner``
+    names the server in errors; ``tables(kind, type_index, table, partitions)`` gives rows of the graph; without
+    ``data`` there are tensors in even parts only. Default of ``num_threads``: all processors, eight at most."""
 
     def __init__(
         self,
@@ -103,16 +208,10 @@ class TensorStore:
 
     # -- by name -----------------------------------------------------------------------------------------------------
 
-    def create(self, holder: Holder, values: dict[str, Any], handle: str) -> dict[str, Any]:
-        """Makes a tensor of the ``values`` of :meth:`TensorSpec.to_json`, or finds the same one.
-
-        Returns:
-            ``generation``, its number; whether it ``is_new``; and its ``peers``, see :meth:`confirm`.
-
-        Raises:
-            ValueError: If there is another one of this name, or it cannot be placed here.
-            MemoryError: If it does not fit.
-        """
+    def create(self, holder: Member, values: dict[str, Any], handle: str) -> dict[str, Any]:
+        """Makes a tensor of the ``values`` of :meth:`TensorSpec.to_json`, or finds the same one; returns its
+        ``generation``, whether it ``is_new``, and its ``peers``. Raises ValueError if there is another of this name or
+        it cannot be placed here, MemoryError if it does not fit."""
         spec = TensorSpec.from_json(values)
         with self._creating:
             found = self._find(spec.name)
@@ -125,10 +224,9 @@ class TensorStore:
             return {"generation": found.generation, "is_new": is_new, "peers": found.peers}
 
     def confirm(self, generation: int, peers: list[int]) -> None:
-        """Keeps the numbers of a tensor on all servers: where one has another later, its rows are lost."""
         self.stored(generation).peers = [int(each) for each in peers]
 
-    def _make(self, holder: Holder, spec: TensorSpec) -> StoredTensor:
+    def _make(self, holder: Member, spec: TensorSpec) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
         if placement.num_rows != spec.shape[0]:
             raise ValueError(f"shape[0] = {spec.shape[0]}: expected {placement.num_rows}, the rows that are placed")
@@ -155,7 +253,6 @@ class TensorStore:
         return shard
 
     def _table(self, spec: TensorSpec, placement: Placement) -> Tensor:
-        """The rows of a table that the graph was partitioned with, mapped from its file."""
         if self.tables is None:
             raise ValueError(f"{self.owner} has no graph: there are no stored tables")
         rows = torch.empty((0, *spec.row_shape), dtype=spec.torch_dtype)
@@ -176,11 +273,8 @@ class TensorStore:
                 f"{limit} is {room_bytes / 1e9:.3g} GB. Use a smaller dtype, more servers, or delete other tensors"
             )
 
-    def open(self, holder: Holder, name: str, handle: str) -> dict[str, Any]:
-        """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``.
-
-        Raises LookupError, which names those there are, if there is none of this name.
-        """
+    def open(self, holder: Member, name: str, handle: str) -> dict[str, Any]:
+        """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``. LookupError names those there are."""
         found = self._find(name)
         if found is None:
             raise LookupError(f"name = {name!r}: {self.owner} has no such tensor; it has {self.names()}")
@@ -192,21 +286,21 @@ class TensorStore:
             generation = self._named.get(name)
             return None if generation is None else self._tensors[generation]
 
-    def _hold(self, stored: StoredTensor, holder: Holder, handle: str) -> None:
+    def _hold(self, stored: StoredTensor, holder: Member, handle: str) -> None:
         with self._lock:
             stored.handles.add((holder, handle))
             stored.seen.add(holder.rank)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def delete(self, holder: Holder, generation: int, failure: str = "") -> None:
-        """Deletes a tensor, or what could not be created on all servers because of a ``failure``, for all trainers;
-        their calls then raise who did. Deleting it again does nothing."""
+    def delete(self, holder: Member, generation: int, failure: str = "") -> None:
+        """Deletes a tensor for all trainers, or what could not be created because of a ``failure``; later calls raise
+        who did. Deleting it again does nothing."""
         why = f"could not be created by {_described(holder)}: {failure}"
         with self._lock:
             self._remove(generation, why if failure else f"was deleted by {_described(holder)}")
 
-    def release(self, holder: Holder, generation: int, handle: str, sequence: str = "", num_changes: int = 0) -> None:
+    def release(self, holder: Member, generation: int, handle: str, sequence: str = "", num_changes: int = 0) -> None:
         """Gives up a handle, after the changes of its sequence; the last handle of an anonymous tensor frees it."""
         with self._lock:
             stored = self._tensors.get(generation)
@@ -220,8 +314,7 @@ class TensorStore:
                 stored.handles.discard((holder, handle))
                 self._free_if_unheld(stored)
 
-    def end_session(self, holder: Holder) -> None:
-        """Gives up all that a trainer holds."""
+    def end_session(self, holder: Member) -> None:
         with self._lock:
             self._gone.add(holder)
             for stored in list(self._tensors.values()):
@@ -249,7 +342,7 @@ class TensorStore:
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def stored(self, generation: int) -> StoredTensor:
-        """The tensor of a number; raises LookupError, which says who deleted it."""
+        """The tensor of a number; LookupError says who deleted it."""
         with self._lock:
             stored = self._tensors.get(generation)
             if stored is not None:
@@ -275,12 +368,7 @@ class TensorStore:
     def change(
         self, holder: Any, generation: int, kind: str, rows: Rows, values: Tensor, sequence: str = "", number: int = 0
     ) -> None:
-        """Writes or adds rows, see :class:`Shard`.
-
-        Args:
-            kind: ``'write'`` or ``'add'``.
-            sequence, number: Which change of which sequence it is; 0: of none.
-        """
+        """Writes or adds (``kind``) rows, see :class:`Shard`, as change ``number`` of a sequence; 0: of none."""
         stored = self.stored(generation)
         make = {"write": stored.shard.write, "add": stored.shard.add}[kind]
         with self._order(stored, holder, sequence).making(number) if number else nullcontext():
@@ -312,7 +400,6 @@ class TensorStore:
             return {each.spec.name: each.stats() for each in self._tensors.values()}
 
     def calls(self) -> dict[str, Call]:
-        """What trainers may ask, by name."""
         return {
             "glt.tensor.create": lambda holder, args, kwargs: self.create(holder, *args),
             "glt.tensor.open": lambda holder, args, kwargs: self.open(holder, *args),
@@ -325,7 +412,7 @@ class TensorStore:
         }
 
 
-def _described(holder: Holder) -> str:
+def _described(holder: Member) -> str:
     return f"trainer {holder.rank}, {holder}"
 
 
@@ -336,3 +423,59 @@ def _mismatch(spec: TensorSpec, found: StoredTensor) -> str:
         f"tensor {spec.name!r} cannot be created with {spec}: it exists with {other}{what}, created by "
         f"{found.created_by}. Use another name, find it by DistTensor.find({spec.name!r}), or delete it first"
     )
+
+
+def update_calls(store: TensorStore, barriers: Barriers) -> dict[str, Call]:
+    """What sparse optimizers ask of a server, with the arguments of :meth:`Barriers.arrive`: ``glt.rows.exchange``
+    gives each trainer the values of all, by rank; ``glt.rows.step`` takes a step with them."""
+    return {
+        "glt.rows.exchange": lambda who, args, kwargs: barriers.arrive(who, *args, combine=list),
+        "glt.rows.step": lambda who, args, kwargs: barriers.arrive(
+            who, *args, combine=lambda values: take_step(store, values)
+        ),
+    }
+
+
+def take_step(store: TensorStore, values: Sequence[Sequence[Mapping[str, Any]]]) -> list[bool]:
+    """Takes a step with the gradients of all trainers, on the rows that are kept here.
+
+    ``values``, by trainer and embedding, have ``rows [n]`` (int64) of this server with ``grads [n, dim]`` (float32), or
+    None, and ``about``, the same for all trainers: ``kind`` of optimizer, ``name``, ``options``, the generations of
+    ``weights`` and ``state``, and ``num_steps`` before this. Returns for each embedding whether any trainer had a
+    gradient: then this was a step, even of no rows here. Raises ValueError, LookupError or IndexError before anything
+    is changed.
+    """
+    require_equal([[each["about"] for each in parts] for parts in values], "embeddings")
+    steps = []
+    for parts in zip(*values, strict=True):
+        about = parts[0]["about"]
+        grads = [(each["rows"].numpy(), each["grads"].numpy()) for each in parts if each["rows"] is not None]
+        shards = [store.stored(generation).shard for generation in (about["weights"], *about["state"])]
+        steps.append((about, shards, bool(grads), _core.RowMerge(grads, *shards[0].tensor.shape)))
+    for about, shards, has_grads, merge in steps:
+        if has_grads:
+            options = about["options"]
+            scale = 1.0 / len(values) if options["reduction"] == "mean" else 1.0
+            update = _UPDATES[about["kind"]]
+            update(merge, shards, options, about["num_steps"] + 1, -scale if options["maximize"] else scale)
+    return [has_grads for _, _, has_grads, _ in steps]
+
+
+def _adagrad(
+    merge: _core.RowMerge, shards: Sequence[Shard], options: Mapping[str, Any], step: int, scale: float
+) -> None:
+    lr = options["lr"] / (1 + (step - 1) * options["lr_decay"])
+    weights, total = (shard.own() for shard in shards)
+    merge.adagrad(weights, shards[0].dtype, total, scale, lr, options["eps"], torch.get_num_threads())
+
+
+def _adam(merge: _core.RowMerge, shards: Sequence[Shard], options: Mapping[str, Any], step: int, scale: float) -> None:
+    beta1, beta2 = options["betas"]
+    lr = options["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+    weights, mean, square = (shard.own() for shard in shards)
+    factors = scale, lr, 1 - beta1, 1 - beta2, options["eps"]
+    merge.adam(weights, shards[0].dtype, mean, square, *factors, torch.get_num_threads())
+
+
+_Update = Callable[[_core.RowMerge, Sequence[Shard], Mapping[str, Any], int, float], None]
+_UPDATES: dict[str, _Update] = {"adagrad": _adagrad, "adam": _adam}

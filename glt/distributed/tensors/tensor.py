@@ -25,8 +25,9 @@ from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, require_world
 from glt.distributed.tensors.checkpoint import load_tensors, save_tensors
 from glt.distributed.tensors.exchange import ChangeSequence, Exchange, open_everywhere
-from glt.distributed.tensors.placement import Placement, RowIds
 from glt.distributed.tensors.spec import (
+    Placement,
+    RowIds,
     TensorSpec,
     checked_dtype,
     checked_name,
@@ -38,13 +39,7 @@ from glt.distributed.tensors.spec import (
 
 logger = logging.getLogger(__name__)
 
-_NOT_ADDED = (
-    torch.bool,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz,
-)
+_NOT_ADDED = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
 
 class DistTensor:
@@ -84,7 +79,6 @@ class DistTensor:
         world: Default: that of this process.
 
     Attributes:
-        name, shape, dtype, world: As given.
         placement: Which server keeps which row.
         generations: By server, the number by which it knows the tensor.
         is_deleted: Whether this handle has heard that the tensor was deleted.
@@ -123,11 +117,7 @@ class DistTensor:
 
     @classmethod
     def find(cls, name: str, *, world: World | None = None) -> DistTensor:
-        """Finds a tensor that some trainer has created.
-
-        Raises:
-            LookupError: If there is none of this name; names those there are.
-        """
+        """Finds a tensor that some trainer has created; LookupError names those there are."""
         self = cls.__new__(cls)
         self._open(require_world() if world is None else world, None, "glt.tensor.open", name)
         return self
@@ -158,18 +148,11 @@ class DistTensor:
 
     @property
     def nbytes(self) -> int:
-        """Of all rows."""
         return len(self) * self.spec.row_bytes
 
     def __getitem__(self, ids: Any) -> Tensor:
-        """Reads rows ``[n, ...]``.
-
-        Raises:
-            IndexError: If there is no such row; names the first.
-            LookupError: If the tensor was deleted; says by which trainer.
-            TypeError, ValueError: If ``ids`` is no index.
-            glt.errors.PeerLost: If an owner is lost.
-        """
+        """Reads rows ``[n, ...]``. IndexError names the first row that is not there, LookupError who deleted the
+        tensor; TypeError or ValueError if ``ids`` is no index, PeerLost if an owner is lost."""
         rows, is_single = _selected(ids, len(self))
         try:
             found = self._exchange.read(rows)
@@ -179,35 +162,20 @@ class DistTensor:
         return found[0] if is_single else found
 
     def __setitem__(self, ids: Any, values: Any) -> None:
-        """Writes rows, and waits until that is acknowledged.
-
-        Args:
-            ids: Which.
-            values: ``[n, ...]``, of the same dtype, or one number for all elements.
-
-        Raises:
-            TypeError, ValueError: Besides those of reading, if the dtype or shape of values does not fit; nothing is
-                written then.
-        """
+        """Writes values ``[n, ...]`` of the same dtype, or one number, and waits until that is acknowledged. Raises as
+        reading; TypeError or ValueError also if values do not fit; nothing is written then."""
         self._wait(self._change("write", ids, values))
 
     def write_async(self, ids: Any, values: Any) -> Future[None]:
-        """Writes rows; the future is done when that is acknowledged. ``values`` may be changed at once.
-
-        Errors of arguments are raised here; later ones by the future, and by :meth:`flush`. Waits while an owner has
-        more to do than a few pieces of 8 MiB.
-        """
+        """Writes rows; the future is done when that is acknowledged. ``values`` may be changed at once. Errors of
+        arguments are raised here, later ones by the future and :meth:`flush`. Waits while an owner has more to do than
+        a few pieces of 8 MiB."""
         return self._change("write", ids, values)
 
     def add(self, ids: Any, values: Any) -> None:
-        """Adds to rows, and waits until that is acknowledged. A row that is named several times gets all of it.
-
-        Each addition is rounded to the tensor's dtype. Additions of several trainers at the same time are all made, in
-        some order: of floating point numbers, the last bits depend on it.
-
-        Raises:
-            TypeError: As of writing; and if the tensor is of bool or float8.
-        """
+        """Adds to rows, and waits until that is acknowledged. A row that is named several times gets all of it. Each
+        addition is rounded to the tensor's dtype. Additions of several trainers are all made, in any order: of floats
+        the last bits depend on it. Raises as writing; TypeError also of bool and float8."""
         self._wait(self._change("add", ids, values))
 
     def add_async(self, ids: Any, values: Any) -> Future[None]:
@@ -215,11 +183,8 @@ class DistTensor:
         return self._change("add", ids, values)
 
     def flush(self) -> None:
-        """Waits until all changes made through this tensor are acknowledged.
-
-        Raises:
-            Exception: The first that a change met since the last flush.
-        """
+        """Waits until all changes made through this tensor are acknowledged; raises the first error since the last
+        flush."""
         self._exchange.flush()
 
     def delete(self) -> None:
@@ -231,7 +196,6 @@ class DistTensor:
         self.is_deleted = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves it; see :func:`save_tensors`. One trainer does that."""
         save_tensors({"tensor": self}, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -250,7 +214,6 @@ class DistTensor:
         return self._exchange.change(kind, rows, given.reshape(len(rows), *self.shape[1:]).contiguous())
 
     def _values(self, values: Any, shape: torch.Size) -> Tensor:
-        """Checks values of a user; returns them on the CPU."""
         if isinstance(values, bool | int | float | complex):
             if not is_kind_of(values, self.dtype):
                 raise TypeError(f"values = {values!r}: expected a number that {self.dtype} holds")
@@ -296,13 +259,8 @@ class DistTensor:
 
 
 def _selected(index: Any, num_rows: int) -> tuple[RowIds, bool]:
-    """Returns the rows that an index stands for, and whether it is one number, whose row has no first dimension.
-
-    Raises:
-        IndexError: If there is no such row; names the first.
-        TypeError: If it is no index.
-        ValueError: If a mask is of another length or holds other numbers, or ids have several dimensions.
-    """
+    """The rows that an index stands for, and whether it is one number, whose row has no first dimension. IndexError
+    names the first row that is not there; TypeError or ValueError if it is no index, mask or ids of one dimension."""
     index = index[:] if isinstance(index, DistTensor) else index
     if isinstance(index, slice):
         first, last, step = index.indices(num_rows)
@@ -339,15 +297,9 @@ def _converted(values: Any) -> Tensor:
 
 
 class Handles:
-    """The tensors of one world that this trainer holds.
-
-    A tensor may be garbage collected anywhere, also in the middle of a call to its owners, or under a lock of that. It
-    is then only put on a list, and a thread calls its owners.
-
-    Attributes:
-        open: The tensors that are held.
-        written: Names of tables of the graph that this trainer has written to.
-    """
+    """The tensors of one world that this trainer holds (``open``), and names of the graph's tables that it has written
+    to. A tensor may be collected anywhere, even under a lock of a call to its owners: it is then only put on a list,
+    and a thread calls its owners."""
 
     def __init__(self, world: World) -> None:
         self.open: weakref.WeakSet[DistTensor] = weakref.WeakSet()
@@ -362,18 +314,17 @@ class Handles:
 
     @classmethod
     def of(cls, world: World) -> Handles:
-        """Those of a world."""
         with _lock:
             if world not in _of_world:
                 _of_world[world] = cls(world)
             return _of_world[world]
 
     def next_name(self) -> str:
-        """For a tensor without one; the same in all trainers, which create them in the same order."""
+        """A name that is the same in all trainers, which create tensors in the same order."""
         return f"glt/anonymous/{next(self._numbers)}"
 
     def hold(self, tensor: DistTensor, handle: str, sequences: list[ChangeSequence]) -> None:
-        """Holds a tensor until it is collected; it is released after the changes of these sequences, one per server."""
+        """Holds a tensor until it is collected and the changes of these sequences, one per server, are made."""
         self.open.add(tensor)
         weakref.finalize(tensor, _drop, self._dropped, self._wake, (handle, sequences)).atexit = False
         with self._releasing:
@@ -383,7 +334,7 @@ class Handles:
                 self._thread.start()
 
     def release_dropped(self) -> None:
-        """Asks the owners to release what was collected, before anything that they are asked later; does not wait."""
+        """Asks the owners to release what was collected; does not wait."""
         with self._releasing:
             while self._dropped and (world := self._world()) is not None:
                 handle, sequences = self._dropped.popleft()
@@ -394,7 +345,6 @@ class Handles:
                         logger.info("a tensor was not released: %s", error)
 
     def end(self) -> None:
-        """Ends the thread, since the world ends."""
         with self._releasing:
             thread, self._thread = self._thread, None
         if thread is not None:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from glt.distributed.server.log import LineFormat, check_format
+from glt.distributed.server.options import LineFormat, check_format
 
 
 def record(error: BaseException | None = None) -> logging.LogRecord:
@@ -55,7 +55,7 @@ def test_an_unknown_format_is_refused() -> None:
 
 _PROGRAM = """
 import logging, threading, warnings
-from glt.distributed.server.log import write_logs
+from glt.distributed.server.options import write_logs
 write_logs("json", logging.INFO, 3, 1)
 logging.getLogger("a").debug("not this")
 logging.getLogger("a").info("this")

@@ -15,9 +15,8 @@ from dist_world import write_world
 import glt
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.graph.graph import DistGraph
-from glt.distributed.job.environment import JobEnvironment, JobRole
-from glt.distributed.job.host_server import HostServer, free_port
-from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
+from glt.distributed.job.hosts import JobEnvironment, JobRole
+from glt.distributed.job.worlds import HostServer, ServedWorld, StandaloneWorld, free_port
 from glt.distributed.server.client import DistClient
 
 

@@ -97,10 +97,7 @@ def train(trainer: Trainer, root_dir: str, client_rank: int) -> list[Any]:
     target_server_rank = dist_ctx.rank % dist_ctx.num_servers()
 
     # Fetch availble device count on the target server.
-    target_server_device_count = glt.distributed.request_server(
-        target_server_rank,
-        func=torch.cuda.device_count,
-    )
+    target_server_device_count = glt.distributed.request_server(target_server_rank, func=torch.cuda.device_count)
     remote_options = glt.distributed.RemoteDistSamplingWorkerOptions(
         # The target server rank to launch sampler processes.
         server_rank=target_server_rank,

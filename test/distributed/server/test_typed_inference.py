@@ -82,8 +82,7 @@ def require_blocks(graph: DistGraph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("relabel", "spills", "original_ids"),
-    [(False, False, True), (True, False, True), (True, True, False)],
+    ("relabel", "spills", "original_ids"), [(False, False, True), (True, False, True), (True, True, False)]
 )
 def test_types_of_served_graphs(tmp_path: Path, relabel: bool, spills: bool, original_ids: bool) -> None:
     weight, attr = torch.rand(700), torch.randn(400, 2)

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from glt.data.device import Accelerator
-from glt.distributed.server import pool_worker
 from glt.distributed.server import stream as stream_module
-from glt.distributed.server.pool_worker import PoolWorker
-from glt.distributed.server.stream import FairScheduler, SendWindow
+from glt.distributed.server.stream import FairScheduler, PoolWorker, SendWindow
 
 
 def test_so_many_are_sent_ahead_and_no_more() -> None:
@@ -44,12 +42,12 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
     monkeypatch: pytest.MonkeyPatch, device: str | None, is_pinned: bool
 ) -> None:
     place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
-    monkeypatch.setattr(pool_worker, "accelerator_of", lambda *_: place)
+    monkeypatch.setattr(stream_module, "accelerator_of", lambda *_: place)
     channels: list[tuple[Any, ...]] = []
     monkeypatch.setattr(stream_module, "LocalChannel", lambda *given: channels.append(given[1:]))
     makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
     for name in makers:
-        monkeypatch.setattr(pool_worker, name, Anything())
+        monkeypatch.setattr(stream_module, name, Anything())
     worker = PoolWorker.__new__(PoolWorker)
     worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
     worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []

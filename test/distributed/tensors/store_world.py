@@ -13,8 +13,7 @@ import torch
 from glt.data.schema import PartitionBook, Schema
 from glt.distributed.server.client import Reply
 from glt.distributed.tensors.barrier import Barriers
-from glt.distributed.tensors.store import TensorStore
-from glt.distributed.tensors.updates import update_calls
+from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire.calls import decode_value, encode_value
 
 

@@ -9,8 +9,8 @@ import torch
 from store_world import Servers, graph, in_threads
 
 from glt import _core
-from glt.distributed.tensors.shard import Shard
 from glt.distributed.tensors.spec import StoredTable
+from glt.distributed.tensors.store import Shard
 from glt.distributed.tensors.tensor import DistTensor
 
 
@@ -27,7 +27,7 @@ def test_the_first_change_copies_what_is_borrowed(tmp_path, change):
 
 
 def test_borrowed_rows_are_not_copied_where_there_is_no_room(monkeypatch):
-    monkeypatch.setattr("glt.distributed.tensors.shard.available_memory", lambda: (47, "a test's limit"))
+    monkeypatch.setattr("glt.distributed.tensors.store.available_memory", lambda: (47, "a test's limit"))
     shard = Shard(torch.ones(6, 2), is_borrowed=True)
     with pytest.raises(MemoryError, match=r"copies them, which takes 4.8e-08 GB: a test's limit is 4.7e-08 GB"):
         shard.write((0, 1), torch.zeros(1, 2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from store_world import Servers, graph, in_threads
 
 from glt.distributed.tensors import exchange
-from glt.distributed.tensors.placement import Placement
+from glt.distributed.tensors.spec import Placement
 from glt.distributed.tensors.tensor import DistTensor
 
 
