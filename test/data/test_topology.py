@@ -123,10 +123,7 @@ def test_graph_modes():
         graph = Graph(topology, mode)
         assert (graph.num_nodes, graph.num_edges, graph.edge_dir) == (2, 1, "out")
     Graph(topology, device=torch.device("cpu"))
-    for arguments, message in [
-        (("cpu",), "mode = 'cpu': expected one of"),
-        (("CPU", "cuda:0"), "device = 'cuda:0'"),
-    ]:
+    for arguments, message in [(("cpu",), "mode = 'cpu': expected one of"), (("CPU", "cuda:0"), "device = 'cuda:0'")]:
         with pytest.raises(ValueError, match=message):
             Graph(topology, *arguments)
 

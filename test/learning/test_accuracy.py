@@ -8,10 +8,7 @@ from benchmarks.learning import COURSES, DATA_ROOT, distributed_accuracies, full
 
 NUM_SEEDS = 3
 
-pytestmark = [
-    pytest.mark.shared,
-    pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent"),
-]
+pytestmark = [pytest.mark.shared, pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")]
 
 
 @pytest.fixture(scope="module")

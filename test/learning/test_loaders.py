@@ -24,10 +24,7 @@ from benchmarks.learning_contract import (
     read_prediction,
 )  # fmt: skip
 
-pytestmark = [
-    pytest.mark.shared,
-    pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent"),
-]
+pytestmark = [pytest.mark.shared, pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")]
 
 
 @pytest.fixture(autouse=True)

@@ -69,7 +69,7 @@ WHERE = re.escape(f"[{BUYS!r}]")
             (
                 {"num_nodes": {"user": 3, "item": 3}},
                 rf"edge_index{WHERE}\[1\]\[2\] = 3 is outside \[0, 3\): pass num_nodes\['item'\] larger than every id",
-            ),
+            )
         ],
         KeyError: [
             ({"node_feat": {"users": np.zeros(3)}}, "node_feat names node type 'users': expected one of"),

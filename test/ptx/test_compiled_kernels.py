@@ -19,10 +19,7 @@ from ptx_build import ROOT, build_core, why_not
 
 HERE = Path(__file__).parent
 WAIT_S = 600  # minutes on a machine of two cores that is busy
-pytestmark = [
-    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.timeout(2 * WAIT_S),
-]
+pytestmark = [pytest.mark.skipif(why_not() is not None, reason=str(why_not())), pytest.mark.timeout(2 * WAIT_S)]
 
 # Not here: threads that launch at the same time are the host executor's; rows of thousands of edges take minutes; and
 # hotness by weight is the CPU's to five digits: exp and log1p of CUDA and of the C library differ in the last bit.

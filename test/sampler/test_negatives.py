@@ -73,10 +73,7 @@ def counted(rounds, shape):
 
 # Nodes 0 to 4 to 0 to 6: parallel edges, a self-loop, node 3 connected to all but 6, node 4 to nothing.
 EDGES = np.array([[0, 0, 0, 1, 2, 3, 3, 3, 3, 3, 3], [1, 1, 2, 1, 0, 0, 1, 2, 3, 4, 5]])
-WEIGHTS = {
-    None: np.ones(7),
-    "weighted": np.array([0.5, 3, 0, 1.5, 2, 1, 4]),
-}
+WEIGHTS = {None: np.ones(7), "weighted": np.array([0.5, 3, 0, 1.5, 2, 1, 4])}
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
