@@ -1,13 +1,12 @@
-"""The recipes of docs/launch.md run: SLURM's with a stand-in for srun, the containers of Kubernetes' as processes.
-
-Scripts say what they are given, and glt says what it takes that for.
-"""
+"""Recipes and documents of launches."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,9 +18,10 @@ from typing import Any
 
 import pytest
 from launch_world import SCRIPT, SLEEP, expect_none_marked, mark_of
-from test_launch_docs import BLOCKS
 
 from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
+from glt.launch import command as command_launch
+from glt.launch import copy as command_copy
 from glt.testing.cluster import free_port
 
 # As much of srun as the recipe uses: a task on each node, each with its number before its lines; one that fails ends
@@ -186,3 +186,49 @@ def here(value: Any, ports: dict[str, str]) -> Any:
     for port, free in ports.items():
         text = text.replace(port, free)
     return json.loads(text)
+
+
+TEXT = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
+
+
+def test_commands_parse() -> None:
+    found = []
+    for language, block in BLOCKS:
+        for line in block.replace("\\\n", " ").splitlines() if language == "sh" else ():
+            if line.startswith(("glt launch", "glt copy")):
+                _, name, *words = shlex.split(line)
+                parser = argparse.ArgumentParser(exit_on_error=False)
+                {"launch": command_launch, "copy": command_copy}[name].add_arguments(parser)
+                parser.parse_args(words)
+                found.append(name)
+    assert found.count("launch") >= 2 and "copy" in found
+
+
+def test_the_commands_of_dgls_documents_parse() -> None:
+    words = "--workspace ~/graphsage/ --num_clients 2 --part_config data/p.json --ip_config ip_config.txt"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    command_launch.add_arguments(parser)
+    found = parser.parse_args([*words.split(), "python3 train_dist.py --graph-name p --num-epochs 30"])
+    assert (found.num_trainers, found.num_servers, found.part_config) == (2, 1, "data/p.json")
+    words = "--ip_config ip_config.txt --workspace ~/w/ --rel_data_path 4part_data --part_config 4part_data/p.json"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    command_copy.add_arguments(parser)
+    assert parser.parse_args(words.split()).part_config == "4part_data/p.json"
+
+
+def test_flags_exist() -> None:
+    parser = argparse.ArgumentParser()
+    command_launch.add_arguments(parser)
+    ours = set(parser._option_string_actions)
+    parser = argparse.ArgumentParser()
+    command_copy.add_arguments(parser)
+    ours |= set(parser._option_string_actions) | {"--metrics-port", "--rank", "--help"}
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.S)
+    assert set(re.findall(r"--[a-z][a-z_-]+", prose)) <= ours
+
+
+def test_the_table_has_every_variable() -> None:
+    table = TEXT.partition("## The environment of a process")[2]
+    assert set(re.findall(r"GLT_[A-Z_]+", table)) == set(command_launch._CONTRACT)
+    assert set(re.findall(r"GLT_[A-Z_]+", TEXT)) == set(command_launch._CONTRACT)

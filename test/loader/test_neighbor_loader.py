@@ -1,4 +1,4 @@
-"""NeighborLoader: PyG's batch contract, in process and in DataLoader workers."""
+"""NeighborLoader and SubGraphLoader."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,13 @@ import torch
 import torch_geometric.loader
 from equal_batches import same
 from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSampler
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.utils import trim_to_layer
 
-from glt.loader import NeighborLoader
+from glt.data import Dataset
+from glt.loader import NeighborLoader, SubGraphLoader
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, reference_batch, ring_graph
 
@@ -374,3 +375,53 @@ def test_many_batches_kept_stay_what_they_were():
     kept = [b for _ in range(3) for b in loader]
     for batch in kept:
         check(batch, [3, 3])
+
+
+DENSE = random_graph(150, 1200, seed=8)
+
+
+def induced(edge_index, source, target):
+    """Ids of all edges whose ends are among these nodes, ascending."""
+    return (torch.isin(edge_index[0], source) & torch.isin(edge_index[1], target)).nonzero().flatten()
+
+
+@pytest.mark.parametrize("face", [DATA, Dataset.from_pyg(DATA)], ids=["data", "dataset"])
+def test_subgraphs_hold_all_edges_among_their_nodes_and_say_where_the_seeds_are(face):
+    seeds = torch.randperm(150)[:50]
+    loader = SubGraphLoader(face, [3, 2], seeds, batch_size=4, random_seed=1)
+    nodes = NeighborLoader(face, [3, 2], seeds, batch_size=4, random_seed=1)
+    for batch, other in zip(loader, nodes, strict=True):
+        assert torch.equal(batch.n_id, other.n_id)
+        assert torch.equal(batch.n_id[batch.mapping], seeds[batch.input_id])
+        assert torch.equal(batch.e_id.sort()[0], induced(DENSE.edge_index, batch.n_id, batch.n_id))
+        assert torch.equal(batch.n_id[batch.edge_index], DENSE.edge_index[:, batch.e_id])
+        assert torch.equal(batch.edge_attr, DENSE.edge_attr[batch.e_id])
+
+
+def test_heterogeneous_subgraphs():
+    data = HeteroData(a={"num_nodes": 50}, b={"num_nodes": 70})
+    for source, target in (("a", "a"), ("a", "b"), ("b", "a")):
+        sizes = data[source].num_nodes, data[target].num_nodes
+        data[source, "to", target].edge_index = torch.stack([torch.randint(0, n, (300,)) for n in sizes])
+    for batch in SubGraphLoader(data, [2, 2], ("b", torch.arange(20)), batch_size=6):
+        assert torch.equal(batch["b"].n_id[batch["b"].mapping], batch["b"].input_id)
+        assert "mapping" not in batch["a"]
+        for source, relation, target in data.edge_types:
+            store, edges = batch[source, relation, target], data[source, relation, target].edge_index
+            assert torch.equal(store.e_id.sort()[0], induced(edges, batch[source].n_id, batch[target].n_id))
+
+
+def test_transforms_see_the_mapping_and_copies_of_the_loader_have_it_once():
+    def transform(data):
+        data.doubled = data.mapping * 2
+        return data
+
+    loader = SubGraphLoader(DATA, [2], torch.arange(9), batch_size=3, transform=transform)
+    again = SubGraphLoader(DATA, [2], torch.arange(9), batch_size=3, transform=loader.transform)
+    for batch in (next(iter(loader)), next(iter(again))):
+        assert batch.mapping.tolist() == [0, 1, 2] and batch.doubled.tolist() == [0, 2, 4]
+
+
+def test_other_subgraphs_are_refused():
+    with pytest.raises(ValueError, match="subgraph_type = 'directional': subgraphs are 'induced'"):
+        SubGraphLoader(DATA, [2], subgraph_type="directional")

@@ -1,13 +1,32 @@
+"""What was partitioned comes back."""
+
+from __future__ import annotations
+
+import copy
 import mmap
+import pickle
+import re
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from distributed_run import files_under, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_exchange import LocalExchange, in_ranks, use_threads
 from partition_world import PARTITIONERS, assert_union_is_the_input, load_all
+from torch_geometric import EdgeIndex
 
-from glt.partition import RandomPartitioner, load_partition
+from glt.partition import (
+    AssignedPartitioner,
+    FrequencyPartitioner,
+    RandomPartitioner,
+    load_partition,
+    partition_distributed,
+)
 
 DTYPES = [
     torch.float16,
@@ -172,3 +191,137 @@ def test_complex32_features_come_back(tmp_path):
     back = load_partition(tmp_path / "parts", 0).nodes[0].feat
     assert back.dtype == torch.complex32
     assert torch.equal(back.view(torch.float16), feat.view(torch.float16))
+
+
+N, E = 30, 90
+
+
+def tables() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "edge_index": torch.randint(N, (2, E), generator=generator),
+        "node_feat": torch.rand(N, 4, generator=generator),
+        "edge_feat": torch.rand(E, 2),
+        "node_label": torch.arange(N),
+        "edge_weight": torch.rand(E),
+        "edge_time": torch.arange(E),
+    }
+
+
+@pytest.mark.parametrize("name", tables())
+def test_of_the_graph(tmp_path: Path, name: str) -> None:
+    given = tables()
+    made = RandomPartitioner(tmp_path / "parts", 2, N, **given)
+    given[name].share_memory_()
+    with pytest.raises(RuntimeError, match=rf"{name} has moved.*share_memory_\(\).*{name}.clone\(\)"):
+        made.partition()
+    assert not (tmp_path / "parts").exists()
+    RandomPartitioner(tmp_path / "parts", 2, N, **given).partition()  # made after that, of memory that stays
+    assert len(load_partition(tmp_path / "parts", 0).nodes[0].ids) == N // 2
+
+
+@pytest.mark.parametrize(
+    ("named", "where"),
+    [("node_attrs", "mask"), ("edge_attrs", "mask"), ("probs", 1), ("owners", None), ("node_time", None)],
+)
+def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path: Path, named: str, where: Any) -> None:
+    graph = {key: value for key, value in tables().items() if key == "edge_index"}
+    tensor = torch.rand(N if named != "edge_attrs" else E)
+    if named == "probs":
+        made: Any = FrequencyPartitioner(tmp_path / "parts", 2, N, probs=[torch.rand(N), tensor], **graph)
+    elif named == "owners":
+        tensor = torch.zeros(N, dtype=torch.uint8)
+        made = AssignedPartitioner(tmp_path / "parts", 2, N, owners=tensor, **graph)
+    elif named == "node_time":
+        tensor = torch.arange(N)
+        made = RandomPartitioner(tmp_path / "parts", 2, N, node_time=tensor, **graph)
+    else:
+        made = RandomPartitioner(tmp_path / "parts", 2, N, **graph, **{named: {where: tensor}})
+    tensor.share_memory_()
+    if named == "owners":
+        with pytest.raises(RuntimeError, match="owners has moved"):
+            made.books()
+    name = f"{named}[{where!r}]" if isinstance(where, str) else named
+    with pytest.raises(RuntimeError, match=re.escape(name) + " has moved"):
+        made.partition()
+
+
+def test_what_was_copied_may_move(tmp_path: Path) -> None:
+    """Nothing of these is read any more when they move, nor is it kept."""
+    pairs, owners, weight = torch.arange(2 * N).view(N, 2) % N, torch.zeros(N, dtype=torch.int64), torch.ones(N).half()
+    made = AssignedPartitioner(tmp_path / "parts", 1, N, pairs.t(), owners=owners, edge_weight=weight)
+    for tensor in (pairs, owners, weight):
+        tensor.share_memory_()
+    made.partition()
+
+
+def test_copies_of_a_partitioner_have_memory_of_their_own(tmp_path: Path) -> None:
+    made = RandomPartitioner(tmp_path / "parts", 2, N, **tables())
+    copies = copy.deepcopy(made), pickle.loads(ForkingPickler.dumps(made))
+    for at, each in enumerate((made, *copies)):
+        each.output_dir = tmp_path / str(at)
+        each.partition()
+
+
+def test_edges_of_a_class_of_pygs(tmp_path: Path) -> None:
+    ends = torch.arange(2 * N).view(2, N) % N
+    made = RandomPartitioner(tmp_path / "parts", 2, N, EdgeIndex(ends))
+    ends.share_memory_()
+    with pytest.raises(RuntimeError, match="edge_index has moved"):
+        made.partition()
+
+
+WIDTHS = [np.int8, np.int16, np.int32, np.int64]
+NUM_NODES, NUM_EDGES = 20, 150
+
+
+def graph(level: str, dtype: Any, relabel: bool) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    edge_index = generator.integers(0, NUM_NODES, (2, NUM_EDGES))
+    time = generator.integers(-100, 28, {"edge_time": NUM_EDGES, "node_time": NUM_NODES}[level])
+    return {"num_nodes": NUM_NODES, "edge_index": edge_index, level: time.astype(dtype), "relabel": relabel}
+
+
+def tables_under(root: Path) -> dict[str, bytes]:
+    return {path: data for path, data in files_under(root).items() if path.endswith(".npy")}
+
+
+@pytest.mark.parametrize("relabel", [False, True])
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("level", ["edge_time", "node_time"])
+def test_the_directory_is_that_of_int64(tmp_path, level, dtype, relabel):
+    given, wide = graph(level, dtype, relabel), graph(level, np.int64, relabel)
+    RandomPartitioner(tmp_path / "parts", 2, **given).partition()
+    RandomPartitioner(tmp_path / "wide", 2, **wide).partition()
+    assert tables_under(tmp_path / "parts") == tables_under(tmp_path / "wide")
+    if not relabel:
+        assert_union_is_the_input(load_all(tmp_path / "parts"), **{k: v for k, v in wide.items() if k != "relabel"})
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_unsigned_times_stay_as_large_as_they_are(tmp_path, dtype):
+    given = graph("edge_time", np.int64, False)
+    given["edge_time"] = (given["edge_time"] % 50 + np.iinfo(dtype).max - 49).astype(dtype)
+    RandomPartitioner(tmp_path / "parts", 2, **given).partition()
+    wide = given | {"edge_time": given["edge_time"].astype(np.int64)}
+    assert_union_is_the_input(load_all(tmp_path / "parts"), **{k: v for k, v in wide.items() if k != "relabel"})
+
+
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("level", ["edge_time", "node_time"])
+def test_ranks_write_what_one_machine_writes(tmp_path, monkeypatch, level, dtype):
+    use_threads(monkeypatch)
+    given = graph(level, dtype, False)
+    given[level] = torch.from_numpy(given[level])
+
+    def rank_of(exchange: LocalExchange) -> Any:
+        mine: Any = slice_of(given, exchange.rank, 2)
+        return partition_distributed(
+            RandomPartitioner, tmp_path / "ranks", num_parts=2, **mine, group=exchange, num_threads=1
+        )
+
+    wanted = RandomPartitioner(tmp_path / "one", 2, **given, num_threads=1).partition()
+    assert in_ranks(2, rank_of) == [wanted] * 2
+    assert files_under(tmp_path / "ranks") == files_under(tmp_path / "one")
+    RandomPartitioner(tmp_path / "wide", 2, **graph(level, np.int64, False)).partition()
+    assert tables_under(tmp_path / "ranks") == tables_under(tmp_path / "wide")
