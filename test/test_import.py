@@ -23,7 +23,7 @@ def test_importing_glt_is_quick_and_leaves_torch_geometric_alone():
     assert float(seconds) < 1.0, "beyond torch's own"
 
 
-def test_modules_are_found_by_their_old_names() -> None:
+def test_modules_are_found_by_their_old_names():
     for old, new in NEW_NAMES.items():
         sys.modules.pop(old, None)
         with warnings.catch_warnings(record=True) as caught:
@@ -34,7 +34,7 @@ def test_modules_are_found_by_their_old_names() -> None:
             assert name.startswith("__") or getattr(module, name) is value
 
 
-def test_a_sampling_process_imports_only_what_it_runs() -> None:
+def test_a_sampling_process_imports_only_what_it_runs():
     for program in ("glt.distributed.engine.worker", "glt.distributed.server.pool_worker"):
         ask = f"import sys, {program}; print(*[name.partition('.')[0] for name in sys.modules])"
         done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)

@@ -1,7 +1,5 @@
 """glt.testing."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import torch
 
 from glt.loader import NeighborLoader
 from glt.testing import check_batch, random_graph, reference_batch, ring_graph
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 GRAPH = random_graph(100, 1500, seed=3)
 
@@ -116,12 +114,12 @@ def test_check_batch_without_edge_ids():
         check_batch(batch, GRAPH.edge_index, [3, 2], num_nodes=100)
 
 
-def do_nothing(trainer: Trainer) -> None:
+def do_nothing(trainer):
     pass
 
 
 @pytest.mark.parametrize(("name", "is_ours"), [("glt-test", True), ("cuda.shm.test", False)])
-def test_files_in_shared_memory_are_left_behind_unless_they_are_cudas(name: str, is_ours: bool) -> None:
+def test_files_in_shared_memory_are_left_behind_unless_they_are_cudas(name, is_ours):
     with Cluster(1, do_nothing) as cluster:
         cluster.results()
         left = Path("/dev/shm") / f"{name}.{os.getpid()}"

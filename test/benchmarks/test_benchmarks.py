@@ -15,7 +15,7 @@ NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("bench_*.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_at_toy_size(name: str, tmp_path: Path) -> None:
+def test_runs_at_toy_size(name, tmp_path):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--toy"]
     environment = os.environ | {"GLT_BENCH_CACHE": str(tmp_path)}
     if name == NAMES[0]:  # as users start it
@@ -27,7 +27,7 @@ def test_runs_at_toy_size(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("tmp*")), "left its scratch files behind"
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_name_is_refused():
     command = [sys.executable, "-m", "benchmarks", "no_such_benchmark"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert done.returncode != 0

@@ -17,10 +17,10 @@ from glt.distributed.loader.base import DeviceCopies, take_over
 from glt.errors import ChannelClosed, ChannelTimeout, RemoteError
 
 
-def test_messages_pass_between_threads_in_order() -> None:
+def test_messages_pass_between_threads_in_order():
     channel = LocalChannel(2)
 
-    def produce() -> None:
+    def produce():
         for index in range(200):
             channel.send({"x": torch.full((index * 50,), index)}, index=index, timeout_s=20)
         channel.send({}, MessageKind.END, timeout_s=20)
@@ -38,7 +38,7 @@ def test_messages_pass_between_threads_in_order() -> None:
     assert channel.stats()["num_sent"] == channel.stats()["num_received"] == 201
 
 
-def test_order_of_reservation_not_of_commit() -> None:
+def test_order_of_reservation_not_of_commit():
     channel = LocalChannel(4)
     first, dropped, second = (channel.reserve(64, 0) for _ in range(3))
     for index, slot in ((1, second), (0, first)):
@@ -51,7 +51,7 @@ def test_order_of_reservation_not_of_commit() -> None:
         first.commit()
 
 
-def test_a_full_channel_times_out_and_abandoning_makes_room() -> None:
+def test_a_full_channel_times_out_and_abandoning_makes_room():
     channel = LocalChannel(1)
     slot = channel.reserve(64, 0)
     with pytest.raises(ChannelTimeout, match="no room"):
@@ -64,13 +64,13 @@ def test_a_full_channel_times_out_and_abandoning_makes_room() -> None:
 
 
 @pytest.mark.parametrize("side", ["producer", "consumer"])
-def test_close_ends_a_wait(side: str) -> None:
+def test_close_ends_a_wait(side):
     channel = LocalChannel(1)
     if side == "producer":
         channel.reserve(64, 0)
-    ended: list[float] = []
+    ended = []
 
-    def wait() -> None:
+    def wait():
         with pytest.raises(ChannelClosed):
             channel.reserve(64, 60) if side == "producer" else channel.receive(60)
         ended.append(time.monotonic())
@@ -83,7 +83,7 @@ def test_close_ends_a_wait(side: str) -> None:
     assert ended[0] - closed < 20  # of the 60 that it would have waited
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="capacity = 0"):
         LocalChannel(0)
     with pytest.raises(ValueError, match="0 bytes"):
@@ -92,12 +92,12 @@ def test_wrong_arguments_are_named() -> None:
         LocalChannel(1).receive(-1)
 
 
-def test_pinned_memory_is_bounded_in_the_blocks_that_torch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_memory_is_bounded_in_the_blocks_that_torch_takes(monkeypatch):
     """Powers of two; what does not fit is pageable, and passes all the same."""
-    pinned: list[int] = []
+    pinned = []
     empty = torch.empty
 
-    def watched(nbytes: int, pin_memory: bool = False, **options: torch.dtype) -> torch.Tensor:
+    def watched(nbytes, pin_memory=False, **options):
         if pin_memory:
             pinned.append(nbytes)
         return empty(nbytes, **options)

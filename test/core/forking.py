@@ -2,10 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable
 
 
-def holds_in_a_fork(check: Callable[[], bool]) -> bool:
+def holds_in_a_fork(check):
     """Forks, and says whether ``check()`` is true there. A child that hangs dies of it, after 30 seconds."""
     pid = os.fork()
     if pid == 0:

@@ -111,7 +111,7 @@ def test_rows_go_to_the_owner_of_their_id(tmp_path):
 def numbered(tmp_path, rows, owner, offset, dtype=np.int32, chunk_edges=64, num_threads=3):
     """What the two files hold: old id of each new one, new id of each old one."""
     files = [NpyWriter(tmp_path / name, np.dtype(dtype), (rows.size,)) for name in ("old.npy", "new.npy")]
-    told: list[int] = []
+    told = []
     _core.number_edges(
         rows, owner, offset, *(file.rows for file in files), np.dtype(dtype).itemsize, chunk_edges,
         num_threads=num_threads, progress=told.append,

@@ -289,7 +289,7 @@ def test_rows_do_not_depend_on_where_they_stand():
     num_asked=st.integers(0, 300),
     seed=st.integers(0, 2**32),
 )
-def test_ids_are_split_by_whether_they_have_a_row(num_ids: int, density: float, num_asked: int, seed: int) -> None:
+def test_ids_are_split_by_whether_they_have_a_row(num_ids, density, num_asked, seed):
     rng = np.random.default_rng(seed)
     ids = np.flatnonzero(rng.random(num_ids) < density)
     asked = rng.integers(0, num_ids, num_asked)
@@ -303,13 +303,13 @@ def test_ids_are_split_by_whether_they_have_a_row(num_ids: int, density: float, 
 
 
 @pytest.mark.parametrize("ids", [[3, 3], [4, 1], [-1, 2], [2, 10]])
-def test_ids_that_do_not_ascend_in_range_are_refused(ids: list[int]) -> None:
+def test_ids_that_do_not_ascend_in_range_are_refused(ids):
     with pytest.raises(ValueError, match=r"ids\[\d\] = -?\d+: expected ids that ascend.*\[0, 10\)"):
         _core.RowIndex(np.array(ids), 10)
 
 
 @pytest.mark.parametrize("bad", [-1, 10, 2**40])
-def test_an_id_outside_is_named(bad: int) -> None:
+def test_an_id_outside_is_named(bad):
     index = _core.RowIndex(np.array([1, 5]), 10)
     with pytest.raises(IndexError, match=rf"ids\[1\] = {bad} is outside \[0, 10\)"):
         index.split(np.array([1, bad]), np.zeros(2, np.uint32))

@@ -1,11 +1,7 @@
 """Memory that moves under a reader is noticed."""
 
-from __future__ import annotations
-
 import mmap
-from collections.abc import Callable, Iterable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +9,6 @@ import torch
 import torch.multiprocessing
 from fake_cuda import PAGE, FakeCuda
 from gpus import DEVICES, needs_gpu
-from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 import glt
@@ -31,16 +26,16 @@ from glt.testing import check_batch, random_graph
 IDS = torch.arange(40)
 
 
-def sent(tensor: Tensor) -> None:
+def sent(tensor):
     """As ``mp.spawn`` and ``mp.Queue`` do with what they are given."""
     ForkingPickler.dumps(tensor)
 
 
-def shared(tensor: Tensor) -> None:
+def shared(tensor):
     tensor.share_memory_()
 
 
-def moved(tensors: Iterable[Tensor | None], move: Callable[[Tensor], None] = sent) -> None:
+def moved(tensors, move=sent):
     for tensor in tensors:
         if tensor is not None:
             before = tensor.data_ptr()
@@ -49,7 +44,7 @@ def moved(tensors: Iterable[Tensor | None], move: Callable[[Tensor], None] = sen
 
 
 @pytest.mark.parametrize("move", [sent, shared])
-def test_rows_of_a_feature(move: Callable[[Tensor], None]) -> None:
+def test_rows_of_a_feature(move):
     x, row_of = torch.rand(40, 5), torch.arange(40).flip(0).to(torch.uint32)
     feature, indexed = Feature(x), Feature(x, row_of)
     assert torch.equal(feature[IDS], x) and torch.equal(indexed[IDS], x.flip(0))
@@ -60,7 +55,7 @@ def test_rows_of_a_feature(move: Callable[[Tensor], None]) -> None:
     assert torch.equal(feature[IDS], x) and torch.equal(indexed[IDS], x)
 
 
-def neighbors(csr: _core.Csr) -> Tensor:
+def neighbors(csr):
     """All neighbours of all nodes, as the core reads them."""
     nodes = np.arange(50)
     hop = _core.OneHop(csr, nodes, -1, False, 0, 0)
@@ -69,7 +64,7 @@ def neighbors(csr: _core.Csr) -> Tensor:
     return neighbor
 
 
-def test_rows_of_a_topology() -> None:
+def test_rows_of_a_topology():
     topology = Topology(random_graph(50, 400).edge_index, 50, layout="CSC")
     assert neighbors(topology.csr).any()
     moved([topology.indices])
@@ -78,7 +73,7 @@ def test_rows_of_a_topology() -> None:
 
 
 @pytest.mark.parametrize("at", range(9))
-def test_each_column_of_a_topology_is_looked_after(at: int) -> None:
+def test_each_column_of_a_topology_is_looked_after(at):
     """The views that read a column are made anew when it alone has moved; those that do not, are not."""
     ends, book = random_graph(50, 400).edge_index, PartitionBook.of_arrays(
         torch.zeros(50, dtype=torch.uint8), torch.arange(50).to(torch.uint32), 1
@@ -106,7 +101,7 @@ def test_each_column_of_a_topology_is_looked_after(at: int) -> None:
 
 
 @pytest.mark.parametrize("has_ranges", [False, True])
-def test_owners_of_a_book(has_ranges: bool) -> None:
+def test_owners_of_a_book(has_ranges):
     owner = torch.arange(6, dtype=torch.uint8) // 3
     book = PartitionBook.of_ranges(torch.tensor([0, 3, 6])) if has_ranges else (
         PartitionBook.of_arrays(owner, torch.zeros(6, dtype=torch.uint32), 2)
@@ -121,11 +116,11 @@ def test_owners_of_a_book(has_ranges: bool) -> None:
     assert book.owners(ids).tolist() == [0, 0, 1, 1, 1, 1]
 
 
-def test_a_loader_goes_on_after_its_graph_was_sent_to_another_process() -> None:
+def test_a_loader_goes_on_after_its_graph_was_sent_to_another_process():
     graph = random_graph(500, 5000)
     data = graph.to_data()
     data.edge_time = torch.arange(5000)
-    with_times: dict[str, Any] = {"time_attr": "edge_time", "input_time": torch.full((500,), 2500)}
+    with_times = {"time_attr": "edge_time", "input_time": torch.full((500,), 2500)}
     for options in ({}, {"subgraph_type": "induced"}, with_times):
         loader, unmoved = (
             glt.loader.NeighborLoader(data.clone(), [4, 3], batch_size=50, random_seed=1, **options) for _ in range(2)
@@ -143,7 +138,7 @@ def test_a_loader_goes_on_after_its_graph_was_sent_to_another_process() -> None:
         del trash
 
 
-def test_a_sampler_of_links_goes_on() -> None:
+def test_a_sampler_of_links_goes_on():
     data = random_graph(500, 5000).to_data()
     sampler = NeighborSampler(data, [4], random_seed=1)
     asked = EdgeSamplerInput(None, torch.arange(20), torch.arange(20, 40), None)
@@ -156,7 +151,7 @@ def test_a_sampler_of_links_goes_on() -> None:
 CPU = torch.device("cpu")
 
 
-def moved_by_name(*tensors: Tensor | None) -> None:
+def moved_by_name(*tensors):
     for tensor in tensors:
         if tensor is not None:
             before = tensor.data_ptr()
@@ -164,7 +159,7 @@ def moved_by_name(*tensors: Tensor | None) -> None:
             assert tensor.data_ptr() != before, "torch has not moved it: this tests nothing"
 
 
-def as_words(tensor: Tensor) -> Tensor:
+def as_words(tensor):
     """The same memory in a dtype that torch sends and computes with."""
     return tensor.view(torch.int64 if tensor.element_size() == 8 else torch.int32)
 
@@ -173,9 +168,7 @@ def as_words(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize("split_ratio", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("hotness", [None, torch.arange(40.0)])
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows_of_a_pinned_feature(
-    device: str, hotness: Tensor | None, split_ratio: float, dtype: torch.dtype | None
-) -> None:
+def test_rows_of_a_pinned_feature(device, hotness, split_ratio, dtype):
     """A table that GPUs pin where it is: those below SMALL_BYTES they copy."""
     num_words = 3 if device == "host" else SMALL_BYTES // 32  # half of it is still to be pinned in place
     x = torch.randn(40, num_words).to(torch.bfloat16)
@@ -197,13 +190,13 @@ def test_rows_of_a_pinned_feature(
     feature.close()
 
 
-def test_rows_of_one_column_whose_strides_are_any() -> None:
+def test_rows_of_one_column_whose_strides_are_any():
     x = torch.rand(1, 5).t()
     assert x.is_contiguous() and x.stride(1) != 1
     assert torch.equal(Feature(x, device="host").gather_on("host", torch.arange(5)), x)
 
 
-def test_rows_of_one_of_several_tables() -> None:
+def test_rows_of_one_of_several_tables():
     tables = [torch.rand(n, 2) for n in (3, 4)]
     rows = TieredRows(tables, CPU, num_hot=[1, 0])
     moved_by_name(tables[1])
@@ -212,7 +205,7 @@ def test_rows_of_one_of_several_tables() -> None:
     assert torch.equal(found, torch.cat(tables))
 
 
-def test_rows_are_pinned_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_pinned_again_after_a_failure(monkeypatch):
     x = torch.rand(40, 2)
     feature = Feature(x, device="host")
     feature.gather_on("host", IDS)
@@ -220,7 +213,7 @@ def test_rows_are_pinned_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) 
     x += 1
     rows = feature.placed("host")
 
-    def refused(rows: Tensor, first_cold: int) -> Tensor:
+    def refused(rows, first_cold):
         raise RuntimeError("cudaErrorMemoryAllocation")
 
     with monkeypatch.context() as patched:
@@ -231,11 +224,11 @@ def test_rows_are_pinned_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(feature.gather_on("host", IDS), x)
 
 
-def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch):
     """CUDA, which a list plays, would refuse ``x.cuda()`` of one that is pinned in part."""
     driver = FakeCuda()
 
-    def pinned(part: Tensor, device: torch.device, name: str, **more: Any) -> PinnedMemory:
+    def pinned(part, device, name, **more):
         return PinnedMemory(part, CPU, name, driver.pages, **more)
 
     monkeypatch.setattr(tiered_rows, "PinnedMemory", pinned)
@@ -262,14 +255,14 @@ def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch: pyte
 COLUMNS = ["indices", "edge_ids", "weight_sum", "weight_guide", "timed indices", "timed edge_ids", "time"]
 
 
-def columns_of(topology: Topology) -> dict[str, Tensor]:
+def columns_of(topology):
     assert topology.weights is not None and topology.by_time is not None and topology.edge_ids is not None
     columns = [topology.indices, topology.edge_ids, *topology.weights, *topology.by_time]
     return dict(zip(COLUMNS, [as_words(column) for column in columns if column is not None], strict=True))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_each_column_of_a_topology(name: str) -> None:
+def test_each_column_of_a_topology(name):
     """The graph is placed again when it alone has moved; not in device memory, where nothing moves."""
     ends = random_graph(50, 400).edge_index
     graph = Graph(Topology(ends, 50, edge_weight=torch.rand(400), edge_time=torch.arange(400).flip(0)), "ZERO_COPY")
@@ -284,7 +277,7 @@ def test_each_column_of_a_topology(name: str) -> None:
     assert torch.equal(kept.indices, indices) and not again.indices.any()
 
 
-OPTIONS: list[dict[str, Any]] = [
+OPTIONS = [
     {},
     {"subgraph_type": "induced"},
     {"weight_attr": "edge_weight"},
@@ -295,7 +288,7 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["ZERO_COPY", "CUDA"])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda given: "-".join(given))
-def test_a_loader_goes_on(options: dict[str, Any], mode: str, device: str) -> None:
+def test_a_loader_goes_on(options, mode, device):
     data = random_graph(500, 5000).to_data()
     data.edge_time, data.edge_weight = torch.arange(5000), torch.rand(5000)
     attrs = {name: options.get(name) for name in ("time_attr", "weight_attr")}
@@ -324,7 +317,7 @@ def test_a_loader_goes_on(options: dict[str, Any], mode: str, device: str) -> No
     assert len(list(loader)) == 10  # placed again
 
 
-def test_hotness_of_a_sampler_that_goes_on() -> None:
+def test_hotness_of_a_sampler_that_goes_on():
     data = Dataset.from_pyg(random_graph(500, 5000).to_data()).with_mode("ZERO_COPY", "host")
     sampler = NeighborSampler(data, [4, 3], random_seed=1, device="host")
     before = sampler.sample_prob(torch.arange(100), num_batches=0)
@@ -336,7 +329,7 @@ def test_hotness_of_a_sampler_that_goes_on() -> None:
     assert (after[100:] > 0).sum() == 0
 
 
-def test_memory_that_comes_to_be_where_moved_memory_was_is_pinned_itself() -> None:
+def test_memory_that_comes_to_be_where_moved_memory_was_is_pinned_itself():
     """CUDA knows it as the old, whose pages it has."""
     driver = FakeCuda()
     memory = mmap.mmap(-1, 4 * PAGE)  # who holds it stands for whoever is given the address next
@@ -355,13 +348,11 @@ def test_memory_that_comes_to_be_where_moved_memory_was_is_pinned_itself() -> No
     pinned.close()  # twice is once
 
 
-def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotten(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotten(caplog):
     """Whoever had it pinned, or comes next, need not fail for it."""
     driver = FakeCuda()
 
-    def refused(address: int, device: int) -> None:
+    def refused(address, device):
         raise RuntimeError("cudaErrorHostMemoryNotRegistered")
 
     pages = PinnedPages(driver.register, refused, lambda device: None)
@@ -379,7 +370,7 @@ def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotte
     assert pages.num_bytes == 0 and caplog.text.count("cudaErrorHostMemoryNotRegistered") == 2
 
 
-def test_a_topology_that_moved_gives_its_pages_back() -> None:
+def test_a_topology_that_moved_gives_its_pages_back():
     driver = FakeCuda()
     topology = Topology(random_graph(50, 400).edge_index, 50)
     placed = DeviceTopology(topology, CPU, "ZERO_COPY", driver.pages)
@@ -391,7 +382,7 @@ def test_a_topology_that_moved_gives_its_pages_back() -> None:
 
 
 @needs_gpu
-def test_nothing_stays_registered_where_memory_was() -> None:
+def test_nothing_stays_registered_where_memory_was():
     x = torch.rand(SMALL_BYTES // 4, 2)
     feature = Feature(x, device=0)
     feature.gather_on(0, torch.arange(10, device="cuda"))
@@ -405,7 +396,7 @@ def test_nothing_stays_registered_where_memory_was() -> None:
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
 @pytest.mark.parametrize("first_room", [1, 1 << 22])
-def test_a_batch_that_was_begun_before_its_graph_moved(first_room: int, subgraph_type: str) -> None:
+def test_a_batch_that_was_begun_before_its_graph_moved(first_room, subgraph_type):
     data = random_graph(500, 5000).to_data()
     expected = NeighborSampler(data, [4, 3], subgraph_type=subgraph_type, random_seed=1)
     seeds = [(0, torch.arange(0, 500, 7))]

@@ -1,14 +1,11 @@
 """Pinned memory, and copies under way from it."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -252,17 +249,17 @@ GPU = torch.device("cuda", 0)
 class Waits:
     """Of each wait for the GPU, whether the memory was still there."""
 
-    def __init__(self) -> None:
-        self.found: list[bool] = []
-        self.memory: Callable[[], object] = lambda: None
+    def __init__(self):
+        self.found = []
+        self.memory = lambda: None
 
-    def __call__(self, device: torch.device) -> None:
+    def __call__(self, device):
         assert device == GPU
         self.found.append(self.memory() is not None)
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+def waits(monkeypatch):
     found = Waits()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", found)
@@ -272,32 +269,32 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
 class Memory:
     """Known to be there until this is deleted: the collector clears weak references before."""
 
-    def __init__(self) -> None:
-        self.gone: list[bool] = []
+    def __init__(self):
+        self.gone = []
 
-    def __del__(self) -> None:
+    def __del__(self):
         self.gone.append(True)
 
 
 class Owner:
-    def __init__(self) -> None:
+    def __init__(self):
         self.memory = Memory()
 
 
 @pytest.mark.parametrize("in_a_cycle", [False, True])
-def test_the_gpu_is_waited_for_before_the_memory_goes(waits: Waits, in_a_cycle: bool) -> None:
+def test_the_gpu_is_waited_for_before_the_memory_goes(waits, in_a_cycle):
     owner = Owner()
     gone = owner.memory.gone
     waits.memory = lambda: None if gone else "there"
     wait_when_dropped(owner, GPU)
     if in_a_cycle:
-        owner.itself = owner  # type: ignore[attr-defined]
+        owner.itself = owner
     del owner
     gc.collect()
     assert waits.found == [True] and gone
 
 
-def test_the_host_and_a_process_without_cuda_wait_for_nothing(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_and_a_process_without_cuda_wait_for_nothing(waits, monkeypatch):
     assert wait_when_dropped(Owner(), CPU) is None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     owner = Owner()
@@ -306,10 +303,8 @@ def test_the_host_and_a_process_without_cuda_wait_for_nothing(waits: Waits, monk
     assert waits.found == []
 
 
-def test_what_the_gpu_reports_then_is_a_warning(
-    waits: Waits, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def failed(device: torch.device) -> None:
+def test_what_the_gpu_reports_then_is_a_warning(waits, monkeypatch, caplog):
+    def failed(device):
         raise RuntimeError("cudaErrorIllegalAddress")
 
     monkeypatch.setattr(torch.cuda, "synchronize", failed)
@@ -320,7 +315,7 @@ def test_what_the_gpu_reports_then_is_a_warning(
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_rows_in_tiers(waits: Waits, is_closed: bool) -> None:
+def test_rows_in_tiers(waits, is_closed):
     rows = TieredRows(torch.rand(8, 2), CPU, num_hot=8)  # all in the GPU's memory: nothing is pinned
     rows.device = GPU
     rows._bind()
@@ -332,7 +327,7 @@ def test_rows_in_tiers(waits: Waits, is_closed: bool) -> None:
     assert waits.found == [True] and waits.memory() is None
 
 
-def test_rows_that_are_bound_again_after_they_were_closed(waits: Waits) -> None:
+def test_rows_that_are_bound_again_after_they_were_closed(waits):
     rows = TieredRows(torch.rand(8, 2), CPU, num_hot=8)
     rows.device = GPU
     rows.close()
@@ -343,7 +338,7 @@ def test_rows_that_are_bound_again_after_they_were_closed(waits: Waits) -> None:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_edges(waits: Waits, monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+def test_edges(waits, monkeypatch, is_closed):
     monkeypatch.setattr(device_topology, "copy_to_device", lambda tensor, device: tensor.clone())
     placed = DeviceTopology(Topology(torch.tensor([[0, 1], [1, 2]]), 3), GPU, "CUDA")
     waits.memory = weakref.ref(placed.indices)
@@ -365,18 +360,18 @@ wait_when_dropped(owner, torch.device("cuda", 0))
 """
 
 
-def test_a_process_that_ends_waits_for_nothing() -> None:
+def test_a_process_that_ends_waits_for_nothing():
     done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> np.memmap:
+def rows(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(50_000))
     return np.load(tmp_path / "rows.npy", mmap_mode="c")
 
 
-def flags_at(address: int) -> str | None:
+def flags_at(address):
     for line in Path("/proc/self/maps").read_text().splitlines():
         area, flags = line.split()[:2]
         begin, end = (int(each, 16) for each in area.split("-"))
@@ -386,7 +381,7 @@ def flags_at(address: int) -> str | None:
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 50_000), (1, 2), (511, 30_000), (49_999, 50_000)])
-def test_the_same_bytes_in_a_shared_map_that_goes_with_its_array(rows: np.memmap, begin: int, end: int) -> None:
+def test_the_same_bytes_in_a_shared_map_that_goes_with_its_array(rows, begin, end):
     part = rows[begin:end]
     mapped = shared_map(part.ctypes.data, part.nbytes)
     assert mapped is not None and mapped.view(np.int64).tolist() == part.tolist()
@@ -401,13 +396,13 @@ def test_the_same_bytes_in_a_shared_map_that_goes_with_its_array(rows: np.memmap
     assert flags_at(address) != "r--s"
 
 
-def test_what_was_written_to_is_no_longer_the_file(rows: np.memmap) -> None:
+def test_what_was_written_to_is_no_longer_the_file(rows):
     assert shared_map(rows.ctypes.data, rows.nbytes) is not None
     rows[40_000] = -1
     assert shared_map(rows.ctypes.data, rows.nbytes) is None
 
 
-def test_a_file_that_has_lost_its_name_or_was_cut(rows: np.memmap, tmp_path: Path) -> None:
+def test_a_file_that_has_lost_its_name_or_was_cut(rows, tmp_path):
     path = tmp_path / "rows.npy"
     path.rename(tmp_path / "old.npy")
     assert shared_map(rows.ctypes.data, rows.nbytes) is not None  # the kernel knows the new name
@@ -416,7 +411,7 @@ def test_a_file_that_has_lost_its_name_or_was_cut(rows: np.memmap, tmp_path: Pat
     assert shared_map(rows.ctypes.data, rows.nbytes) is None  # "old.npy (deleted)"
 
 
-def test_other_memory_has_no_file() -> None:
+def test_other_memory_has_no_file():
     own = np.arange(50_000)
     assert shared_map(own.ctypes.data, own.nbytes) is None
     with mmap.mmap(-1, 1 << 20) as anonymous:
@@ -425,11 +420,11 @@ def test_other_memory_has_no_file() -> None:
         del view
 
 
-def test_shared_maps_are_pinned_as_they_are(tmp_path: Path) -> None:
+def test_shared_maps_are_pinned_as_they_are(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(50_000))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
     assert shared_map(rows.ctypes.data, rows.nbytes) is None
 
 
-def test_a_range_that_reaches_beyond_its_file(rows: np.memmap) -> None:
+def test_a_range_that_reaches_beyond_its_file(rows):
     assert shared_map(rows.ctypes.data, rows.nbytes + (1 << 20)) is None

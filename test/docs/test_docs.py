@@ -1,7 +1,5 @@
 """The documents name what is there."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +18,7 @@ PAGE = (ROOT / "docs" / "deadlines.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "::" in line]
 
 
-def test_seconds_are_those_of_the_table() -> None:
+def test_seconds_are_those_of_the_table():
     named = re.findall(r"(?<!\+ )`([A-Z_]+_S)` \(([\d.]+) s\)", PAGE) + [
         ("DEFAULT_RPC_S", seconds) for seconds in re.findall(r"`rpc_timeout` \(([\d.]+) s\)", PAGE)
     ]
@@ -33,12 +31,12 @@ def test_seconds_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_each_row_is_tested(row: str) -> None:
+def test_each_row_is_tested(row):
     file, name = re.findall(r"`([\w/]+\.py)::(\w+)`", row)[0]
     assert f"def {name}(" in (ROOT / "test" / "distributed" / file).read_text(), row
 
 
-def test_no_module_has_time_constants_of_its_own() -> None:
+def test_no_module_has_time_constants_of_its_own():
     """But those that are sent to other hosts and import no glt."""
     apart = {"_deadlines.py", "launch/keeper.py", "launch/check.py", "launch/agent.py"}
     found = []
@@ -50,13 +48,13 @@ def test_no_module_has_time_constants_of_its_own() -> None:
     assert not found
 
 
-def test_each_deadline_is_used() -> None:
+def test_each_deadline_is_used():
     used = "".join(path.read_text() for path in (ROOT / "glt").rglob("*.py"))
     names = [name for name in vars(_deadlines) if name.endswith("_S")]
     assert len(names) > 30 and [name for name in names if f"deadlines.{name}" not in used] == []
 
 
-def test_files_of_the_design_page_exist() -> None:
+def test_files_of_the_design_page_exist():
     named = set(re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs/design.md").read_text()))
     assert len(named) > 20
     homes = [ROOT / "glt", ROOT / "glt/distributed", ROOT / "glt/partition", ROOT / "glt/partition/methods"]
@@ -70,7 +68,7 @@ NAMES = [
 CODE = re.findall(r"^```python\n# glt\n(.*?)^```", TEXT, re.M | re.S)
 
 
-def names_of_glt() -> list[str]:
+def names_of_glt():
     return sorted(set(re.findall(r"`((?:glt|examples)[ ./][^`]*)`", TEXT)))
 
 

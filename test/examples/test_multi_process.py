@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 
 import glt
 from glt.partition import RandomPartitioner
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_ROOT = ROOT.parent / "shared" / "data"
@@ -22,7 +21,7 @@ FAST = ["--num_neighbors", "4,4", "--hidden_channels", "16"]
 NUM_TRAINERS = 3
 
 
-def run(*flags: str | Path) -> subprocess.CompletedProcess:
+def run(*flags):
     return forked.run([sys.executable, "examples/multi_process/train.py", *map(str, flags)], ROOT, ENVIRONMENT, 240)
 
 
@@ -46,17 +45,17 @@ def test_it_trains_on_a_real_graph_with_sampling_processes():
     assert "Epoch: 00" in done.stdout and "test accuracy 0." in done.stdout, done.stdout
 
 
-def own_bytes() -> int:
+def own_bytes():
     """Memory that is this process's alone to the extent that nothing else could have it: no file is behind it."""
     text = Path("/proc/self/smaps_rollup").read_text()
     return int(re.findall(r"^Anonymous: +(\d+) kB", text, re.M)[0]) << 10
 
 
-def sample_all(trainer: Trainer, folder: str) -> int:
+def sample_all(trainer, folder):
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank)
     options = glt.distributed.CollocatedDistSamplingWorkerOptions(master_addr="127.0.0.1", master_port=trainer.port)
 
-    def epoch() -> int:
+    def epoch():
         # A batch's rows are its own; what the loader made ready is gone when it is closed.
         with glt.distributed.DistNeighborLoader(
             dataset, [2], input_nodes=torch.arange(2000), batch_size=20, collect_features=True, random_seed=0,
@@ -83,7 +82,7 @@ def test_a_trainer_takes_far_less_memory_than_the_graph(tmp_path):
 SERVER_FLAGS = ["--epochs", "1", "--num_neighbors", "4,4", "--hidden_channels", "16"]
 
 
-def run_servers(*flags: str | Path) -> subprocess.CompletedProcess:
+def run_servers(*flags):
     command = [sys.executable, "examples/server_client/run_local.py", *map(str, flags)]
     return forked.run(command, ROOT, os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, 240)
 
@@ -121,7 +120,7 @@ TEMPORAL = ["temporal_recommendation", "--num_neighbors", "2,2", "--hidden_chann
 SEAL = ["seal_link_prediction", "--num_neighbors", "3,2", "--hidden_channels", "8", "--max_links", "60"]
 
 
-def first_epoch(example: str, *flags: str | Path) -> None:
+def first_epoch(example, *flags):
     done = forked.run(
         [sys.executable, f"examples/{example}.py", "--epochs", "1", *map(str, flags)], ROOT, ENVIRONMENT, 120
     )

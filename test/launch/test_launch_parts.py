@@ -1,7 +1,5 @@
 """The parts of a launch, without a network."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -14,7 +12,6 @@ import zlib
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from launch_world import SLEEP, Launched, said
@@ -29,7 +26,7 @@ from glt.launch.keeper import Pipe
 from glt.launch.plan import partition_of, partitions_of_hosts
 
 
-def test_hosts_of_a_file(tmp_path: Path) -> None:
+def test_hosts_of_a_file(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# all\n10.0.0.1 30050  # first\n\n  node-2.cluster\nfe80::1\n")
     assert read_hosts(file) == [Host("10.0.0.1", 30050), Host("node-2.cluster"), Host("fe80::1")]
@@ -63,13 +60,13 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
         ("# only", "no host"),
     ],
 )
-def test_hosts_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
+def test_hosts_that_are_none(tmp_path, text, expected):
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(ValueError, match=expected):
         read_hosts(tmp_path / "hosts")
 
 
-def test_commands() -> None:
+def test_commands():
     assert command_of("train.py", ["a b", "--x"]) == (["train.py", "a b", "--x"], None)
     assert command_of("my train.py", []) == (["my train.py"], None)
     assert command_of("python3 train.py --x 'a b'", []) == (["train.py", "--x", "a b"], None)
@@ -79,7 +76,7 @@ def test_commands() -> None:
             command_of(wrong, [])
 
 
-def test_the_users_ssh_options_win() -> None:
+def test_the_users_ssh_options_win():
     words = Reach(True, ssh_options=("ConnectTimeout=99",), ssh_port=22, ssh_user="me").shell()
     assert words.index("ConnectTimeout=99") < words.index("ConnectTimeout=10")  # ssh takes the first
     command = Reach(True).command(Host("h"), ["a b", "$x", "it's"])
@@ -87,11 +84,11 @@ def test_the_users_ssh_options_win() -> None:
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_for_terminals(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal, file = Terminal(), io.StringIO()
     console = Console(terminal, file)
@@ -104,7 +101,7 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue().endswith("\na@h | z\n")
 
 
-def test_who_is_to_blame() -> None:
+def test_who_is_to_blame():
     """Who is killed comes before who lost it an instant earlier, and both before whom torchrun ended."""
     exited, killed, ended = Failure("a", 1, 3), Failure("b", 2, -9), Failure("c", 3, -15)
     assert first_of([exited, killed]) is killed and first_of([exited, ended]) is exited
@@ -141,11 +138,11 @@ WATCHDOG = "  what():  [Rank 1] Watchdog caught collective operation timeout"
         (f"{TRACEBACK}\nBrokenPipeError: x", -9, False),
     ],
 )
-def test_who_lost_a_peer(text: str, code: int, expected: bool) -> None:
+def test_who_lost_a_peer(text, code, expected):
     assert Failure("a", 1, code, "", tuple(text.splitlines())).has_lost_a_peer is expected
 
 
-def test_what_a_trainer_recorded(tmp_path: Path) -> None:
+def test_what_a_trainer_recorded(tmp_path):
     """As torch's ``@record`` writes it; else, and of a file that was cut short, nothing, and the time is now."""
     file = tmp_path / "error.json"
     file.write_text('{"message": {"message": "ValueError: no", "extraInfo": {"timestamp": "17"}}}')
@@ -179,12 +176,12 @@ def meet(*names):
 """
 
 
-def job(launch: Launch, script: Path, *words: object, **do: str) -> Launched:
+def job(launch, script, *words, **do):
     env = {name: f"{MEET}\n{code}" for name, code in do.items()}
     return launch("--workspace", script.parent, *words, script, env=env)
 
 
-def test_who_refuses_to_end_does_not_hold_up_the_news(launch: Launch, script: Path) -> None:
+def test_who_refuses_to_end_does_not_hold_up_the_news(launch, script):
     """Trainer 1 is killed. torchrun stops trainer 0, which takes its time; only then it tells of trainer 1. Meanwhile
     the server fails, by an error that does not look like the loss of a peer."""
     launched = job(
@@ -203,7 +200,7 @@ def test_who_refuses_to_end_does_not_hold_up_the_news(launch: Launch, script: Pa
     assert "also failed: server-0@localhost" in launched.err
 
 
-def test_who_takes_its_time_to_end_is_not_hidden_by_who_lost_it(launch: Launch, script: Path) -> None:
+def test_who_takes_its_time_to_end_is_not_hidden_by_who_lost_it(launch, script):
     """Trainer 1 raises, hangs up as it ends, and ends later than the others; torchrun would have stopped it."""
     launched = job(
         launch,
@@ -222,7 +219,7 @@ def test_who_takes_its_time_to_end_is_not_hidden_by_who_lost_it(launch: Launch, 
     assert f"also failed: trainer-0@localhost: pid {pids['trainer-0@localhost']}" in launched.err
 
 
-def test_a_loss_that_nobody_explains_is_a_failure(launch: Launch, script: Path) -> None:
+def test_a_loss_that_nobody_explains_is_a_failure(launch, script):
     """Server 1 leaves without an error; server 0 is all there is to name."""
     launched = job(
         launch,
@@ -235,7 +232,7 @@ def test_a_loss_that_nobody_explains_is_a_failure(launch: Launch, script: Path) 
     assert "failed: server-0@localhost" in launched.err and "of server 1" in launched.err, launched.err
 
 
-def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch: Launch, script: Path) -> None:
+def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch, script):
     launched = job(
         launch,
         script,
@@ -250,7 +247,7 @@ def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch: Launch, scri
     assert f"failed: server-1@localhost: pid {pid} was killed" in launched.err and "also" not in launched.err
 
 
-def run_keeper(code: str, plan: dict[str, Any], wait_s: float = 0.0) -> tuple[float, list[dict[str, Any]]]:
+def run_keeper(code, plan, wait_s=0.0):
     """Runs ``code`` under a keeper whose stdin stays open; returns how long that took and what it told.
 
     What it tells is read ``wait_s`` later.
@@ -268,21 +265,21 @@ def run_keeper(code: str, plan: dict[str, Any], wait_s: float = 0.0) -> tuple[fl
         return time.monotonic() - start, told
 
 
-def test_a_silent_launcher_ends_everything() -> None:
+def test_a_silent_launcher_ends_everything():
     """A host that is cut off hears neither from its launcher nor that the connection has ended."""
     took_s, told = run_keeper("import time; time.sleep(600)", {"silent_s": 0.5})
     assert [each["event"] for each in told] == ["started", "ended", "done"]
     assert told[1]["code"] == -15 and took_s < 30
 
 
-def test_what_a_process_left_behind_ends() -> None:
+def test_what_a_process_left_behind_ends():
     left = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', '''{}''']); print('bye')"
     sleep = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     _, told = run_keeper(left.format(sleep), {})
     assert [each["event"] for each in told] == ["started", "lines", "ended", "done"] and told[2]["code"] == 0
 
 
-def test_a_flood_of_output_is_whole() -> None:
+def test_a_flood_of_output_is_whole():
     """Also for a reader that takes its time, longer than processes have to close their pipes."""
     _, told = run_keeper("for i in range(50_000): print(i)\nprint('x' * 200_000, end='')", {}, wait_s=3.0)
     lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
@@ -290,13 +287,13 @@ def test_a_flood_of_output_is_whole() -> None:
     assert "".join(lines[50_000:]) == "x" * 200_000  # in pieces: memory is bounded
 
 
-def test_a_flood_after_one_pipe_was_closed() -> None:
+def test_a_flood_after_one_pipe_was_closed():
     _, told = run_keeper("import os; os.close(2)\nfor i in range(300_000): print(i)", {}, wait_s=3.0)
     lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
     assert lines == [str(number) for number in range(300_000)] and told[-2]["code"] == 0
 
 
-def test_a_command_that_there_is_not() -> None:
+def test_a_command_that_there_is_not():
     command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
     spec = {"name": "it", "argv": ["/no/such"], "env": {}, "cwd": "/"}
     text = json.dumps({"processes": [spec], "stop_s": 1.0, "silent_s": None}).encode() + b"\n"
@@ -305,7 +302,7 @@ def test_a_command_that_there_is_not() -> None:
     assert [each["event"] for each in told] == ["lines", "started", "ended", "done"] and told[2]["code"] == 127
 
 
-def test_lines_of_a_pipe() -> None:
+def test_lines_of_a_pipe():
     pipe = Pipe("it", 3)
     assert pipe.take(b"one\ntw") == ["one"]
     assert pipe.take(b"o\r\n 10%\r 20%\n\n") == ["two", " 20%", ""]
@@ -313,7 +310,7 @@ def test_lines_of_a_pipe() -> None:
     assert pipe.take(b"") == ["last \N{REPLACEMENT CHARACTER}"]
 
 
-def test_partitions_go_to_as_few_hosts_as_there_can_be() -> None:
+def test_partitions_go_to_as_few_hosts_as_there_can_be():
     for num_hosts in range(1, 6):
         for num_servers in range(1, 5):
             total = num_hosts * num_servers
@@ -327,7 +324,7 @@ def test_partitions_go_to_as_few_hosts_as_there_can_be() -> None:
                     assert hosts == [[part] for part in range(num_parts)]
 
 
-def test_the_programs_of_hosts_need_the_standard_library_only() -> None:
+def test_the_programs_of_hosts_need_the_standard_library_only():
     """They are sent to hosts, which may have no glt: an import of ours would fail there, and only there."""
     folder = Path(__file__).parents[2] / "glt" / "launch"
     for name in ("keeper", "check"):
@@ -336,7 +333,7 @@ def test_the_programs_of_hosts_need_the_standard_library_only() -> None:
                 assert line.split()[1].split(".")[0] in sys.stdlib_module_names, (name, line)
 
 
-def test_room_and_rsync_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_and_rsync_are_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     usage = namedtuple("usage", "total used free")(1 << 40, 0, 3 << 29)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
@@ -351,7 +348,7 @@ def test_room_and_rsync_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
-def test_only_files_of_the_other_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_of_the_other_run_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     root = tmp_path / "root"
     root.mkdir()
@@ -364,7 +361,7 @@ def test_only_files_of_the_other_run_are_removed(tmp_path: Path, monkeypatch: py
     assert sorted(path.name for path in root.iterdir()) == ["kept", "mine"] and outside.exists()
 
 
-def test_damage_is_found(tmp_path: Path) -> None:
+def test_damage_is_found(tmp_path):
     content = bytes(range(256)) * 10
     checksum = "".join(f"{zlib.crc32(content[at : at + 1000]):08x}" for at in range(0, len(content), 1000))
     for name, data in (("whole", content), ("short", content[:-1]), ("other", content[:-1] + b"x")):

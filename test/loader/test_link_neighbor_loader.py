@@ -132,13 +132,8 @@ def test_the_neighbourhoods_are_those_of_the_reference():
 @pytest.mark.parametrize("input_type", [None, BUYS], ids=str)
 def test_workers_threads_and_set_epoch_change_nothing(input_type):
     data = DATA if input_type is None else HETERO
-    options = {
-        "neg_sampling": "binary",
-        "batch_size": 90,
-        "shuffle": True,
-        "random_seed": 5,
-        "exclude_edges": "reverse",
-    }
+    options = {"neg_sampling": "binary", "batch_size": 90, "shuffle": True, "random_seed": 5}
+    options["exclude_edges"] = "reverse"
     loader = LinkNeighborLoader(data, [4, 3], input_type, **options)
     next(iter(loader))
     expected = list(loader)

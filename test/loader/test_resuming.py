@@ -1,7 +1,5 @@
 """Loaders resume where they were."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -141,6 +139,7 @@ def test_a_batch_that_fails_was_not_delivered():
 PROGRAM = """
 import json, sys
 sys.path.insert(0, {here!r})
+from test_resuming import rest
 print(json.dumps(rest(json.loads(sys.stdin.read()), 2)))
 """
 

@@ -1,14 +1,11 @@
 """Writes DGL's file of tensors, from its format alone."""
 
 import struct
-from pathlib import Path
-
-import numpy as np
 
 _KINDS = {"i": 0, "u": 1, "f": 2}
 
 
-def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+def write_tensors(path, tensors):
     out = struct.pack("<QQQ", 0xDD5A9FBE3FA2443F, len(tensors), len(tensors))
     for name, array in tensors.items():
         out += struct.pack("<Q", len(name.encode())) + name.encode()

@@ -10,11 +10,9 @@ import sys
 import tarfile
 import types
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.distributed import Partitioner
 from torch_geometric.loader.cluster import ClusterData
 
@@ -23,7 +21,7 @@ HETERO_NODES = {"a": 12, "b": 9}
 A_X_B, B_Y_A, A_Z_A = ("a", "x", "b"), ("b", "y", "a"), ("a", "z", "a")
 
 
-def unpack(target: Path) -> Path:
+def unpack(target):
     """Unpacks the directories under ``target``."""
     with tarfile.open(Path(__file__).with_name("peer_directories.tar.xz")) as archive:
         # Python 3.12 warns where there is no filter, 3.11.2 does not know filters.
@@ -31,15 +29,15 @@ def unpack(target: Path) -> Path:
     return target
 
 
-def inputs(peers: Path) -> dict[str, np.ndarray]:
+def inputs(peers):
     return dict(np.load(peers / "inputs.npz"))
 
 
-def hetero_edges(given: dict[str, np.ndarray], *edge_types: tuple[str, str, str]) -> dict[Any, np.ndarray]:
+def hetero_edges(given, *edge_types):
     return {edge_type: given[":".join(edge_type)] for edge_type in edge_types}
 
 
-def mapping(peers: Path, name: str, kind: str) -> Any:
+def mapping(peers, name, kind):
     """What ``partition_graph`` returned: a tensor, or a dict of tensors by type."""
     prefix = f"{name}/{kind}/"
     found = {
@@ -50,7 +48,7 @@ def mapping(peers: Path, name: str, kind: str) -> Any:
     return found[""] if "" in found else {tuple(k.split(":")) if ":" in k else k: v for k, v in found.items()}
 
 
-def foreign_class(monkeypatch: Any, module: str, name: str) -> type:
+def foreign_class(monkeypatch, module, name):
     """An empty class that pickles under a name of a library that is not installed, until ``monkeypatch`` undoes it."""
     made = type(name, (), {"__module__": module})
     parents = module.split(".")
@@ -60,7 +58,7 @@ def foreign_class(monkeypatch: Any, module: str, name: str) -> type:
     return made
 
 
-def write_pyg(root: Path, data: Data | HeteroData, num_parts: int, monkeypatch: Any) -> None:
+def write_pyg(root, data, num_parts, monkeypatch):
     """Has PyG's own partitioner write ``data``; node id modulo ``num_parts`` stands for METIS, which needs pyg-lib."""
     monkeypatch.setattr(
         ClusterData, "_metis", lambda self, edge_index, num_nodes: torch.arange(num_nodes) % self.num_parts

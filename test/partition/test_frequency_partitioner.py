@@ -1,19 +1,15 @@
 """Nodes go where they are read most; and forecasts."""
 
-from __future__ import annotations
-
 import logging
 import os
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import World, assert_union_is_the_input, hetero_world, load_all
+from partition_world import assert_union_is_the_input, hetero_world, load_all
 from scipy.optimize import linear_sum_assignment
 
 from glt.errors import PartitionError
@@ -25,13 +21,13 @@ from glt.partition.methods.partitioners import assign_by_hotness
 EMPTY = np.zeros((2, 0), np.int64)
 
 
-def assign(root: Path, probs: list[Any], num_nodes: int, **options: Any) -> np.ndarray:
+def assign(root, probs, num_nodes, **options):
     """Owners, as the partitioner chooses them."""
     made = FrequencyPartitioner(root / "parts", len(probs), num_nodes, EMPTY, probs, **options)
     return made.assign_nodes(0, num_nodes)
 
 
-def local_reads(probs: Any, owner: np.ndarray) -> float:
+def local_reads(probs, owner):
     return float(sum(prob[owner == idx].sum() for idx, prob in enumerate(probs)))
 
 
@@ -42,7 +38,7 @@ def local_reads(probs: Any, owner: np.ndarray) -> float:
     kind=st.sampled_from(["skewed", "few values", "equal", "one partition", "sparse"]),
     seed=st.integers(0, 1000),
 )
-def test_owners_are_balanced_and_nearly_optimal(num_parts: int, num_nodes: int, kind: str, seed: int) -> None:
+def test_owners_are_balanced_and_nearly_optimal(num_parts, num_nodes, kind, seed):
     rng = np.random.default_rng(seed)
     hotness = {
         "skewed": rng.random((num_parts, num_nodes)) ** 6 + 1e-9,
@@ -65,7 +61,7 @@ def test_owners_are_balanced_and_nearly_optimal(num_parts: int, num_nodes: int, 
         assert got >= 0.99 * best - 0.05 * num_parts * hotness.max()
 
 
-def test_the_odd_node_of_two_partitions_goes_where_it_is_read_more(tmp_path: Path) -> None:
+def test_the_odd_node_of_two_partitions_goes_where_it_is_read_more(tmp_path):
     rng = np.random.default_rng(5)
     for num_nodes in (1, 3, 5, 9):
         for num_cold in (0, 1, 2, 3):
@@ -81,7 +77,7 @@ def test_the_odd_node_of_two_partitions_goes_where_it_is_read_more(tmp_path: Pat
 
 
 @pytest.mark.parametrize("num_parts", [2, 3, 7])
-def test_nodes_that_nobody_reads_are_spread(tmp_path: Path, num_parts: int) -> None:
+def test_nodes_that_nobody_reads_are_spread(tmp_path, num_parts):
     rng = np.random.default_rng(1)
     probs = [rng.random(1000) * (np.arange(1000) % 10 == 0) for _ in range(num_parts)]
     owner = assign(tmp_path, probs, 1000)
@@ -90,7 +86,7 @@ def test_nodes_that_nobody_reads_are_spread(tmp_path: Path, num_parts: int) -> N
         assert counts.max() - counts.min() <= 1
 
 
-def test_a_sample_sets_the_prices_of_many_nodes(tmp_path: Path) -> None:
+def test_a_sample_sets_the_prices_of_many_nodes(tmp_path):
     rng = np.random.default_rng(3)
     probs = [rng.random(300_000, dtype=np.float32) ** 8 for _ in range(4)]
     owner = assign(tmp_path, probs, 300_000)
@@ -101,7 +97,7 @@ def test_a_sample_sets_the_prices_of_many_nodes(tmp_path: Path) -> None:
     )  # columns are alike: balance costs nothing
 
 
-def test_more_reads_are_local_than_at_random(tmp_path: Path) -> None:
+def test_more_reads_are_local_than_at_random(tmp_path):
     rng = np.random.default_rng(2)
     probs = [(rng.random(500) ** 3).astype(np.float32) for _ in range(3)]
     owner = assign(tmp_path, [torch.from_numpy(prob) for prob in probs], 500)
@@ -109,7 +105,7 @@ def test_more_reads_are_local_than_at_random(tmp_path: Path) -> None:
     assert local_reads(probs, owner) > 1.5 * local_reads(probs, random)
 
 
-def test_the_same_arguments_give_the_same_directory(tmp_path: Path, world: World) -> None:
+def test_the_same_arguments_give_the_same_directory(tmp_path, world):
     probs = [np.linspace(0, 1, 10), np.linspace(1, 0, 10)]
     runs = [
         FrequencyPartitioner(
@@ -125,7 +121,7 @@ def test_the_same_arguments_give_the_same_directory(tmp_path: Path, world: World
 
 
 @pytest.mark.parametrize("strategy", ["by_src", "by_dst"])
-def test_the_union_is_the_input(tmp_path: Path, world: World, strategy: str) -> None:
+def test_the_union_is_the_input(tmp_path, world, strategy):
     probs = [torch.rand(10, generator=torch.Generator().manual_seed(p)) for p in range(3)]
     FrequencyPartitioner(
         tmp_path / "parts", 3, probs=probs, cache_ratio=0.2, edge_assign_strategy=strategy, **world.arguments()
@@ -134,11 +130,11 @@ def test_the_union_is_the_input(tmp_path: Path, world: World, strategy: str) -> 
 
 
 @pytest.mark.parametrize("form", ["dict of lists", "list of dicts", "one for all"])
-def test_types(tmp_path: Path, form: str) -> None:
+def test_types(tmp_path, form):
     given = hetero_world()
     rng = np.random.default_rng(0)
     lists = {t: [rng.random(given["num_nodes"][t]).astype(np.float32) for _ in range(2)] for t in ("paper", "author")}
-    probs: Any = {
+    probs = {
         "dict of lists": lists,
         "list of dicts": [{t: torch.from_numpy(each[i]) for t, each in lists.items()} for i in range(2)],
         "one for all": {t: each[0] for t, each in lists.items()},
@@ -167,12 +163,12 @@ def test_types(tmp_path: Path, form: str) -> None:
         ({"node": [np.ones(10)] * 2}, TypeError, "probs is a dict by type"),
     ],
 )
-def test_refusals(tmp_path: Path, world: World, probs: Any, error: type[Exception], words: str) -> None:
+def test_refusals(tmp_path, world, probs, error, words):
     with pytest.raises(error, match=words):
         FrequencyPartitioner(tmp_path / "parts", 2, probs=probs, **world.arguments())
 
 
-def test_refusals_by_type(tmp_path: Path) -> None:
+def test_refusals_by_type(tmp_path):
     given = hetero_world()
     with pytest.raises(KeyError, match="probs names node type 'owl'"):
         FrequencyPartitioner(tmp_path / "parts", 2, probs={"owl": [1, 2]}, **given)
@@ -182,7 +178,7 @@ def test_refusals_by_type(tmp_path: Path) -> None:
         FrequencyPartitioner(tmp_path / "parts", 2, probs={}, hotness={"paper": np.ones(23)}, **given)
 
 
-def test_without_types_of_hotness_all_is_dealt_out(tmp_path: Path) -> None:
+def test_without_types_of_hotness_all_is_dealt_out(tmp_path):
     FrequencyPartitioner(tmp_path / "parts", 2, probs={}, **hetero_world()).partition()
     manifest = Manifest.read(tmp_path / "parts")
     assert manifest.node_types[0].part_num_nodes == (12, 11) and manifest.node_types[0].forecast is None
@@ -207,18 +203,11 @@ def test_the_size_of_the_result(tmp_path, time_level, relabel):
 def test_the_size_of_a_larger_result_and_of_its_scratch_file(tmp_path, monkeypatch, relabel):
     num_nodes, num_edges = 5000, 50_000
     rng = np.random.default_rng(0)
-    partitioner = RandomPartitioner(
-        tmp_path / "parts",
-        2,
-        num_nodes,
-        rng.integers(0, num_nodes, (2, num_edges)),
-        node_feat=np.zeros((num_nodes, 100), np.float32),
-        edge_weight=np.ones(num_edges, np.float32),
-        edge_time=np.arange(num_edges),
-        edge_feat=np.zeros((num_edges, 3)),
-        num_threads=2,
-        relabel=relabel,
-    )
+    edges = rng.integers(0, num_nodes, (2, num_edges))
+    tables = {"edge_weight": np.ones(num_edges, np.float32), "edge_time": np.arange(num_edges)}
+    tables |= {"edge_feat": np.zeros((num_edges, 3)), "node_feat": np.zeros((num_nodes, 100), np.float32)}
+    options = {"num_threads": 2, "relabel": relabel}
+    partitioner = RandomPartitioner(tmp_path / "parts", 2, num_nodes, edges, **tables, **options)
     partitioner.sort_memory_bytes = 2  # below what users may ask for: the edges pass through a scratch file
     made = []
     room = os.posix_fallocate
@@ -236,18 +225,11 @@ def test_the_size_of_caches_with_their_headers(tmp_path, relabel, cache_ratio):
     """Many small files: headers and entries of the manifest are most of what caches take here."""
     num_nodes, num_parts = 400, 16
     rng = np.random.default_rng(0)
-    partitioner = RandomPartitioner(
-        tmp_path / "parts",
-        num_parts,
-        num_nodes,
-        rng.integers(0, num_nodes, (2, 1000)),
-        node_feat=np.zeros((num_nodes, 2), np.float32),
-        node_time=np.arange(num_nodes),
-        node_attrs={"mask": rng.random(num_nodes) < 0.5},
-        hotness=1 + rng.random(num_nodes),
-        cache_ratio=cache_ratio,
-        relabel=relabel,
-    )
+    edges, mask = rng.integers(0, num_nodes, (2, 1000)), rng.random(num_nodes) < 0.5
+    tables = {"node_feat": np.zeros((num_nodes, 2), np.float32), "node_time": np.arange(num_nodes)}
+    options = {"hotness": 1 + rng.random(num_nodes), "cache_ratio": cache_ratio, "relabel": relabel}
+    options["node_attrs"] = {"mask": mask}
+    partitioner = RandomPartitioner(tmp_path / "parts", num_parts, num_nodes, edges, **tables, **options)
     forecast = partitioner.forecast()
     partitioner.partition()
     assert len(list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))) == (num_parts * 4 if cache_ratio else 0)

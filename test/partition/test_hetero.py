@@ -338,17 +338,10 @@ def test_attributes_of_types_are_refused_by_type(tmp_path):
 
 def test_a_graph_of_pyg_is_the_same_run_as_its_arrays(world, tmp_path):
     weight, mask = torch.arange(15.0), torch.arange(10) % 3 == 0
-    data = Data(
-        x=torch.from_numpy(world.node_feat),
-        edge_index=torch.from_numpy(world.edge_index),
-        name="a graph",
-        edge_attr=torch.from_numpy(world.edge_feat),
-        y=torch.from_numpy(world.node_label),
-        edge_weight=weight,
-        train_mask=mask,
-        seen=np.arange(10),
-        edge_label_index=torch.zeros(2, 3, dtype=torch.int64),
-    )
+    x, edge_index, y = (torch.from_numpy(each) for each in (world.node_feat, world.edge_index, world.node_label))
+    data = Data(x=x, edge_index=edge_index, y=y, edge_attr=torch.from_numpy(world.edge_feat))
+    data.name, data.edge_weight, data.train_mask, data.seen = "a graph", weight, mask, np.arange(10)
+    data.edge_label_index = torch.zeros(2, 3, dtype=torch.int64)
     one = RandomPartitioner(tmp_path / "1", 2, **graph_arguments(data, weight_attr="edge_weight", time_attr="seen"))
     named = {
         "node_attrs": {"train_mask": mask, "seen": np.arange(10)},

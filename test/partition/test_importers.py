@@ -39,14 +39,10 @@ def hetero_maps(peers):
 
 
 def assert_is_dgl_hetero(root, given):
-    assert_union_is_the_input(
-        load_all(root),
-        HETERO_NODES,
-        hetero_edges(given, A_X_B, A_Z_A, B_Y_A),  # DGL sorts relations by name
-        node_feat={"a": given["a_feat"]},
-        node_label={"b": np.arange(9)},
-        edge_weight={A_X_B: np.arange(40.0)},
-    )
+    edges = hetero_edges(given, A_X_B, A_Z_A, B_Y_A)  # DGL sorts relations by name
+    tables = {"node_feat": {"a": given["a_feat"]}, "node_label": {"b": np.arange(9)}}
+    tables["edge_weight"] = {A_X_B: np.arange(40.0)}
+    assert_union_is_the_input(load_all(root), HETERO_NODES, edges, **tables)
 
 
 def owners(root, node_type=0):
@@ -74,13 +70,8 @@ def test_a_frequency_partition_of_glt_with_weights_and_caches(peers, given, tmp_
 
 def test_a_heterogeneous_directory_of_glt(peers, given, tmp_path):
     import_glt(peers / "glt_hetero", tmp_path / "out")
-    assert_union_is_the_input(
-        load_all(tmp_path / "out"),
-        HETERO_NODES,
-        hetero_edges(given, A_X_B, B_Y_A),
-        node_feat={"a": given["a_feat"]},
-        edge_feat={A_X_B: given["x_feat"]},
-    )
+    tables = {"node_feat": {"a": given["a_feat"]}, "edge_feat": {A_X_B: given["x_feat"]}}
+    assert_union_is_the_input(load_all(tmp_path / "out"), HETERO_NODES, hetero_edges(given, A_X_B, B_Y_A), **tables)
     for at, node_type in enumerate(HETERO_NODES):
         stored = torch.load(peers / f"glt_hetero/node_pb/{node_type}.pt").numpy()
         np.testing.assert_array_equal(owners(tmp_path / "out", at), stored)

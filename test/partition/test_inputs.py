@@ -1,13 +1,9 @@
 """Whatever a graph comes from, the partition directory is the same, byte for byte: one run id."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import itertools
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +21,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-def node_columns(arguments: dict[str, Any]) -> dict[str, Any]:
+def node_columns(arguments):
     feat = arguments["node_feat"]
     return {
         "id": np.arange(len(feat)),
@@ -35,7 +31,7 @@ def node_columns(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def edge_columns(arguments: dict[str, Any]) -> dict[str, Any]:
+def edge_columns(arguments):
     src, dst = arguments["edge_index"]
     feat = arguments["edge_feat"]
     columns = {"from": src, "to": dst, "g0": feat[:, 0], "g1": feat[:, 1]}
@@ -46,7 +42,7 @@ NODES = {"feat": {"columns": ["f0", "f1", "f2"], "dtype": "float32"}, "label": "
 EDGES = {"src": "from", "dst": "to", "feat": ["g0", "g1"], "weight": "w", "time": "t", "attrs": ["kind"]}
 
 
-def write(path: Path, columns: dict[str, Any], header: bool = True, delimiter: str = ",") -> None:
+def write(path, columns, header=True, delimiter=","):
     """A Parquet or CSV file, by its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
@@ -61,7 +57,7 @@ def write(path: Path, columns: dict[str, Any], header: bool = True, delimiter: s
         writer.writerows(zip(*as_text, strict=True))
 
 
-def pieces(columns: dict[str, Any], bounds: list[int]) -> list[dict[str, Any]]:
+def pieces(columns, bounds):
     return [{k: v[a:b] for k, v in columns.items()} for a, b in itertools.pairwise(bounds)]
 
 
@@ -161,7 +157,7 @@ def test_a_description_of_types(tmp_path, kind):
     assert_same(tmp_path, tmp_path / f"graph.{kind}", arguments)
 
 
-def save_all(root: Path, named: dict[str, Any]) -> None:
+def save_all(root, named):
     for name, array in named.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         np.save(root / name, array)
@@ -215,7 +211,7 @@ def test_saved_graphs_of_pyg(tmp_path):
     assert run_id(out / "1", read_graph(tmp_path / "hetero.pt", tmp_path)) == run_id(out / "2", graph_arguments(hetero))
 
 
-def big(num_nodes: int = 3000, num_edges: int = 70_000) -> dict[str, Any]:
+def big(num_nodes=3000, num_edges=70_000):
     """A graph of more rows than a record batch has."""
     rng = np.random.default_rng(0)
     return {
@@ -230,14 +226,14 @@ def big(num_nodes: int = 3000, num_edges: int = 70_000) -> dict[str, Any]:
     }
 
 
-def shapes(arguments: Any) -> Any:
+def shapes(arguments):
     if isinstance(arguments, dict):
         return {name: shapes(value) for name, value in arguments.items()}
     return (arguments.dtype, arguments.shape) if isinstance(arguments, np.ndarray) else arguments
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(tmp_path_factory):
     root = tmp_path_factory.mktemp("tables")
     arguments = big()
     for name, columns in (("nodes", node_columns(arguments)), ("edges", edge_columns(arguments))):
@@ -247,10 +243,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def describe(root: Path, kind: str, typed: bool, counted: bool) -> Path:
+def describe(root, kind, typed, counted):
     nodes = {"files": f"nodes.{kind}", "id": "id", **NODES} if counted else {}
     edges = {"files": f"edges.{kind}", **EDGES}
-    document: dict[str, Any] = {"nodes": nodes, "edges": edges}
+    document = {"nodes": nodes, "edges": edges}
     if typed:
         document = {
             "node_types": {"a": nodes, "b": {"num_nodes": 3000}},
@@ -275,10 +271,10 @@ def test_an_outline_has_the_shapes_dtypes_and_forecast_of_the_graph(tables, tmp_
 
 
 def test_values_of_tables_are_not_read(tables, tmp_path, capsys, monkeypatch):
-    read: list[int] = []
+    read = []
     batches = TableFiles.batches
 
-    def counted(self: TableFiles, *given: Any) -> Any:
+    def counted(self, *given):
         for path, first, batch in batches(self, *given):
             read.append(batch.num_rows)
             yield path, first, batch
@@ -339,13 +335,13 @@ def test_zeros_of_any_size_take_no_memory():
     assert blank(np.dtype(np.float32), (0, 3)).shape == (0, 3)
 
 
-def csv_gz(path: Path, rows: Any) -> None:
+def csv_gz(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt", newline="") as file:
         csv.writer(file).writerows(np.asarray(rows).tolist() if isinstance(rows, np.ndarray) else rows)
 
 
-def mask(num_nodes: int, ids: Any) -> np.ndarray:
+def mask(num_nodes, ids):
     found = np.zeros(num_nodes, bool)
     found[ids] = True
     return found
@@ -389,14 +385,9 @@ def test_a_folder_of_ogb_in_npz(tmp_path):
     raw.mkdir(parents=True)
     edges = np.array([[0, 1, 5], [1, 2, 0]])
     feat = np.random.default_rng(0).random((6, 2)).astype(np.float16)
-    np.savez_compressed(
-        raw / "data.npz",
-        edge_index=np.asfortranarray(edges),
-        node_feat=feat,
-        node_year=np.arange(6)[:, None],
-        num_nodes_list=np.array([6]),
-        num_edges_list=np.array([3]),
-    )
+    counts = {"num_nodes_list": np.array([6]), "num_edges_list": np.array([3])}
+    tables = {"edge_index": np.asfortranarray(edges), "node_feat": feat, "node_year": np.arange(6)[:, None]}
+    np.savez_compressed(raw / "data.npz", **tables, **counts)
     label = np.array([[0], [np.nan], [2], [1], [1], [0]], np.float32)
     np.savez(raw / "node-label.npz", node_label=label)
     for name, ids in SPLIT.items():

@@ -2,16 +2,15 @@
 
 import re
 import resource
-import shutil
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from partition_world import by_error, hetero_world
+from partition_world import by_error
 
 from glt.errors import PartitionError
-from glt.partition import Manifest, RandomPartitioner, load_partition
+from glt.partition import RandomPartitioner, load_partition
 
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
 
@@ -191,16 +190,10 @@ WHERE = re.escape(f"[{BUYS!r}]")
     {
         TypeError: [
             ({"num_nodes": 7}, "num_nodes = 7: expected a dict by node type, since edge_index is a dict"),
-            (
-                {"edge_index": TYPED_EDGES[BUYS]},
-                "edge_index is a ndarray: expected a dict by edge type, since num_nod",
-            ),
+            ({"edge_index": TYPED_EDGES[BUYS]}, "edge_index is a ndarray: expected a dict by edge type, since num_nod"),
             ({"num_nodes": {"user": 3.0, "item": 4}}, r"num_nodes\['user'\] = 3.0: expected an integer"),
             ({"num_nodes": {3: 3, "item": 4}}, "node_types holds 3: expected names of node types"),
-            (
-                {"edge_index": {"buys": TYPED_EDGES[BUYS]}},
-                "edge_types holds 'buys': expected .source type, relation",
-            ),
+            ({"edge_index": {"buys": TYPED_EDGES[BUYS]}}, "edge_types holds 'buys': expected .source type, relation"),
             ({"edge_index": {BUYS: None}}, f"edge_index{WHERE} is a NoneType"),
             ({"node_feat": np.zeros(3)}, "node_feat has type ndarray: expected a dict by node type"),
             ({"node_label": {"item": [1]}}, r"node_label\['item'\] is a list"),
@@ -214,19 +207,13 @@ WHERE = re.escape(f"[{BUYS!r}]")
             ({"num_nodes": {"user": 3}}, r"edge type .*buys.* ends in node type 'item', which is not among"),
             ({"num_nodes": {"user": -1, "item": 4}}, r"num_nodes\['user'\] = -1: expected 0 to"),
             ({"num_nodes": {**NODES, "": 2}}, "node type '' has an empty name"),
-            (
-                {"edge_index": {("user", "", "item"): TYPED_EDGES[BUYS]}},
-                "edge type .'user', '', 'item'. has an empty",
-            ),
+            ({"edge_index": {("user", "", "item"): TYPED_EDGES[BUYS]}}, "edge type .'user', '', 'item'. has an empty"),
             ({"num_nodes": {**NODES, "ä" * 50: 1}}, "needs a file name of 304 bytes .*expected at most 255"),
             (
                 {"edge_index": {("user", "x" * 252, "item"): TYPED_EDGES[BUYS]}},
                 "needs a file name of 268 bytes .*shorter name",
             ),
-            (
-                {"edge_index": {BUYS: TYPED_EDGES[BUYS].T}},
-                rf"edge_index{WHERE} has shape \[3, 2\]: expected \[2, num",
-            ),
+            ({"edge_index": {BUYS: TYPED_EDGES[BUYS].T}}, rf"edge_index{WHERE} has shape \[3, 2\]: expected \[2, num"),
             ({"node_feat": {"user": np.zeros(4)}}, r"node_feat\['user'\] has shape \[4\]: expected one row per"),
             ({"edge_feat": {BUYS: np.zeros(2)}}, rf"edge_feat{WHERE} has shape \[2\]"),
             ({"edge_weight": {BUYS: np.zeros(2)}}, rf"edge_weight{WHERE} has shape \[2\]: expected one row per"),
@@ -287,57 +274,3 @@ def test_the_first_of_many_bad_weights_is_named(tmp_path):
     weight[-4:] = -1
     with pytest.raises(ValueError, match=rf"edge_weight\[{(1 << 20) + 6}\] = -1.0"):
         RandomPartitioner(tmp_path / "parts", 2, 1, np.zeros((2, weight.size), np.int64), edge_weight=weight)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    root = tmp_path_factory.mktemp("hetero") / "parts"
-    RandomPartitioner(root, 2, **hetero_world("node")).partition()
-    return root
-
-
-def test_the_list_of_files_is_whole(whole):
-    on_disk = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
-    assert on_disk == {*Manifest.read(whole).files, "manifest.json"}
-    # Five types of nodes: book, row, ids; features of two, labels of two, times of two. Six types of edges: three
-    # arrays each, two more with weights (two of them), three more with times (four); features (two);
-    # book, row (four); seven named tables.
-    assert sum(not path.startswith("part1") for path in on_disk) == 15 + 6 + 18 + 4 + 12 + 2 + 8 + 7 + 1
-    assert "part0/graph/paper__in__gr%C3%B6%C3%9Fe%5F%5Fx/by_time/time.npy" in on_disk
-
-
-def test_any_file_of_any_type_that_is_missing_truncated_or_altered_is_named(whole, tmp_path):
-    root = tmp_path / "parts"
-    shutil.copytree(whole, root)
-    for name in Manifest.read(whole).files:
-        if name.startswith("part1"):
-            continue
-        path, data = root / name, (whole / name).read_bytes()
-        path.unlink()
-        with pytest.raises(PartitionError, match=re.escape(f"{path} is missing")):
-            load_partition(root, 0, verify=False)
-        path.write_bytes(data[:-1])
-        with pytest.raises(PartitionError, match=re.escape(f"{path} has {len(data) - 1} bytes")):
-            load_partition(root, 0, verify=False)
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        with pytest.raises(PartitionError, match=re.escape(f"{path} was altered or comes from another run")):
-            load_partition(root, 0)
-        path.write_bytes(data)
-    load_partition(root, 0)
-
-
-def test_a_failed_run_leaves_nothing(tmp_path, monkeypatch):
-    from glt.partition.format.files import NpyWriter
-
-    close, calls = NpyWriter.close, []
-
-    def full(self):
-        calls.append(self)
-        if len(calls) == 20:
-            raise OSError(28, "No space left on device")
-        return close(self)
-
-    monkeypatch.setattr(NpyWriter, "close", full)
-    with pytest.raises(OSError, match="No space left"):
-        RandomPartitioner(tmp_path / "parts", 2, **hetero_world()).partition()
-    assert list(tmp_path.iterdir()) == []

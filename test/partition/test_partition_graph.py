@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,22 +26,15 @@ from glt.partition.format.part_config import write_part_config
 from glt.partition.importers.dgl import DglConfig
 
 
-def homogeneous() -> Data:
+def homogeneous():
     generator = torch.Generator().manual_seed(0)
     edge_index = torch.randint(0, 60, (2, 300), generator=generator)
-    return Data(
-        edge_index=edge_index,
-        x=torch.arange(120.0).view(60, 2),
-        y=torch.arange(60) % 5,
-        edge_attr=torch.arange(300),
-        train_mask=torch.arange(60) % 3 == 0,
-        val_mask=torch.arange(60) % 3 == 1,
-        kind=torch.arange(300) % 2,
-        num_nodes=60,
-    )
+    edges = {"edge_index": edge_index, "edge_attr": torch.arange(300), "kind": torch.arange(300) % 2}
+    masks = {"train_mask": torch.arange(60) % 3 == 0, "val_mask": torch.arange(60) % 3 == 1}
+    return Data(x=torch.arange(120.0).view(60, 2), y=torch.arange(60) % 5, **edges, **masks, num_nodes=60)
 
 
-def typed() -> HeteroData:
+def typed():
     given = hetero_world(None)
     data = HeteroData()
     for ntype, num_nodes in given["num_nodes"].items():
@@ -104,16 +96,8 @@ def test_types_have_mappings_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("part_method", ["fennel", pytest.param("metis", marks=needs_metis)])
 def test_masks_and_edges_are_balanced(tmp_path, part_method):
-    manifest = partition_graph(
-        homogeneous(),
-        "toy",
-        3,
-        tmp_path / "out",
-        part_method=part_method,
-        balance_ntypes=homogeneous().train_mask,
-        balance_edges=True,
-        imbalance=0.1,
-    )
+    balance = {"balance_ntypes": homogeneous().train_mask, "balance_edges": True, "imbalance": 0.1}
+    manifest = partition_graph(homogeneous(), "toy", 3, tmp_path / "out", part_method=part_method, **balance)
     (nodes,) = manifest.node_types
     assert [label.label for label in nodes.balanced_labels] == [(0,), (1,)]
     assert all(label.balance_ratio > 0.85 for label in nodes.balanced_labels)
@@ -180,19 +164,9 @@ def test_several_trainers_take_the_pieces_of_a_partition(tmp_path, part_method):
 
 def test_pieces_of_typed_partitions_and_what_goes_with_whole_ones(tmp_path):
     data, hotness = typed(), {t: np.ones(n) for t, n in typed().num_nodes_dict.items()}
-    manifest = partition_graph(
-        data,
-        "toy",
-        2,
-        tmp_path / "out",
-        part_method="fennel",
-        num_trainers_per_machine=3,
-        imbalance=0.2,
-        balance_ntypes=True,
-        hotness=hotness,
-        cache_ratio=0.2,
-        num_threads=1,
-    )
+    options = {"part_method": "fennel", "imbalance": 0.2, "balance_ntypes": True, "num_threads": 1}
+    options |= {"num_trainers_per_machine": 3, "hotness": hotness, "cache_ratio": 0.2}
+    manifest = partition_graph(data, "toy", 2, tmp_path / "out", **options)
     assert manifest.arguments["num_trainers_per_machine"] == 3 and manifest.arguments["imbalance"] == 0.2
     assert any(sum(entry.forecast.num_cached) for entry in manifest.node_types if entry.forecast), "caches are whole's"
     for part in load_all(tmp_path / "out"):
@@ -230,13 +204,8 @@ def test_pieces_of_typed_partitions_and_what_goes_with_whole_ones(tmp_path):
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(tmp_path, arguments, error, message):
-    arguments = {
-        "g": homogeneous(),
-        "graph_name": "toy",
-        "num_parts": 2,
-        "out_path": tmp_path / "out",
-        "part_method": "random",
-    } | arguments
+    given = {"g": homogeneous(), "graph_name": "toy", "num_parts": 2, "out_path": tmp_path / "out"}
+    arguments = given | {"part_method": "random"} | arguments
     with pytest.raises(error, match=message):
         partition_graph(**arguments)
     assert not (tmp_path / "out").exists()
@@ -257,7 +226,7 @@ def test_trainer_ids_of_the_graph_are_not_overwritten(tmp_path):
         partition_graph(data, "toy", 2, tmp_path / "out", part_method="random", num_trainers_per_machine=2)
 
 
-def test_the_report_of_a_directory_knows_the_part_config(tmp_path: Path):
+def test_the_report_of_a_directory_knows_the_part_config(tmp_path):
     partition_graph(homogeneous(), "toy", 2, tmp_path / "out", part_method="random")
     (tmp_path / "out" / "notes.txt").write_text("")
     assert inspect_partitions(tmp_path / "out").unlisted == ("notes.txt",)
@@ -327,7 +296,7 @@ def test_a_file_of_another_run_is_refused(hetero, directory):
     assert read_part_config(directory).graph_name == directory.name
 
 
-def as_dgls(path) -> None:
+def as_dgls(path):
     document = json.loads(path.read_text())
     del document["glt"]
     path.write_text(json.dumps(document))

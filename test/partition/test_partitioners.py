@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import World, assert_union_is_the_input, hetero_world, load_all
+from partition_world import assert_union_is_the_input, hetero_world, load_all
 
 import glt.partition
 from glt.errors import PartitionError
@@ -27,7 +27,7 @@ def contents(root):
     return {path.relative_to(root): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def run(root, world: World, num_parts=3, **options):
+def run(root, world, num_parts=3, **options):
     manifest = RandomPartitioner(root, num_parts, **world.arguments(), **options).partition()
     return manifest, contents(root)
 
@@ -205,14 +205,9 @@ def test_random_spreads_every_label_up_to_one_node(
         torch.randint(-1 if dtype == torch.int8 else 0, num_labels, (num_nodes,), generator=generator).to(dtype)
         for _ in range(num_tables)
     ]
-    partitioner = RandomPartitioner(
-        tmp_path_factory.getbasetemp() / "never written",
-        num_parts,
-        num_nodes,
-        NO_EDGES,
-        random_seed=random_seed,
-        balance_ntypes=tables if num_tables > 1 else tables[0],
-    )
+    given = {"random_seed": random_seed, "balance_ntypes": tables if num_tables > 1 else tables[0]}
+    target = tmp_path_factory.getbasetemp() / "never written"
+    partitioner = RandomPartitioner(target, num_parts, num_nodes, NO_EDGES, **given)
     owner = partitioner.assign_nodes(0, num_nodes)
     counts = np.bincount(owner, minlength=num_parts)
     assert counts.max() - counts.min() <= 1

@@ -1,14 +1,10 @@
 """What was partitioned comes back."""
 
-from __future__ import annotations
-
 import copy
 import mmap
 import pickle
 import re
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ import torch
 from distributed_run import files_under, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_exchange import LocalExchange, in_ranks, use_threads
+from local_exchange import in_ranks, use_threads
 from partition_world import PARTITIONERS, assert_union_is_the_input, load_all
 from torch_geometric import EdgeIndex
 
@@ -28,17 +24,8 @@ from glt.partition import (
     partition_distributed,
 )
 
-DTYPES = [
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.int64,
-    torch.uint8,
-    torch.float8_e5m2,
-    torch.float8_e4m3fnuz,
-    torch.bool,
-]
+NAMES = "float16 bfloat16 float32 float64 int64 uint8 float8_e5m2 float8_e4m3fnuz bool"
+DTYPES = [getattr(torch, name) for name in NAMES.split()]
 
 
 @st.composite
@@ -69,16 +56,8 @@ def test_union_of_partitions_is_the_input(
     }
     parent = tmp_path_factory.mktemp("example")  # left to pytest: removing directories is slow
     root = parent / "parts"
-    manifest = partitioner(
-        root,
-        num_parts,
-        num_nodes,
-        edge_index,
-        edge_assign_strategy=strategy,
-        chunk_size=chunk_size,
-        random_seed=random_seed,
-        **tables,
-    ).partition()
+    options = {"edge_assign_strategy": strategy, "chunk_size": chunk_size, "random_seed": random_seed}
+    manifest = partitioner(root, num_parts, num_nodes, edge_index, **options, **tables).partition()
     parts = load_all(root)
     assert_union_is_the_input(parts, num_nodes, edge_index, **tables)
     assert [path.name for path in parent.iterdir()] == ["parts"]
@@ -100,18 +79,11 @@ def test_features_of_every_dtype_and_shape_come_back_bit_for_bit(world, tmp_path
     feat = raw.view(dtype).squeeze(-1)
     raw = torch.randint(0, 256, (world.edge_index.shape[1], *shape, dtype.itemsize), dtype=torch.uint8)
     edge_feat = raw.view(dtype).squeeze(-1)
-    manifest = RandomPartitioner(
-        tmp_path / "parts",
-        3,
-        world.num_nodes,
-        torch.from_numpy(world.edge_index),
-        node_feat=feat,
-        edge_feat=edge_feat,
-        node_label=feat,
-        chunk_size=4,
-    ).partition()
-    parts = load_all(tmp_path / "parts")
     tables = {"node_feat": feat, "edge_feat": edge_feat, "node_label": feat}
+    edges = torch.from_numpy(world.edge_index)
+    made = RandomPartitioner(tmp_path / "parts", 3, world.num_nodes, edges, chunk_size=4, **tables)
+    manifest = made.partition()
+    parts = load_all(tmp_path / "parts")
     assert_union_is_the_input(parts, world.num_nodes, world.edge_index, **tables)
     assert all(torch.as_tensor(part.nodes[0].feat).dtype == dtype for part in parts)
     assert manifest.node_types[0].feat.dtype == str(dtype).removeprefix("torch.")
@@ -125,13 +97,8 @@ def test_inputs_may_be_strided_or_mapped_and_are_not_changed(world, tmp_path):
     pairs = torch.from_numpy(world.edge_index).T.contiguous().T
     before = pairs.clone(), strided.clone()
     RandomPartitioner(tmp_path / "parts", 2, world.num_nodes, pairs, node_feat=mapped, edge_feat=strided).partition()
-    assert_union_is_the_input(
-        load_all(tmp_path / "parts"),
-        world.num_nodes,
-        world.edge_index,
-        node_feat=world.node_feat,
-        edge_feat=world.edge_feat,
-    )
+    tables = {"node_feat": world.node_feat, "edge_feat": world.edge_feat}
+    assert_union_is_the_input(load_all(tmp_path / "parts"), world.num_nodes, world.edge_index, **tables)
     assert torch.equal(pairs, before[0]) and torch.equal(strided, before[1])
 
 
@@ -196,7 +163,7 @@ def test_complex32_features_come_back(tmp_path):
 N, E = 30, 90
 
 
-def tables() -> dict[str, Any]:
+def tables():
     generator = torch.Generator().manual_seed(0)
     return {
         "edge_index": torch.randint(N, (2, E), generator=generator),
@@ -209,7 +176,7 @@ def tables() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", tables())
-def test_of_the_graph(tmp_path: Path, name: str) -> None:
+def test_of_the_graph(tmp_path, name):
     given = tables()
     made = RandomPartitioner(tmp_path / "parts", 2, N, **given)
     given[name].share_memory_()
@@ -224,11 +191,11 @@ def test_of_the_graph(tmp_path: Path, name: str) -> None:
     ("named", "where"),
     [("node_attrs", "mask"), ("edge_attrs", "mask"), ("probs", 1), ("owners", None), ("node_time", None)],
 )
-def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path: Path, named: str, where: Any) -> None:
+def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path, named, where):
     graph = {key: value for key, value in tables().items() if key == "edge_index"}
     tensor = torch.rand(N if named != "edge_attrs" else E)
     if named == "probs":
-        made: Any = FrequencyPartitioner(tmp_path / "parts", 2, N, probs=[torch.rand(N), tensor], **graph)
+        made = FrequencyPartitioner(tmp_path / "parts", 2, N, probs=[torch.rand(N), tensor], **graph)
     elif named == "owners":
         tensor = torch.zeros(N, dtype=torch.uint8)
         made = AssignedPartitioner(tmp_path / "parts", 2, N, owners=tensor, **graph)
@@ -246,7 +213,7 @@ def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path: Path, named
         made.partition()
 
 
-def test_what_was_copied_may_move(tmp_path: Path) -> None:
+def test_what_was_copied_may_move(tmp_path):
     """Nothing of these is read any more when they move, nor is it kept."""
     pairs, owners, weight = torch.arange(2 * N).view(N, 2) % N, torch.zeros(N, dtype=torch.int64), torch.ones(N).half()
     made = AssignedPartitioner(tmp_path / "parts", 1, N, pairs.t(), owners=owners, edge_weight=weight)
@@ -255,7 +222,7 @@ def test_what_was_copied_may_move(tmp_path: Path) -> None:
     made.partition()
 
 
-def test_copies_of_a_partitioner_have_memory_of_their_own(tmp_path: Path) -> None:
+def test_copies_of_a_partitioner_have_memory_of_their_own(tmp_path):
     made = RandomPartitioner(tmp_path / "parts", 2, N, **tables())
     copies = copy.deepcopy(made), pickle.loads(ForkingPickler.dumps(made))
     for at, each in enumerate((made, *copies)):
@@ -263,7 +230,7 @@ def test_copies_of_a_partitioner_have_memory_of_their_own(tmp_path: Path) -> Non
         each.partition()
 
 
-def test_edges_of_a_class_of_pygs(tmp_path: Path) -> None:
+def test_edges_of_a_class_of_pygs(tmp_path):
     ends = torch.arange(2 * N).view(2, N) % N
     made = RandomPartitioner(tmp_path / "parts", 2, N, EdgeIndex(ends))
     ends.share_memory_()
@@ -275,14 +242,14 @@ WIDTHS = [np.int8, np.int16, np.int32, np.int64]
 NUM_NODES, NUM_EDGES = 20, 150
 
 
-def graph(level: str, dtype: Any, relabel: bool) -> dict[str, Any]:
+def graph(level, dtype, relabel):
     generator = np.random.default_rng(0)
     edge_index = generator.integers(0, NUM_NODES, (2, NUM_EDGES))
     time = generator.integers(-100, 28, {"edge_time": NUM_EDGES, "node_time": NUM_NODES}[level])
     return {"num_nodes": NUM_NODES, "edge_index": edge_index, level: time.astype(dtype), "relabel": relabel}
 
 
-def tables_under(root: Path) -> dict[str, bytes]:
+def tables_under(root):
     return {path: data for path, data in files_under(root).items() if path.endswith(".npy")}
 
 
@@ -314,8 +281,8 @@ def test_ranks_write_what_one_machine_writes(tmp_path, monkeypatch, level, dtype
     given = graph(level, dtype, False)
     given[level] = torch.from_numpy(given[level])
 
-    def rank_of(exchange: LocalExchange) -> Any:
-        mine: Any = slice_of(given, exchange.rank, 2)
+    def rank_of(exchange):
+        mine = slice_of(given, exchange.rank, 2)
         return partition_distributed(
             RandomPartitioner, tmp_path / "ranks", num_parts=2, **mine, group=exchange, num_threads=1
         )

@@ -1,14 +1,10 @@
 """PyG's data as partition directories, as a user would write them."""
 
-from __future__ import annotations
-
 import copy
 import itertools
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 
 from glt.partition import RandomPartitioner
 from glt.partition.inputs.pyg import graph_arguments
@@ -24,14 +20,12 @@ class Partitions:
         num_parts: Number of partitions.
     """
 
-    def __init__(self, root: Path, num_parts: int) -> None:
+    def __init__(self, root, num_parts):
         self.root, self.num_parts = root, num_parts
         self._numbers = itertools.count()
-        self._made: dict[Any, tuple[Any, Path]] = {}
+        self._made = {}
 
-    def of(
-        self, data: Data | HeteroData, time_attr: str | None, weight_attr: str | None, seed_edges: Any = None
-    ) -> Path:
+    def of(self, data, time_attr, weight_attr, seed_edges=None):
         """Returns the directory of ``data``; the same one for as long as no tensor of it changes.
 
         Args:
@@ -52,12 +46,12 @@ class Partitions:
             self._made[key] = data, path  # the data is kept, so that no other gets its id
         return self._made[key][1]
 
-    def forget(self) -> None:
+    def forget(self):
         """Lets go of the data."""
         self._made.clear()
 
 
-def _with_edges(data: Any, seed_edges: Any) -> Any:
+def _with_edges(data, seed_edges):
     """The data with a place for edges even if there are none, as a partition has one."""
     data = copy.copy(data)
     if isinstance(data, HeteroData):
