@@ -168,7 +168,7 @@ print("ends")
 """
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(at, marks=pytest.mark.full) for at in (1, 2))])
 @pytest.mark.parametrize("work", ["copies", "hand_over", "nodes", "frontier", "count_rows", "told"])
 def test_daemon_threads_do_not_abort_a_process_that_ends(work, attempt):
     """Python unwinds such a thread as soon as it asks for the GIL, and no destructor lets that through."""

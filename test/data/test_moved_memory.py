@@ -151,14 +151,6 @@ def test_a_sampler_of_links_goes_on():
 CPU = torch.device("cpu")
 
 
-def moved_by_name(*tensors):
-    for tensor in tensors:
-        if tensor is not None:
-            before = tensor.data_ptr()
-            ForkingPickler.dumps(tensor)  # as mp.spawn and mp.Queue do
-            assert tensor.data_ptr() != before, "torch has not moved it: this tests nothing"
-
-
 def as_words(tensor):
     """The same memory in a dtype that torch sends and computes with."""
     return tensor.view(torch.int64 if tensor.element_size() == 8 else torch.int32)
@@ -183,7 +175,7 @@ def test_rows_of_a_pinned_feature(device, hotness, split_ratio, dtype):
         found = feature.gather_on(device, where, dtype=dtype).cpu()
         assert torch.equal(found, expected.to(dtype or x.dtype))
         if step == 0:
-            moved_by_name(x)
+            moved([x])
         x += 1  # where it was, nobody writes any more
     feature.close()
     assert torch.equal(feature.gather_on(device, where).cpu()[~is_hot], x[~is_hot])  # placed again
@@ -199,7 +191,7 @@ def test_rows_of_one_column_whose_strides_are_any():
 def test_rows_of_one_of_several_tables():
     tables = [torch.rand(n, 2) for n in (3, 4)]
     rows = TieredRows(tables, CPU, num_hot=[1, 0])
-    moved_by_name(tables[1])
+    moved([tables[1]])
     tables[1] += 1
     found = rows.gather(torch.arange(7), explain=lambda *_: None)
     assert torch.equal(found, torch.cat(tables))
@@ -209,7 +201,7 @@ def test_rows_are_pinned_again_after_a_failure(monkeypatch):
     x = torch.rand(40, 2)
     feature = Feature(x, device="host")
     feature.gather_on("host", IDS)
-    moved_by_name(x)
+    moved([x])
     x += 1
     rows = feature.placed("host")
 
@@ -242,7 +234,7 @@ def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch):
         rows.device = CPU
         assert torch.equal(rows.gather(torch.arange(len(x)), explain=lambda *_: None), x)
         if step == 0:
-            moved_by_name(x)
+            moved([x])
     rows.device = torch.device("cuda", 0)
     rows.close()
     assert not driver.registered
@@ -269,7 +261,7 @@ def test_each_column_of_a_topology(name):
     in_memory = Graph(graph.topology, "CUDA", "host")
     placed, kept = graph.placed("host"), in_memory.placed()
     assert graph.placed("host") is placed
-    moved_by_name(graph.topology.indptr, columns_of(graph.topology)[name])
+    moved([graph.topology.indptr, columns_of(graph.topology)[name]])
     again = graph.placed("host")
     assert again is not placed and graph.placed("host") is again and in_memory.placed() is kept
     indices = kept.indices.clone()
@@ -323,7 +315,7 @@ def test_hotness_of_a_sampler_that_goes_on():
     before = sampler.sample_prob(torch.arange(100), num_batches=0)
     assert (before[100:] > 0).sum() > 1
     topology = data.graphs[0].topology
-    moved_by_name(topology.indices)
+    moved([topology.indices])
     topology.indices.zero_()
     after = sampler.sample_prob(torch.arange(100), num_batches=0)
     assert (after[100:] > 0).sum() == 0
@@ -338,7 +330,7 @@ def test_memory_that_comes_to_be_where_moved_memory_was_is_pinned_itself():
     pinned = PinnedMemory(first, CPU, pages=driver.pages)
     assert not pinned.has_moved and driver.registered == {address: 4 * PAGE}
     chunks = list(driver.pages._chunks)
-    moved_by_name(first)
+    moved([first])
     assert pinned.has_moved
     second = torch.frombuffer(memory, dtype=torch.uint8)
     assert second.data_ptr() == address
@@ -358,7 +350,7 @@ def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotte
     pages = PinnedPages(driver.register, refused, lambda device: None)
     first, second, third = (torch.zeros(PAGE) for _ in range(3))
     by_itself, by_the_next = PinnedMemory(first, CPU, pages=pages), PinnedMemory(second, CPU, pages=pages)
-    moved_by_name(first, second)
+    moved([first, second])
     by_itself.close()
     assert caplog.text.count("cudaErrorHostMemoryNotRegistered") == 1
     kept = PinnedMemory(third, CPU, pages=pages)  # gives back what moved before
@@ -375,7 +367,7 @@ def test_a_topology_that_moved_gives_its_pages_back():
     topology = Topology(random_graph(50, 400).edge_index, 50)
     placed = DeviceTopology(topology, CPU, "ZERO_COPY", driver.pages)
     assert driver.registered and not placed.has_moved
-    moved_by_name(topology.indices)
+    moved([topology.indices])
     assert placed.has_moved
     placed.close()
     assert not driver.registered
@@ -387,7 +379,7 @@ def test_nothing_stays_registered_where_memory_was():
     feature = Feature(x, device=0)
     feature.gather_on(0, torch.arange(10, device="cuda"))
     address = x.data_ptr()
-    moved_by_name(x)
+    moved([x])
     feature.gather_on(0, torch.arange(10, device="cuda"))
     assert not process_pages().has_any(address, x.nbytes) and process_pages().has_any(x.data_ptr(), x.nbytes)
     feature.close()
@@ -409,7 +401,7 @@ def test_a_batch_that_was_begun_before_its_graph_moved(first_room, subgraph_type
         sampler.graph, sampler.config, place.device, lambda _: graph.placed(place), first_room=first_room
     )
     finish = kernels.launch(sampler.config, seeds, None, 3)
-    moved_by_name(graph.topology.indptr, graph.topology.indices, graph.topology.edge_ids)
+    moved([graph.topology.indptr, graph.topology.indices, graph.topology.edge_ids])
     trash = [torch.full((5000,), 7) for _ in range(50)]  # takes the memory that is free now
     out = finish()
     del trash

@@ -38,7 +38,7 @@ def local_reads(probs, owner):
     kind=st.sampled_from(["skewed", "few values", "equal", "one partition", "sparse"]),
     seed=st.integers(0, 1000),
 )
-def test_owners_are_balanced_and_nearly_optimal(num_parts, num_nodes, kind, seed):
+def test_owners_are_balanced_and_nearly_optimal(num_parts: int, num_nodes: int, kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     hotness = {
         "skewed": rng.random((num_parts, num_nodes)) ** 6 + 1e-9,

@@ -12,7 +12,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from glt import _core
 from glt.data import Graph, Topology
 from glt.sampler import NeighborSampler
-from glt.testing import check_batch, random_graph, reference_batch, reference_key, ring_graph
+from glt.testing import check_batch, random_graph, ring_graph
 
 GRAPH = random_graph(200, 2000, seed=8)
 
@@ -20,20 +20,6 @@ GRAPH = random_graph(200, 2000, seed=8)
 def sample(sampler, seeds, **options):
     seeds = torch.as_tensor(seeds)
     return sampler.sample_from_nodes(NodeSamplerInput(torch.arange(len(seeds)), seeds), **options)
-
-
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("edge_dir", ["in", "out"])
-def test_a_batch_equals_the_reference(edge_dir, replace):
-    sampler = NeighborSampler(GRAPH.to_dataset(edge_dir), [4, 3], replace=replace, random_seed=5)
-    seeds = [0, 5, 5, 199]
-    out = sample(sampler, seeds, batch_key=reference_key(5, 1, 2))
-    expected = reference_batch(GRAPH.edge_index, 200, seeds, [4, 3], replace, 5, 1, 2, edge_dir)
-    for name in ("node", "row", "col", "edge"):
-        assert np.array_equal(getattr(out, name).numpy(), getattr(expected, name)), name
-    assert out.num_sampled_nodes == expected.num_sampled_nodes
-    assert out.num_sampled_edges == expected.num_sampled_edges
-    assert out.batch is None and out.metadata[0].tolist() == [0, 1, 2, 3] and out.metadata[1] is None
 
 
 def test_graphs_from_whatever_holds_them():
