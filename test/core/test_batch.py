@@ -91,19 +91,6 @@ def test_all_neighbours_of_all_nodes():
     assert expected[4:] == ([800, 0, 0], [6000, 0])
 
 
-@pytest.mark.parametrize("limit", [DENSE, HASHED])
-def test_one_batch_object_serves_many_batches(limit):
-    """Nothing of one batch is left in the next: not its nodes, not its counts, not the entries of its table."""
-    graph = random_graph(300, 3000, seed=7)
-    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-    used, rng = batch_of(graph.num_nodes, limit), np.random.default_rng(0)
-    for index in range(300):
-        seeds = rng.integers(0, 300, rng.integers(0, 30))
-        fan_out = rng.integers(0, 6, rng.integers(1, 4)).tolist()
-        got = run(used, csr, seeds, fan_out, key=index)
-        assert_same(got, run(batch_of(graph.num_nodes, limit), csr, seeds, fan_out, key=index))
-
-
 def test_without_edge_ids_the_rest_is_the_same():
     graph = random_graph(200, 2000, seed=3)
     csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
@@ -204,44 +191,6 @@ def test_copies_refuse_arrays_of_another_size():
         arrays = [np.zeros(batch.num_edges(0) + (i == j), np.int64) for j in range(3)]
         with pytest.raises(ValueError, match=f"^{name} has"):
             batch.copy_edges(0, *arrays)
-
-
-def ask_parts(batch, csr, parts, hop, num_neighbors, replace, key, with_edge, dtype=np.int64):
-    """What the owners of the frontier's nodes would answer."""
-    frontier, answers = batch.frontier(0), []
-    for positions in parts(len(frontier)):
-        one = _core.OneHop(csr, frontier[positions], num_neighbors, replace, key, hop, with_edge=with_edge)
-        count = np.zeros(len(positions), np.uint32)
-        neighbor, edge = np.zeros(one.num_edges, dtype), np.zeros(one.num_edges, dtype) if with_edge else None
-        one.copy_out(count, neighbor, edge)
-        answers.append((positions.astype(np.uint32), count, neighbor, edge))
-    return answers
-
-
-@pytest.mark.parametrize("with_edge", [True, False])
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-@pytest.mark.parametrize("limit", [DENSE, HASHED])
-def test_a_hop_from_parts_equals_a_hop_from_the_whole_graph(num_parts, replace, with_edge, limit):
-    graph, rng = random_graph(500, 5000, seed=9), np.random.default_rng(num_parts)
-    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-    seeds, num_neighbors = rng.integers(0, 500, 150), [40, 5, 3]
-    expected = run(batch_of(500), csr, seeds, num_neighbors, replace, 77, with_edge)
-    batch = batch_of(500, limit)
-    batch.start([(0, seeds)], with_edge)
-
-    def parts(n):
-        owner = rng.integers(0, num_parts, n)
-        return [rng.permutation(np.flatnonzero(owner == p)) for p in rng.permutation(num_parts)]
-
-    for hop, k in enumerate(num_neighbors):
-        dtype = (np.int32, np.int64)[hop % 2]
-        batch.expand_from(0, ask_parts(batch, csr, parts, hop, k, replace, 77, with_edge, dtype))
-        batch.end_hop()
-    got = result(batch, with_edge)
-    assert_same(got[:3] + got[4:], expected[:3] + expected[4:])
-    if with_edge:
-        assert np.array_equal(got[3], expected[3])
 
 
 def test_parts_that_do_not_cover_the_frontier_once_are_refused():

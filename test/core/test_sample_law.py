@@ -19,12 +19,9 @@ ALARM = 1e-6  # of each test below: the chance that a right sampler fails it, ov
 
 def picks(csr, nodes, k, replace, key, hop=0):
     """Edge positions [len(nodes), k]."""
-    nodes = np.asarray(nodes, np.int64)
-    one = _core.OneHop(csr, nodes, k, replace, key, hop)
-    count, neighbor, edge = np.zeros(len(nodes), np.uint32), *np.zeros((2, one.num_edges), np.int64)
-    one.copy_out(count, neighbor, edge)
-    assert (count == k).all()
-    return edge.reshape(len(nodes), k)
+    rows = np.stack(one_hop(csr, nodes, k, replace, key, hop))
+    assert rows.shape == (len(nodes), k)
+    return rows
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from device_world import ORDERS, DeviceWorld, assert_equals, device_world, sampled
+from gpus import DEVICES, needs_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glt
 from glt import _core
-from glt.data.device import missing_for_cuda
 from glt.sampler.device_batch import DeviceBatch, PlacedRows
 
 CPU = torch.device("cpu")
@@ -142,11 +142,9 @@ def test_batches_whose_seeds_come_twice_have_one_plan_too(counts):
     assert batch.num_replays >= 3
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_change_of_options_is_a_plan_of_its_own(device):
-    if device != "cpu" and missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
-    device = torch.device(device)
+    device = CPU if device == "host" else torch.device("cuda", 0)
     rng, world = np.random.default_rng(6), device_world(6)
     batch, graphs = DeviceBatch(world.num_nodes, world.ends, device), world.placed(device)
     for number in range(40):
@@ -292,13 +290,11 @@ def test_without_cuda_asking_for_it_says_what_is_missing():
         _core.DeviceBatch([4], [(0, 0)], device=0)
 
 
-@pytest.mark.cuda
+@needs_gpu
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "weighted", "timed"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_gpu_gives_the_cpus_batches(seed, kind, pinned):
-    if missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
     rng, device = np.random.default_rng(seed), torch.device("cuda", 0)
     world = device_world(seed, largest=9000, edges=60_000, weighted=kind == "weighted", timed=kind == "timed")
     seeds = world.seeds(rng, most=3000)

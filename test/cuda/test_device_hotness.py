@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gpus import needs_gpu
 
 from glt import _core
 from glt.data import Dataset, Graph, Topology
-from glt.data.device import Accelerator, missing_for_cuda
+from glt.data.device import Accelerator
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
@@ -113,12 +114,10 @@ def test_hops_that_do_not_fit_are_refused():
         kernels.add_doubt(rows, [1], hop=1, **options)
 
 
-@pytest.mark.cuda
+@needs_gpu
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_a_gpu_gives_the_hotness_of_the_cpu(options, symmetric):
-    if missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
     on_cpu = NeighborSampler(directed(symmetric=symmetric), random_seed=1, **options)
     graph = replace(on_cpu.graph, graphs=tuple(Graph(t, "CUDA") for t in on_cpu.graph.topologies))
     on_gpu = NeighborSampler(graph, random_seed=1, device="cuda", **options)

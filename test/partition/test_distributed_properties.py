@@ -110,6 +110,21 @@ def test_many_nodes_are_placed_by_the_same_sample():
         np.testing.assert_array_equal(found, wanted)
 
 
+SLICE = {"num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "node_feat": np.ones((5, 1))}
+
+
+def refused_by_two_ranks(tmp_path, monkeypatch, words, partitioner, slices):
+    use_threads(monkeypatch)
+
+    def rank_of(exchange):
+        return partition_distributed(partitioner, tmp_path / "parts", **slices[exchange.rank], group=exchange)
+
+    for error in in_ranks(2, rank_of):
+        with pytest.raises(Exception, match=words):
+            raise error
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("partitioner", "changed", "words"),
     [
@@ -136,16 +151,7 @@ def test_many_nodes_are_placed_by_the_same_sample():
     ],
 )
 def test_slices_that_do_not_fit_on_all_ranks(tmp_path, monkeypatch, partitioner, changed, words):
-    use_threads(monkeypatch)
-    given = {"num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "node_feat": np.ones((5, 1))}
-
-    def rank_of(exchange):
-        return partition_distributed(partitioner, tmp_path / "parts", **(given | changed), group=exchange)
-
-    for error in in_ranks(2, rank_of):
-        with pytest.raises(Exception, match=words):
-            raise error
-    assert list(tmp_path.iterdir()) == []
+    refused_by_two_ranks(tmp_path, monkeypatch, words, partitioner, [SLICE | changed] * 2)
 
 
 @pytest.mark.parametrize(
@@ -163,23 +169,8 @@ def test_slices_that_do_not_fit_on_all_ranks(tmp_path, monkeypatch, partitioner,
     ],
 )
 def test_slices_that_do_not_fit(tmp_path, monkeypatch, changed, words):
-    use_threads(monkeypatch)
-    given = {
-        "num_parts": 2,
-        "num_nodes": 10,
-        "edge_index": np.zeros((2, 3), np.int64),
-        "probs": [np.ones(5)] * 2,
-        "node_feat": np.ones((5, 1)),
-    }
-
-    def rank_of(exchange):
-        arguments = given | (changed if exchange.rank == 1 else {})
-        return partition_distributed(FrequencyPartitioner, tmp_path / "parts", **arguments, group=exchange)
-
-    for error in in_ranks(2, rank_of):
-        with pytest.raises(Exception, match=words):
-            raise error
-    assert list(tmp_path.iterdir()) == []
+    given = SLICE | {"probs": [np.ones(5)] * 2}
+    refused_by_two_ranks(tmp_path, monkeypatch, words, FrequencyPartitioner, [given, given | changed])
 
 
 def test_no_rank_has_the_hotness_of_all_nodes_for_all_partitions(tmp_path, monkeypatch):
