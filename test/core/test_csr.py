@@ -344,12 +344,7 @@ def two_parts(num_neighbors=4):
     book = _core.Book(np.array([0, 1, 0, 1], np.uint8), 2)
     row_of = np.array([0, 0, 1, 1], np.uint32)
     indptr, indices, edge_ids = np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1])
-    return [
-        _core.Csr(
-            indptr, indices, edge_ids, row_of, 4, num_neighbors, book=book, part=part
-        )
-        for part in (0, 1)
-    ]  # fmt: skip
+    return [_core.Csr(indptr, indices, edge_ids, row_of, 4, num_neighbors, book=book, part=part) for part in (0, 1)]
 
 
 @pytest.mark.parametrize(

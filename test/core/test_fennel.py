@@ -74,7 +74,7 @@ def test_every_choice_is_a_best_one(seed, num_nodes, num_edges, num_parts, num_l
         )
         wanted = replay(
             indptr, indices, num_parts, label, cap, edges, edge_cap, penalty, before, owner.astype(np.int64)
-        )  # fmt: skip
+        )
         assert num_cut == wanted
         before = owner.copy()
 

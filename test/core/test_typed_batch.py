@@ -69,9 +69,8 @@ def test_temporal_batches_equal_the_reference(seed, replace, last, excluding):
     seed_time = rng.integers(-1, 22, sum(len(ids) for _, ids in seeds))
     options = {"exclusions": world.exclusions(rng)} if excluding else {}
     check_options(
-        seed, world, seeds, num_neighbors, disjoint=True, seed_time=seed_time,
-        replace=replace, last=last, **options,
-    )  # fmt: skip
+        seed, world, seeds, num_neighbors, disjoint=True, seed_time=seed_time, replace=replace, last=last, **options
+    )
 
 
 @settings(max_examples=80, deadline=None)

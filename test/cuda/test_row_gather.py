@@ -68,9 +68,7 @@ def random_rows(num_rows, width, seed=0):
     num_threads=st.sampled_from([32, 64, 256]),
     seed=st.integers(0, 2**32),
 )
-def test_equals_the_gather_of_the_host(
-    width, offsets, split, wide, mapped, scattered, num_ids, num_threads, seed
-):  # fmt: skip
+def test_equals_the_gather_of_the_host(width, offsets, split, wide, mapped, scattered, num_ids, num_threads, seed):
     rng = np.random.default_rng(seed)
     rows = random_rows(41, width, seed)
     parts = [placed(p, offsets[i % 2]) for i, p in enumerate(np.split(rows, sorted(split)))]

@@ -189,7 +189,7 @@ def gather(rows, feature, ids, **options):
 )
 def test_hot_and_cold_rows_are_those_of_the_table(
     dtype, row_shape, num_hot, group_size, by_hotness, mapped, wide, seed
-):  # fmt: skip
+):
     generator = torch.Generator().manual_seed(seed)
     table = torch.randint(0, 2, (30, *row_shape), generator=generator).float().to(dtype)
     hotness = torch.rand(30, generator=generator) if by_hotness else None

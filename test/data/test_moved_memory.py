@@ -75,9 +75,10 @@ def test_rows_of_a_topology():
 @pytest.mark.parametrize("at", range(9))
 def test_each_column_of_a_topology_is_looked_after(at):
     """The views that read a column are made anew when it alone has moved; those that do not, are not."""
-    ends, book = random_graph(50, 400).edge_index, PartitionBook.of_arrays(
-        torch.zeros(50, dtype=torch.uint8), torch.arange(50).to(torch.uint32), 1
-    )  # fmt: skip
+    ends, book = (
+        random_graph(50, 400).edge_index,
+        PartitionBook.of_arrays(torch.zeros(50, dtype=torch.uint8), torch.arange(50).to(torch.uint32), 1),
+    )
     whole = Topology(ends, 50, edge_weight=torch.rand(400), edge_time=torch.arange(400).flip(0))
     assert whole.weights is not None and whole.by_time is not None
     topology = Topology.from_rows(

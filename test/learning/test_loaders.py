@@ -23,7 +23,7 @@ from benchmarks.learning_contract import (
     prediction,
     read_classification,
     read_prediction,
-)  # fmt: skip
+)
 
 pytestmark = [pytest.mark.shared, pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")]
 

@@ -293,7 +293,7 @@ LINK = torch.tensor([[0, 1], [2, 3]])
         ({"exclude_edges": "self", "subgraph_type": "induced"}, ValueError, "exclude_edges = 'self' and subgraph_type"),
         ({"num_threads": 0}, ValueError, "num_threads = 0"),
     ],
-)  # fmt: skip
+)
 def test_arguments_that_do_not_fit_are_named(options, error, message):
     with pytest.raises(error, match=message):
         LinkNeighborLoader(DATA, [2], **{"edge_label_index": LINK, **options})

@@ -276,8 +276,9 @@ def test_a_method_that_is_replaced_is_called(replaced, device):
     nodes = NeighborLoader(given, [2], torch.tensor([4, 9]), device=device)
     edges = LinkNeighborLoader(given, [2], HOMO.edge_index[:, :3], device=device)
     for each, sampler, name in (
-        (nodes, nodes.node_sampler, "sample_from_nodes"), (edges, edges.link_sampler, "sample_from_edges"),
-    ):  # fmt: skip
+        (nodes, nodes.node_sampler, "sample_from_nodes"),
+        (edges, edges.link_sampler, "sample_from_edges"),
+    ):
         with mock.patch.object(
             sampler if replaced == "instance" else NeighborSampler, name, side_effect=getattr(sampler, name)
         ) as method:

@@ -86,7 +86,7 @@ def test_shuffling_visits_every_seed_once_in_another_order_each_epoch(num_worker
     seeds = torch.arange(0, 300, 3)
     loader = NeighborLoader(
         DATA, [2], seeds, batch_size=16, shuffle=True, num_workers=num_workers, persistent_workers=num_workers > 0
-    )  # fmt: skip
+    )
     epochs = []
     for _ in range(3):
         batches = list(loader)
@@ -256,8 +256,9 @@ def test_as_many_nodes_as_edges():
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_graphs_without_edges_and_batches_without_any(num_workers):
-    data = Data(x=torch.arange(9.0).view(9, 1), edge_index=torch.empty(2, 0, dtype=torch.int64),
-                edge_attr=torch.empty(0, 3))  # fmt: skip
+    data = Data(
+        x=torch.arange(9.0).view(9, 1), edge_index=torch.empty(2, 0, dtype=torch.int64), edge_attr=torch.empty(0, 3)
+    )
     for batch in NeighborLoader(data, [2, 2], batch_size=4, num_workers=num_workers):
         check_batch(batch, data.edge_index, [2, 2], num_nodes=9, x=data.x, edge_attr=data.edge_attr)
         assert batch.edge_index.shape == (2, 0) and batch.edge_attr.shape == (0, 3)

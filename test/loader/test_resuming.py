@@ -357,7 +357,7 @@ CASES = {
     "links kept out": (of_links, {"exclude_edges": "self"}),
     "stores": (lambda **given: of_nodes((TYPED, TYPED), **given), {}),
     "dataset": (lambda **given: of_nodes(glt.data.Dataset.from_pyg(TYPED), **given), {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -398,7 +398,7 @@ class Seeds(torch_geometric.sampler.BaseSampler):
         none = torch.empty(0, dtype=torch.int64)
         return torch_geometric.sampler.SamplerOutput(
             index.node, none, none, none, metadata=(index.input_id, index.time)
-        )  # fmt: skip
+        )
 
     def sample_from_edges(self, index, neg_sampling=None):
         raise NotImplementedError("of nodes only")

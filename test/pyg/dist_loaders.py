@@ -134,8 +134,9 @@ class NeighborLoader(Distributed, torch_geometric.loader.NeighborLoader):
         input_id = torch.arange(len(nodes)) if input_id is None else input_id
         seeds = nodes[positions]
         return super()._of(positions, **others) | {
-            "input_nodes": seeds if node_type is None else (node_type, seeds), "input_id": input_id[positions],
-        }  # fmt: skip
+            "input_nodes": seeds if node_type is None else (node_type, seeds),
+            "input_id": input_id[positions],
+        }
 
 
 class LinkNeighborLoader(Distributed, torch_geometric.loader.LinkNeighborLoader):
@@ -167,8 +168,9 @@ class LinkNeighborLoader(Distributed, torch_geometric.loader.LinkNeighborLoader)
         input_id = torch.arange(edges.shape[1]) if input_id is None else input_id
         edges = edges[:, positions]
         return super()._of(positions, **others) | {
-            "edge_label_index": edges if edge_type is None else (edge_type, edges), "input_id": input_id[positions],
-        }  # fmt: skip
+            "edge_label_index": edges if edge_type is None else (edge_type, edges),
+            "input_id": input_id[positions],
+        }
 
 
 class _WithNumNeighbors:
