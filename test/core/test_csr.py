@@ -15,10 +15,8 @@ def build(rows, cols, num_nodes, *, dtype=np.int64, ids_in=None, row_of=None, nu
     indptr, indices = np.full(num_rows + 1, -7, np.int64), np.full(len(rows), -7, np.int32)
     ids = np.full(len(rows), -7, id_dtype)
     largest = len(rows) if ids_in is None else int(np.max(ids_in, initial=0))
-    _core.build_csr(
-        rows, cols, num_nodes, num_nodes, indptr, indices, ids, edge_ids_in=ids_in, row_of=row_of,
-        largest_edge_id=largest,
-    )  # fmt: skip
+    options = {"row_of": row_of, "largest_edge_id": largest}
+    _core.build_csr(rows, cols, num_nodes, num_nodes, indptr, indices, ids, edge_ids_in=ids_in, **options)
     return indptr, indices, ids
 
 

@@ -202,14 +202,10 @@ class World:
     def check(self, csr, k, replace, *, excluded=(), weight=None, time=None, last=False, seed_time=None):
         options = {"edge_type": 3, "seed_time": seed_time, "last": last}
         options["tree"] = self.rng.integers(0, 2**32, len(self.nodes)).astype(np.uint32)
-        got = one_hop(
-            csr, self.nodes, k, replace, LARGE_KEY, 2, num_threads=2,
-            exclusions=exclusions(excluded) if excluded else None, **options,
-        )  # fmt: skip
-        expected = reference_hop(
-            self.indptr, self.nodes, k, replace, LARGE_KEY, 2, indices=self.indices, excluded=excluded, weight=weight,
-            time=time, **options,
-        )  # fmt: skip
+        given = {"exclusions": exclusions(excluded) if excluded else None}
+        got = one_hop(csr, self.nodes, k, replace, LARGE_KEY, 2, num_threads=2, **given, **options)
+        named = {"indices": self.indices, "excluded": excluded, "weight": weight, "time": time}
+        expected = reference_hop(self.indptr, self.nodes, k, replace, LARGE_KEY, 2, **named, **options)
         assert_same_rows(got, expected)
 
 

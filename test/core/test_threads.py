@@ -1,7 +1,9 @@
 """Threads of the native pool: their work, what it hands over, how it ends."""
 
 import gc
+import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -9,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from forking import holds_in_a_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typed_world import DENSE, HASHED, assert_same, random_world, result
@@ -17,6 +18,19 @@ from typed_world import DENSE, HASHED, assert_same, random_world, result
 from glt import _core
 from glt.data import Topology
 from glt.testing import random_graph
+
+
+def holds_in_a_fork(check):
+    """Forks, and says whether ``check()`` is true there. A child that hangs dies of it, after 30 seconds."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(30)
+            status = 0 if check() else 2
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.fixture(scope="module")

@@ -100,10 +100,9 @@ def test_hops_that_do_not_fit_are_refused():
     kernels = _core.DeviceHotness(device=-1)
     topology = Topology(torch.tensor([[0], [1]]), 2)
     table, doubt = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
-    rows = _core.DeviceRows(
-        indptr=topology.indptr.data_ptr(), indices=topology.indices.data_ptr(),
-        wide_indices=topology.indices.dtype == torch.int64, num_nodes=2, num_neighbor_nodes=2, num_edges=1,
-    )  # fmt: skip
+    given = {"wide_indices": topology.indices.dtype == torch.int64, "num_nodes": 2, "num_neighbor_nodes": 2}
+    given |= {"num_edges": 1}
+    rows = _core.DeviceRows(indptr=topology.indptr.data_ptr(), indices=topology.indices.data_ptr(), **given)
     options = {
         "weighted": False, "replace": False, "expanded": table.ctypes.data, "neighbor": table.ctypes.data,
         "num_columns": 3, "doubt": doubt.ctypes.data,

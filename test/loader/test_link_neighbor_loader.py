@@ -227,10 +227,8 @@ def test_nothing_in_a_batch_is_later_than_its_link(strategy, neg_sampling):
     data = Data(edge_index=GRAPH.edge_index, time=time, num_nodes=200)
     # Late enough for some node to be no neighbour, and not before the ends themselves.
     label_time = time[GRAPH.edge_index].max(dim=0).values + 20
-    loader = LinkNeighborLoader(
-        data, [5, 5], edge_label_time=label_time, time_attr="time", temporal_strategy=strategy, batch_size=75,
-        neg_sampling=neg_sampling,
-    )  # fmt: skip
+    options = {"temporal_strategy": strategy, "batch_size": 75, "neg_sampling": neg_sampling}
+    loader = LinkNeighborLoader(data, [5, 5], edge_label_time=label_time, time_attr="time", **options)
     for batch in loader:
         late = label_time[batch.input_id]
         assert (batch.time <= late[batch.batch]).all()
@@ -257,10 +255,8 @@ def test_a_graph_without_edges_and_a_batch_without_hops():
 
 
 def test_transforms_and_direct_calls():
-    loader = LinkNeighborLoader(
-        DATA, [2], batch_size=10, transform=lambda data: data.update({"seen": True}), random_seed=0,
-        neg_sampling_ratio=1.0,
-    )  # fmt: skip
+    options = {"transform": lambda data: data.update({"seen": True}), "random_seed": 0, "neg_sampling_ratio": 1.0}
+    loader = LinkNeighborLoader(DATA, [2], batch_size=10, **options)
     batch = loader([3, 4])
     assert batch.seen and batch.input_id.tolist() == [3, 4] and len(batch.edge_label) == 4
     assert not torch.equal(loader([3, 4]).n_id, batch.n_id), "each call draws anew"

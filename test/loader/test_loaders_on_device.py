@@ -88,10 +88,9 @@ def test_links(neg_sampling, disjoint, device):
     def make(device=None, **more):
         data = Dataset.from_pyg(HOMO)
         data = data if device is None else data.with_mode("ZERO_COPY")
-        return LinkNeighborLoader(
-            data, [3, 2], edges, batch_size=11, neg_sampling=neg_sampling, disjoint=disjoint, random_seed=2,
-            exclude_edges=None if disjoint else "self", device=device, **more,
-        )  # fmt: skip
+        options = {"disjoint": disjoint, "random_seed": 2, "exclude_edges": None if disjoint else "self"}
+        options |= {"device": device}
+        return LinkNeighborLoader(data, [3, 2], edges, batch_size=11, neg_sampling=neg_sampling, **options, **more)
 
     compare(make, device, gather_window=2)
 

@@ -283,10 +283,9 @@ def test_transforms():
         return out
 
     for num_workers, filter_per_worker in ((0, True), (0, False), (1, True), (1, False)):
-        (batch,) = NeighborLoader(
-            DATA, [3], torch.arange(10), batch_size=10, transform=mark, transform_sampler_output=without_edge_ids,
-            num_workers=num_workers, filter_per_worker=filter_per_worker,
-        )  # fmt: skip
+        options = {"transform_sampler_output": without_edge_ids, "num_workers": num_workers}
+        options |= {"filter_per_worker": filter_per_worker}
+        (batch,) = NeighborLoader(DATA, [3], torch.arange(10), batch_size=10, transform=mark, **options)
         assert batch.marked == len(batch.n_id)
         assert "e_id" not in batch and "edge_attr" not in batch
         check(batch, [3], range(10))
@@ -297,10 +296,8 @@ def test_pyg_models_take_the_batches():
     loader = NeighborLoader(DATA, [5, 5], torch.arange(20), batch_size=20)
     (batch,) = loader
     whole = model(batch.x, batch.edge_index)[:20]
-    trimmed = model(
-        batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-        num_sampled_edges_per_hop=batch.num_sampled_edges,
-    )[:20]  # fmt: skip
+    options = {"num_sampled_edges_per_hop": batch.num_sampled_edges}
+    trimmed = model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes, **options)[:20]
     assert torch.allclose(whole, trimmed, atol=1e-4, rtol=1e-4)
     x, edge_index, _ = trim_to_layer(1, batch.num_sampled_nodes, batch.num_sampled_edges, batch.x, batch.edge_index)
     assert len(x) == sum(batch.num_sampled_nodes[:-1]) and edge_index.shape[1] == batch.num_sampled_edges[0]
@@ -321,11 +318,9 @@ def test_lightning_finds_its_attributes_and_builds_the_loader_anew():
     assert len(loader.dataset) == 50 and loader.data is DATA and len(loader.node_sampler.num_neighbors) == 1
     with pytest.raises(ValueError):
         loader.batch_size = 9  # DataLoader's own rule
-    anew = NeighborLoader(
-        DATA, [3], torch.arange(50), batch_size=8, drop_last=True, random_seed=4,
-        sampler=torch.utils.data.DistributedSampler(loader.dataset, num_replicas=2, rank=1, shuffle=False),
-        dataset=loader.dataset, collate_fn=loader.collate_fn,
-    )  # fmt: skip
+    options = {"sampler": torch.utils.data.DistributedSampler(loader.dataset, num_replicas=2, rank=1, shuffle=False)}
+    options |= {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
+    anew = NeighborLoader(DATA, [3], torch.arange(50), batch_size=8, drop_last=True, random_seed=4, **options)
     assert [b.input_id.tolist() for b in anew] == [list(range(i + 1, i + 17, 2)) for i in (0, 16, 32)]
 
 

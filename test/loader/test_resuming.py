@@ -151,10 +151,8 @@ def test_in_a_new_process(tmp_path):
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert state == loader.state_dict()
     program = PROGRAM.format(here=str(Path(__file__).parent))
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=json.dumps(state), capture_output=True, text=True,
-        timeout=100, check=True,
-    )  # fmt: skip
+    options = {"text": True, "timeout": 100, "check": True}
+    done = subprocess.run([sys.executable, "-c", program], input=json.dumps(state), capture_output=True, **options)
     assert json.loads(done.stdout) == written(rest(state, 2))
 
 

@@ -6,6 +6,7 @@ The ``dgl_*_gb`` are those of the same name with the graphs stored as GraphBolt 
 TorchScript class of the same name and state, GraphBolt's own library asking for an older torch.
 """
 
+import struct
 import sys
 import tarfile
 import types
@@ -64,3 +65,17 @@ def write_pyg(root, data, num_parts, monkeypatch):
         ClusterData, "_metis", lambda self, edge_index, num_nodes: torch.arange(num_nodes) % self.num_parts
     )
     Partitioner(data, num_parts, str(root)).generate_partition()
+
+
+_KINDS = {"i": 0, "u": 1, "f": 2}
+
+
+def write_tensors(path, tensors):
+    """Writes DGL's file of tensors, from its format alone."""
+    out = struct.pack("<QQQ", 0xDD5A9FBE3FA2443F, len(tensors), len(tensors))
+    for name, array in tensors.items():
+        out += struct.pack("<Q", len(name.encode())) + name.encode()
+        out += struct.pack("<QQiii", 0xDD5E40F096B4A13F, 0, 1, 0, array.ndim)
+        out += struct.pack("<BBH", _KINDS[array.dtype.kind], 8 * array.itemsize, 1)
+        out += struct.pack(f"<{array.ndim}q", *array.shape) + struct.pack("<q", array.nbytes) + array.tobytes()
+    path.write_bytes(out)

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from dgl_writer import write_tensors
 from partition_world import assert_union_is_the_input, load_all
 from peer_world import (
     A_X_B,
@@ -19,6 +18,7 @@ from peer_world import (
     inputs,
     mapping,
     write_pyg,
+    write_tensors,
 )
 from torch_geometric.data import Data, HeteroData
 

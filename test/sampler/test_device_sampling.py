@@ -211,10 +211,8 @@ def test_a_sampler_on_a_gpu_gives_what_the_cpu_gives(options, mode):
 def test_batches_begun_are_ended_in_any_order(disjoint, device):
     data = Dataset.from_pyg(HOMO)
     expected = NeighborSampler(data, [3, -1], disjoint=disjoint, random_seed=1)
-    sampler = NeighborSampler(
-        data if device is None else data.with_mode("ZERO_COPY"), [3, -1], disjoint=disjoint, random_seed=1,
-        device=device,
-    )  # fmt: skip
+    options = {"disjoint": disjoint, "random_seed": 1, "device": device}
+    sampler = NeighborSampler(data if device is None else data.with_mode("ZERO_COPY"), [3, -1], **options)
     nodes = [NodeSamplerInput(None, torch.arange(at, 80, 5)) for at in range(3)]
     edges = [EdgeSamplerInput(None, *HOMO.edge_index[:, at:20]) for at in range(3)]
     negatives = NegativeSampling("binary")

@@ -97,17 +97,14 @@ def test_an_output_belongs_to_the_caller():
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_inside_pygs_own_loader(num_workers, filter_per_worker):
     data = GRAPH.to_data()
-    loader = NeighborLoader(
-        data, [4, 3], torch.arange(0, 200, 7), batch_size=10, num_workers=num_workers,
-        neighbor_sampler=NeighborSampler(data, [4, 3], random_seed=1), filter_per_worker=filter_per_worker,
-    )  # fmt: skip
+    options = {"neighbor_sampler": NeighborSampler(data, [4, 3], random_seed=1)}
+    options |= {"filter_per_worker": filter_per_worker}
+    loader = NeighborLoader(data, [4, 3], torch.arange(0, 200, 7), batch_size=10, num_workers=num_workers, **options)
     batches = list(loader)
     assert len(batches) == 3
     for i, batch in enumerate(batches):
-        check_batch(
-            batch, GRAPH.edge_index, [4, 3], seeds=torch.arange(0, 200, 7)[i * 10 : i * 10 + 10], num_nodes=200,
-            x=data.x, y=data.y, edge_attr=data.edge_attr,
-        )  # fmt: skip
+        given = {"num_nodes": 200, "x": data.x, "y": data.y, "edge_attr": data.edge_attr}
+        check_batch(batch, GRAPH.edge_index, [4, 3], seeds=torch.arange(0, 200, 7)[i * 10 : i * 10 + 10], **given)
 
 
 def test_workers_of_pygs_loader_draw_differently():

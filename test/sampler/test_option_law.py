@@ -95,10 +95,8 @@ def test_homogeneous_batches_are_the_references(options, num_threads):
     seeds = [5, 5, 0, 79, 31, 12]
     time = torch.tensor([19, 3, 10, 0, 25, 8]) if options.get("time_attr") == "edge_time" else None
     key = reference_key(1, 0, 0)
-    expected = reference_output(
-        HOMO, [(0, seeds)], sampler.config, key, seed_time=time, time_attr=options.get("time_attr"),
-        weight_attr=options.get("weight_attr"),
-    )  # fmt: skip
+    given = {"time_attr": options.get("time_attr"), "weight_attr": options.get("weight_attr")}
+    expected = reference_output(HOMO, [(0, seeds)], sampler.config, key, seed_time=time, **given)
     assert_is_reference(sampled(sampler, seeds, time, batch_key=key), expected, sampler)
 
 
