@@ -303,8 +303,7 @@ def test_room_that_is_not_needed_for_a_while_is_let_go(large, take):
 
 
 def test_memory_is_given_away_not_copied(large):
-    """A batch takes a block for its nodes, one for both ends of its edges and one for their ids, once it knows about
-    how many there are; also some time after a batch that was far larger."""
+    """One block for nodes, one for both ends of edges and one for their ids, also after a batch that was far larger."""
 
     def acquired():
         return _core.BlockPool.of_process().stats()["acquired"]
@@ -382,8 +381,7 @@ def test_threads_hand_over_and_let_go_at_will(large):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_finds_a_pool_that_is_whole_open_and_empty(large):
-    """Whatever other threads were doing to it: children of a process that keeps sampling sample, and let go of what
-    they inherited."""
+    """A child of a process that keeps sampling samples, and lets go of what it inherited."""
     expected = copied(sampled(batch_of(large), large, 1500, 5))
     stop = threading.Event()
 

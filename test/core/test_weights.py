@@ -157,8 +157,7 @@ def test_an_excluded_edge_leaves_the_law_of_the_others(excluded):
 
 
 def test_a_row_of_5000_takes_each_edge_as_often_as_exponential_clocks_do():
-    """An independent algorithm of the same law: the edges whose clocks, of rate weight, ring first. Inclusion counts
-    of groups of edges, sorted by weight, agree (two-sample chi-square)."""
+    """Counts by group of edges agree (chi-square) with those of clocks, of rate weight, that ring first."""
     rng = np.random.default_rng(0)
     degree, k, n = 5000, 40, 1500
     weight = np.exp(rng.normal(0, 2, degree))

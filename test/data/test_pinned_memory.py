@@ -190,8 +190,7 @@ def test_a_driver_that_refuses_read_only_maps_gets_the_private_one(tmp_path):
 
 
 def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch):
-    """CUDA says of registered pages what it says of torch's: who skipped them would lose them with the first user, and
-    have nothing of what lies behind them."""
+    """CUDA says of registered pages what it says of torch's; they would be lost with their first user."""
     driver = FakeCuda()
     pages = driver.pages
     monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)

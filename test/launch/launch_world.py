@@ -29,13 +29,7 @@ PATHS = ("--extra-envs", f"PYTHONPATH={Path(glt.__file__).parents[1]}")  # ssh p
 
 
 class Launched:
-    """A ``glt launch`` that runs.
-
-    Args:
-        words: Its arguments.
-        env: More environment variables of the launcher.
-        before: What precedes the command, such as ``ip netns exec``.
-    """
+    """A ``glt launch`` that runs; ``before`` precedes its command, such as ``ip netns exec``."""
 
     def __init__(self, *words, env=None, before=()):
         self.mark = uuid.uuid4().hex

@@ -29,13 +29,7 @@ def find(name):
 
 
 class Sshd:
-    """An sshd that lets this user in.
-
-    Args:
-        folder: For its files.
-        addresses: Where it listens.
-        before: What precedes its command, such as ``ip netns exec``.
-    """
+    """An sshd that lets this user in; its files are in ``folder``, and ``before`` precedes its command."""
 
     def __init__(self, folder, addresses, before=()):
         folder.mkdir()
@@ -103,12 +97,7 @@ class Sshd:
 
 
 class Cable:
-    """Two hosts with an sshd on each, of the same keys and port.
-
-    Attributes:
-        server: The sshd of the first host.
-        before: What precedes a command, for it to run on the first host.
-    """
+    """Two hosts with an sshd on each, of the same keys and port; ``before`` runs a command on the first."""
 
     def __init__(self, hosts, server):
         self.hosts, self.server, self.before = hosts, server, network.on(hosts[0])

@@ -248,10 +248,7 @@ def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch, script):
 
 
 def run_keeper(code, plan, wait_s=0.0):
-    """Runs ``code`` under a keeper whose stdin stays open; returns how long that took and what it told.
-
-    What it tells is read ``wait_s`` later.
-    """
+    """Runs ``code`` under a keeper whose stdin stays open; returns the seconds and what it told after ``wait_s``."""
     command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
     spec = {"name": "it", "argv": [sys.executable, "-c", code], "env": {}, "cwd": "/", "streams": []}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:

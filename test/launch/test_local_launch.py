@@ -85,10 +85,7 @@ def test_servers_that_outlive_the_trainers_are_named(launch, script):
 
 
 def test_a_signal_stops_everything_even_what_refuses(launch, script, tmp_path):
-    """A trainer that ignores SIGTERM, with a child of its own that left its session, is killed in bounded time.
-
-    No file is left either.
-    """
+    """A trainer that ignores SIGTERM and its child in another session are killed in bounded time; no file is left."""
     stay = (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); "

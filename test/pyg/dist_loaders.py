@@ -46,14 +46,7 @@ class Distributed:
         return cls.local(data, *given, **options) if isinstance(data, tuple) else object.__new__(cls)
 
     def _init(self, data, arguments, transform, options):
-        """Makes the distributed loader, and the local one of the same seed.
-
-        Args:
-            data: Of the test.
-            arguments: What both loaders are given.
-            transform: Of batches.
-            options: Further options of the test.
-        """
+        """Makes the distributed loader, and the local one of the same seed."""
         given = self.__dict__
         given["data"], given["transform"] = data, transform
         options = {name: value for name, value in options.items() if name not in _OF_DATALOADERS}
@@ -179,8 +172,7 @@ class _WithNumNeighbors:
 
 
 def as_of(data, batch):
-    """The batch as PyG's: partitions do not remember whether the data said ``num_nodes`` or left it to be inferred, and
-    their batches always say it; here only if the data does."""
+    """The batch as PyG's: with ``num_nodes`` only if the data says it, which partitions do not remember."""
     batch = copy.copy(batch)
     said = {store._key for store in data.stores if "num_nodes" in store}
     for store in batch.stores:

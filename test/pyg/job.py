@@ -43,14 +43,7 @@ class Job:
         self.remote_bytes = 0
 
     def loader(self, graph_dir, kind, num_workers, **arguments):
-        """Makes a loader; it is shut down at the end of the test.
-
-        Args:
-            graph_dir: The graph, partitioned.
-            kind: Which class of :mod:`glt.distributed`.
-            num_workers: Sampling processes, in worker mode.
-            **arguments: Of the loader.
-        """
+        """Makes a loader of a class of :mod:`glt.distributed`, which is shut down at the end of the test."""
         options = CollocatedDistSamplingWorkerOptions(**self._shared)
         if self.mode == "worker":
             options = MpDistSamplingWorkerOptions(**self._shared, num_workers=num_workers, channel_size="16MB")
@@ -82,11 +75,7 @@ class Job:
         self.partitions.forget()
 
     def end(self):
-        """Ends the job.
-
-        Raises:
-            RuntimeError: If the other trainer was asked and should not have been, or the reverse.
-        """
+        """Ends the job; RuntimeError if the other trainer was asked and should not have been, or the reverse."""
         self.end_test()
         if self._other is not None:
             self._other.end()

@@ -13,12 +13,7 @@ _NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 
 
 class Partitions:
-    """Partition directories of data, written when a loader first asks for one.
-
-    Args:
-        root: Where to.
-        num_parts: Number of partitions.
-    """
+    """Partition directories of data, written when a loader first asks for one."""
 
     def __init__(self, root, num_parts):
         self.root, self.num_parts = root, num_parts
@@ -26,13 +21,7 @@ class Partitions:
         self._made = {}
 
     def of(self, data, time_attr, weight_attr, seed_edges=None):
-        """Returns the directory of ``data``; the same one for as long as no tensor of it changes.
-
-        Args:
-            data: The graph.
-            time_attr, weight_attr: Attributes to sample by.
-            seed_edges: The type of a loader's seed edges, which a directory names even if the graph has none of them.
-        """
+        """Returns the directory of ``data``, the same until a tensor changes; it names ``seed_edges`` too."""
         tensors = [
             (store._key, name, id(value), getattr(value, "_version", None))
             for store in data.stores

@@ -66,8 +66,7 @@ def name(case):
 
 
 def run(pygs_tests, files, report, timeout_s, **environment):
-    """Runs PyG's tests in a process of their own; returns what became of each case, its distributed batches, and the
-    output."""
+    """Runs PyG's tests in a process; returns what became of each case, its distributed batches, and the output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "on_glt", "-p", "no:cacheprovider", "-c", os.devnull,
                f"--rootdir={pygs_tests}", f"--junitxml={report}", "-W", "ignore", "-k", SELECTED, *files]  # fmt: skip
     path = os.pathsep.join([str(HERE.parent.parent), str(HERE)])
