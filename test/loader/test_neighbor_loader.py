@@ -373,9 +373,6 @@ def test_many_batches_kept_stay_what_they_were():
         check(batch, [3, 3])
 
 
-DENSE = random_graph(150, 1200, seed=8)
-
-
 def induced(edge_index, source, target):
     """Ids of all edges whose ends are among these nodes, ascending."""
     return (torch.isin(edge_index[0], source) & torch.isin(edge_index[1], target)).nonzero().flatten()
@@ -389,9 +386,9 @@ def test_subgraphs_hold_all_edges_among_their_nodes_and_say_where_the_seeds_are(
     for batch, other in zip(loader, nodes, strict=True):
         assert torch.equal(batch.n_id, other.n_id)
         assert torch.equal(batch.n_id[batch.mapping], seeds[batch.input_id])
-        assert torch.equal(batch.e_id.sort()[0], induced(DENSE.edge_index, batch.n_id, batch.n_id))
-        assert torch.equal(batch.n_id[batch.edge_index], DENSE.edge_index[:, batch.e_id])
-        assert torch.equal(batch.edge_attr, DENSE.edge_attr[batch.e_id])
+        assert torch.equal(batch.e_id.sort()[0], induced(GRAPH.edge_index, batch.n_id, batch.n_id))
+        assert torch.equal(batch.n_id[batch.edge_index], GRAPH.edge_index[:, batch.e_id])
+        assert torch.equal(batch.edge_attr, GRAPH.edge_attr[batch.e_id])
 
 
 def test_heterogeneous_subgraphs():
