@@ -1,13 +1,11 @@
 """Products of parameters: the default run tests every pair of values, `make test-full` every combination."""
 
-from collections.abc import Callable, Iterable
 from itertools import combinations, product
-from typing import Any
 
 import pytest
 
 
-def covering(*, keep: Callable[..., bool] = lambda **_: True, **axes: Iterable[Any]) -> pytest.MarkDecorator:
+def covering(*, keep=lambda **_: True, **axes):
     """Parametrizes a test by the product of ``axes``; combinations that no pair of values needs are marked ``full``.
 
     Args:
@@ -28,11 +26,11 @@ def covering(*, keep: Callable[..., bool] = lambda **_: True, **axes: Iterable[A
     return pytest.mark.parametrize(names, cases)
 
 
-def _pairwise(places: list[tuple[int, ...]]) -> set[tuple[int, ...]]:
+def _pairwise(places):
     """Takes the combination with the most new pairs again and again, until each pair that occurs is covered."""
     pairs = {place: set(combinations(enumerate(place), 2)) or {(at, at) for at in enumerate(place)} for place in places}
     missing = set().union(*pairs.values()) if pairs else set()
-    chosen: set[tuple[int, ...]] = set()
+    chosen = set()
     while missing:
         best = max(places, key=lambda place: len(pairs[place] & missing))
         chosen.add(best)
@@ -40,15 +38,15 @@ def _pairwise(places: list[tuple[int, ...]]) -> set[tuple[int, ...]]:
     return chosen
 
 
-def _named(names: list[str], values: list[list[Any]], place: tuple[int, ...]) -> dict[str, Any]:
+def _named(names, values, place):
     return {name: _value(each[at]) for name, each, at in zip(names, values, place, strict=True)}
 
 
-def _value(given: Any) -> Any:
+def _value(given):
     return given.values[0] if isinstance(given, type(pytest.param(0))) else given
 
 
-def _name(given: Any) -> str:
+def _name(given):
     if isinstance(given, type(pytest.param(0))):
         return str(given.id if given.id is not None else given.values[0])
     return getattr(given, "__name__", str(given))

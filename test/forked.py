@@ -31,14 +31,12 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing import process as multiprocessing_process
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
-from typing import Any, NoReturn
 
 from glt.testing import cluster
 
@@ -60,7 +58,7 @@ class Template:
     forks_all: bool
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def can_fork(self, command: Sequence[str]) -> bool:
+    def can_fork(self, command):
         """Whether it is this process's own, in this network, and ``command`` is a program for it."""
         if self.owner != os.getpid() or self.network != _network() or command[0] != sys.executable:
             return False
@@ -69,20 +67,18 @@ class Template:
             return program[:1] == ["-m"] and program[1] in SAMPLERS
         return bool(program) and (not program[0].startswith("-") or program[0] in ("-m", "-c"))
 
-    def fork(self, asked: dict[str, Any], fds: Mapping[int, int]) -> int:
+    def fork(self, asked, fds):
         with self.lock:
             _ask(self.socket, asked, fds)
             return int(self.socket.recv(32))
 
 
-_template: Template | None = None
+_template = None
 _census_itself = cluster.take_census
 _spawn_itself = multiprocessing_util.spawnv_passfds
 
 
-def run(
-    command: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float
-) -> subprocess.CompletedProcess[str]:
+def run(command, cwd, env, timeout_s):
     """As ``subprocess.run`` with ``capture_output=True, text=True``, for ``[sys.executable, ...]``, by a fork."""
     server = _server()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as nothing:
@@ -101,7 +97,7 @@ def run(
 
 
 @cache
-def _server() -> socket.socket:
+def _server():
     """Starts the process that forks programs of tests; it ends when this one does."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     code = (
@@ -116,7 +112,7 @@ def _server() -> socket.socket:
     return mine
 
 
-def serve(number: int) -> NoReturn:
+def serve(number):
     """The life of the server: one program after another, and the exit code of each."""
     for module in (*PRELOAD, *SAMPLERS):
         importlib.import_module(module)
@@ -140,16 +136,14 @@ def serve(number: int) -> NoReturn:
             test.send(str(code).encode())
 
 
-class _Popen(subprocess.Popen):  # type: ignore[type-arg]
+class _Popen(subprocess.Popen):
     """``subprocess.Popen`` that has the template fork what it can."""
 
-    def _execute_child(
-        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any, *more: Any
-    ) -> None:
+    def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more):
         is_list = isinstance(args, (list, tuple)) and len(args) > 2
         template, is_plain = _template, executable in (None, args[0]) and preexec_fn is None
         if not (is_list and is_plain and template is not None and template.can_fork(args)):
-            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more)  # type: ignore[misc]
+            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more)
             return
         ends = more[3:9]  # of pipes: those that the child reads and writes, and this process's
         theirs = {number: end if end >= 0 else number for number, end in enumerate((ends[0], ends[3], ends[5]))}
@@ -162,10 +156,10 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
             theirs | {fd: fd for fd in pass_fds},
         )  # fmt: skip
         self._child_created = True
-        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+        self._close_pipe_fds(*ends)
 
 
-def _spawn(path: Any, args: Sequence[Any], passfds: Iterable[int]) -> int:
+def _spawn(path, args, passfds):
     """``multiprocessing.util.spawnv_passfds`` that has the template fork what it can."""
     command = [os.fsdecode(each) for each in args]
     if _template is None or not _template.can_fork(command):
@@ -174,40 +168,40 @@ def _spawn(path: Any, args: Sequence[Any], passfds: Iterable[int]) -> int:
     return _template.fork(asked, {fd: fd for fd in (0, 1, 2, *passfds)})
 
 
-def _take_census(pid: int | str = "self") -> cluster.Census:
+def _take_census(pid="self"):
     """As :func:`glt.testing.cluster.take_census`, without the template."""
     found = _census_itself(pid)
     return replace(found, children={pid: line for pid, line in found.children.items() if line != _NAME})
 
 
-def _install() -> None:
+def _install():
     for module in SAMPLERS:
         importlib.import_module(module)
     cluster.take_census = _take_census
-    subprocess.Popen = _Popen  # type: ignore[misc]
+    subprocess.Popen = _Popen
     multiprocessing_util.spawnv_passfds = _spawn
 
 
-def serve_trainers() -> None:
+def serve_trainers():
     """Has every process that this one forks begin with a template for sampling processes."""
     _install()
     server = os.getpid()
     os.register_at_fork(after_in_child=lambda: _begin(forks_all=False) if os.getppid() == server else None)
 
 
-def _network() -> str:
+def _network():
     """The network of the calling thread; some tests move trainers into another."""
     return os.readlink("/proc/thread-self/ns/net")
 
 
-def _ask(to: socket.socket, asked: dict[str, Any], fds: Mapping[int, int]) -> None:
+def _ask(to, asked, fds):
     """Sends what is asked for; ``fds`` are the descriptors of the new process, by its numbers."""
     data = json.dumps({"is_session": False, **asked, "fds": list(fds)}).encode()
     to.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
     socket.send_fds(to, [data], list(fds.values()))
 
 
-def _begin(forks_all: bool) -> None:
+def _begin(forks_all):
     """Gives this process a template, before it has threads or anything else that a fork should not have."""
     global _template
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -219,7 +213,7 @@ def _begin(forks_all: bool) -> None:
     _template = Template(os.getpid(), _network(), mine, forks_all)
 
 
-def _be_template(owner: socket.socket) -> NoReturn:
+def _be_template(owner):
     """The life of a template: it ends when its owner does."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -246,7 +240,7 @@ def _be_template(owner: socket.socket) -> NoReturn:
             os.close(fd)
 
 
-def _become(asked: dict[str, Any], fds: list[int], owner: socket.socket | None = None) -> NoReturn:
+def _become(asked, fds, owner=None):
     """Becomes the process that was asked for, and tells ``owner`` its number."""
     code = 1
     try:
@@ -278,7 +272,7 @@ def _become(asked: dict[str, Any], fds: list[int], owner: socket.socket | None =
     except BaseException:
         sys.excepthook(*sys.exc_info())
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading._shutdown()
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -286,14 +280,14 @@ def _become(asked: dict[str, Any], fds: list[int], owner: socket.socket | None =
         os._exit(code)
 
 
-def _run_program(words: list[str]) -> None:
+def _run_program(words):
     """What an interpreter does with its arguments."""
     options, words = words, _without_options(words)
     is_unbuffered = "-u" in options[: len(options) - len(words)] or bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = open(0, closefd=False)
     sys.stdout = open(1, "w", 1 if is_unbuffered else -1, closefd=False)
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)
-    multiprocessing_process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+    multiprocessing_process.ORIGINAL_DIR = os.getcwd()
     kind = words[0] if words[0] in ("-m", "-c") else ""
     sys.argv[:] = words if not kind else ["-c", *words[2:]] if kind == "-c" else words[1:]
     first = "" if kind == "-c" else os.getcwd() if kind else os.path.dirname(os.path.abspath(words[0]))
@@ -316,18 +310,18 @@ def _run_program(words: list[str]) -> None:
     exec(compile(code, "<string>" if kind else words[0], "exec"), vars(main))
 
 
-def _without_options(words: Sequence[str]) -> list[str]:
+def _without_options(words):
     """The arguments of an interpreter without those that change nothing here, or only how output is written."""
     return list(itertools.dropwhile(lambda word: word in ("-u", "-B"), words))
 
 
-def _close_all_but(kept: set[int]) -> None:
+def _close_all_but(kept):
     for fd in {int(each) for each in os.listdir("/proc/self/fd")} - kept:
         with contextlib.suppress(OSError):  # that of the listing
             os.close(fd)
 
 
-def _show(words: list[str], env: dict[str, str] | None = None) -> None:
+def _show(words, env=None):
     """Writes what ``/proc/PID/cmdline`` and ``environ`` show, as far as there is room; libc must no longer use them."""
     numbers = [int(each) for each in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]]
     shown = {tuple(numbers[:2]): words}

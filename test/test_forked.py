@@ -1,17 +1,14 @@
 """Forked programs are like those that are started: arguments, environment, output, exit codes, children."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import forked
 import psutil
 import pytest
 
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 ARGUMENTS = "import os, sys; print(sys.argv, os.getcwd(), os.environ['WORD']); print('told', file=sys.stderr)"
 CHILD = """
@@ -39,11 +36,11 @@ if __name__ == "__main__":
 """
 
 
-def run(folder: Path, *words: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+def run(folder, *words, timeout_s=120.0):
     return forked.run([sys.executable, *words], folder, os.environ | {"WORD": "word"}, timeout_s)
 
 
-def test_a_program_has_its_arguments_directory_and_environment(tmp_path: Path) -> None:
+def test_a_program_has_its_arguments_directory_and_environment(tmp_path):
     done = run(tmp_path, "-c", ARGUMENTS, "x", "y z")
     assert (done.returncode, done.stdout) == (0, f"['-c', 'x', 'y z'] {tmp_path} word\n")
     assert done.stderr == "told\n"
@@ -60,12 +57,12 @@ def test_a_program_has_its_arguments_directory_and_environment(tmp_path: Path) -
         ("import os; os.kill(os.getpid(), 9)", -9, ""),
     ],
 )
-def test_how_a_program_ended(tmp_path: Path, code: str, status: int, said: str) -> None:
+def test_how_a_program_ended(tmp_path, code, status, said):
     done = run(tmp_path, "-c", code)
     assert done.returncode == status and said in done.stderr, done.stderr
 
 
-def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+def test_a_program_that_takes_too_long_is_killed(tmp_path):
     script = tmp_path / "endless.py"
     script.write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     with pytest.raises(subprocess.TimeoutExpired):
@@ -75,7 +72,7 @@ def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-def test_its_children_are_its_own(tmp_path: Path) -> None:
+def test_its_children_are_its_own(tmp_path):
     done = run(tmp_path, "-c", CHILD)
     assert done.returncode == 1, done.stderr
     (tmp_path / "spawn.py").write_text(SPAWN)
@@ -84,11 +81,11 @@ def test_its_children_are_its_own(tmp_path: Path) -> None:
     assert done.stdout.count("double") == 2
 
 
-def has_template(trainer: Trainer) -> bool:
+def has_template(trainer):
     return subprocess.Popen.__module__ == forked.__name__ and forked._template is not None
 
 
-def test_trainers_of_clusters_have_their_samplers_forked_in_the_default_run(request: pytest.FixtureRequest) -> None:
+def test_trainers_of_clusters_have_their_samplers_forked_in_the_default_run(request):
     is_default = "not integration" in request.config.getoption("markexpr")
     with Cluster(1, has_template) as cluster:
         assert cluster.results() == [is_default]

@@ -23,7 +23,7 @@ def test_importing_glt_is_quick_and_leaves_torch_geometric_alone():
     assert float(seconds) < 1.0, "beyond torch's own"
 
 
-def test_modules_are_found_by_their_old_names() -> None:
+def test_modules_are_found_by_their_old_names():
     for old, new in NEW_NAMES.items():
         sys.modules.pop(old, None)
         with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,7 @@
-"""The test helpers themselves: worlds as promised, and a contract that notices every way to break it."""
+"""glt.testing."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,6 +9,7 @@ import torch
 
 from glt.loader import NeighborLoader
 from glt.testing import check_batch, random_graph, reference_batch, ring_graph
+from glt.testing.cluster import Cluster
 
 GRAPH = random_graph(100, 1500, seed=3)
 
@@ -108,3 +112,19 @@ def test_check_batch_without_edge_ids():
     batch.edge_index = torch.from_numpy(np.roll(batch.edge_index.numpy(), 1, axis=1))
     with pytest.raises(AssertionError):
         check_batch(batch, GRAPH.edge_index, [3, 2], num_nodes=100)
+
+
+def do_nothing(trainer):
+    pass
+
+
+@pytest.mark.parametrize(("name", "is_ours"), [("glt-test", True), ("cuda.shm.test", False)])
+def test_files_in_shared_memory_are_left_behind_unless_they_are_cudas(name, is_ours):
+    with Cluster(1, do_nothing) as cluster:
+        cluster.results()
+        left = Path("/dev/shm") / f"{name}.{os.getpid()}"
+        left.touch()
+        try:
+            assert (str(left) in cluster.leftovers()) == is_ours
+        finally:
+            left.unlink()

@@ -1,4 +1,4 @@
-"""The benchmarks run: a benchmark that nobody runs rots."""
+"""Benchmarks run."""
 
 import os
 import subprocess
@@ -8,12 +8,14 @@ from pathlib import Path
 import forked
 import pytest
 
+from benchmarks.gpu import registers
+
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("bench_*.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_at_toy_size(name: str, tmp_path: Path) -> None:
+def test_runs_at_toy_size(name, tmp_path):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--toy"]
     environment = os.environ | {"GLT_BENCH_CACHE": str(tmp_path)}
     if name == NAMES[0]:  # as users start it
@@ -25,8 +27,37 @@ def test_runs_at_toy_size(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("tmp*")), "left its scratch files behind"
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_name_is_refused():
     command = [sys.executable, "-m", "benchmarks", "no_such_benchmark"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert done.returncode != 0
     assert "no_such_benchmark" in done.stderr
+
+
+REPORT = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z5firstv' for 'sm_90'
+ptxas info    : Function properties for _Z5firstv
+    24 bytes stack frame, 32 bytes spill stores, 48 bytes spill loads
+ptxas info    : Used 80 registers, used 1 barriers, 24 bytes cumulative stack size, 8192 bytes smem
+ptxas info    : Compile time = 36.728 ms
+ptxas info    : Compiling entry function '_Z6secondv' for 'sm_80'
+ptxas info    : Function properties for _Z6secondv
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 11 registers
+"""
+
+
+def test_reports_are_read():
+    first, second = registers.parse(REPORT)
+    assert (first.arch, first.registers, first.shared, first.stack, first.spilled) == ("sm_90", 80, 8192, 24, 80)
+    assert (second.arch, second.registers, second.shared, second.stack, second.spilled) == ("sm_80", 11, 0, 0, 0)
+    assert "| - / 80 |" in registers.table([first, second]) and "| 11 / - |" in registers.table([first, second])
+
+
+def test_no_kernel_spills():
+    kernels = registers.compiled()
+    if not kernels:
+        pytest.skip("needs a build with CUDA")
+    assert len(kernels) > 40, "over forty kernels, and the library may be for one architecture"
+    assert [(k.name, k.arch) for k in kernels if k.spilled] == []
+    assert [(k.name, k.arch) for k in kernels if k.stack] == [], "what is indexed at run time is in local memory"

@@ -1,7 +1,6 @@
 """The GPU benchmarks run, on the host executor where there is no GPU, and say what is missing."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,12 +13,12 @@ from glt.data.device import missing_for_cuda
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments):
     command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
     return forked.run(command, ROOT, os.environ, 280)
 
 
-def test_every_part_runs_at_toy_size() -> None:
+def test_every_part_runs_at_toy_size():
     done = run("--toy", *(part for part in PARTS if not part.startswith("training")))
     assert done.returncode == 0, done.stdout + done.stderr
     parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "M4 bulk reads", "M6 gaps", "M7 gather, glt")
@@ -35,7 +34,7 @@ def test_every_part_runs_at_toy_size() -> None:
         assert what in done.stdout
 
 
-def test_training_runs_at_toy_size_from_samplers_in_every_place(tmp_path: Path) -> None:
+def test_training_runs_at_toy_size_from_samplers_in_every_place(tmp_path):
     done = run("--toy", "--folder", str(tmp_path), "training", "training_workers")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["parts-600-6000"]  # both have used it
@@ -44,13 +43,13 @@ def test_training_runs_at_toy_size_from_samplers_in_every_place(tmp_path: Path) 
 
 
 @pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
-def test_without_a_gpu_it_says_what_is_missing() -> None:
+def test_without_a_gpu_it_says_what_is_missing():
     done = run("--no-build")
     assert done.returncode == 1
     assert f"no GPU benchmarks of glt here: {missing_for_cuda()}" in done.stdout
 
 
-def test_what_there_is_no_time_for_is_named() -> None:
+def test_what_there_is_no_time_for_is_named():
     done = run("--toy", "--budget", "0.001", "gaps", "training")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no time was left for these: python -m benchmarks.gpu --no-build gaps training" in done.stdout
@@ -78,7 +77,7 @@ assert asked[:3] == [0.0] * 3 and min(asked[3:]) > 0, asked  # as long as their 
 """
 
 
-def test_epochs_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+def test_epochs_that_do_not_fit_are_left_out(tmp_path):
     command = [sys.executable, "-c", FEW_EPOCHS, str(tmp_path)]
     done = forked.run(command, ROOT, os.environ, 100)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -98,13 +97,13 @@ training.compare(report, torch.device("cpu"), Limits(folder=Path(sys.argv[1])), 
 """
 
 
-def test_batches_that_pass_in_pieces_are_not_timed(tmp_path: Path) -> None:
+def test_batches_that_pass_in_pieces_are_not_timed(tmp_path):
     command = [sys.executable, "-c", SMALL_CHANNEL, str(tmp_path)]
     done = forked.run(command, ROOT, os.environ, 100)
     assert done.returncode == 1 and "'CPU, 1 workers': " in done.stderr, done.stdout + done.stderr
     assert "passed in pieces" in done.stderr and "larger channel_size" in done.stderr
 
 
-def test_an_unknown_part_is_refused() -> None:
+def test_an_unknown_part_is_refused():
     done = run("no_such_part")
     assert done.returncode == 2 and "no part is called no_such_part" in done.stderr

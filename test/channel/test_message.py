@@ -1,4 +1,4 @@
-"""The message: every tensor comes back, in place, and damage is found before it does harm."""
+"""What a message holds: tensors, sizes, errors."""
 
 import pickle
 
@@ -7,14 +7,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glt.channel import Message, MessageKind, MessageLayout, encode_message, error_message, read_message
+from glt.channel import (
+    Message,
+    MessageKind,
+    MessageLayout,
+    encode_message,
+    error_message,
+    format_size,
+    parse_size,
+    read_message,
+)
 from glt.channel.message import _DTYPES, _TABLE_START
 from glt.errors import MessageError, RemoteError
 
 DTYPES = [d for d in _DTYPES if d != torch.complex32]  # torch warns on every use of complex32
 
 
-def random_tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
+def random_tensor(dtype, shape, seed=0):
     numel = int(torch.Size(shape).numel())
     if dtype == torch.bool:
         return torch.arange(numel).remainder(2).bool().view(shape)
@@ -23,11 +32,11 @@ def random_tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> 
     return raw.view(dtype).view(shape)
 
 
-def as_bytes(tensor: torch.Tensor) -> bytes:
+def as_bytes(tensor):
     return bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
 
 
-def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+def assert_same(found, expected):
     assert list(found) == list(expected)
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
@@ -44,7 +53,7 @@ int64s = st.integers(-(2**63), 2**63 - 1)
 
 @settings(deadline=None, max_examples=150)
 @given(tensors_strategy, st.sampled_from(list(MessageKind)), int64s, int64s, int64s)
-def test_a_message_comes_back_as_it_was(specs, kind, loader, epoch, index) -> None:
+def test_a_message_comes_back_as_it_was(specs, kind, loader, epoch, index):
     tensors = {name: random_tensor(dtype, shape) for name, (dtype, shape) in specs.items()}
     buffer = encode_message(tensors, kind, loader, epoch, index)
     message = read_message(buffer)
@@ -55,18 +64,18 @@ def test_a_message_comes_back_as_it_was(specs, kind, loader, epoch, index) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_as_scalar_empty_and_matrix(dtype: torch.dtype) -> None:
+def test_every_dtype_as_scalar_empty_and_matrix(dtype):
     tensors = {str(shape): random_tensor(dtype, shape) for shape in [(), (0,), (3, 0, 2), (5, 3)]}
     assert_same(read_message(encode_message(tensors, MessageKind.BATCH)).tensors, tensors)
 
 
-def test_views_and_transposed_tensors_are_written_right() -> None:
+def test_views_and_transposed_tensors_are_written_right():
     base = torch.arange(24).view(4, 6)
     tensors = {"t": base.t(), "strided": base[::2, 1::2], "grad": torch.ones(3, requires_grad=True)}
     assert_same(read_message(encode_message(tensors, MessageKind.BATCH)).tensors, tensors)
 
 
-def test_reading_copies_nothing_and_keeps_the_buffer_alive() -> None:
+def test_reading_copies_nothing_and_keeps_the_buffer_alive():
     layout = MessageLayout({"a": (torch.int64, [5]), "b": (torch.bfloat16, [2, 3])})
     buffer = torch.zeros(layout.nbytes + 100, dtype=torch.uint8)
     layout.write_header(buffer, MessageKind.BATCH)
@@ -76,7 +85,7 @@ def test_reading_copies_nothing_and_keeps_the_buffer_alive() -> None:
     assert message.tensors["a"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_damage_gives_an_error_or_the_same_answer() -> None:
+def test_damage_gives_an_error_or_the_same_answer():
     tensors = {"n_id": torch.arange(9), "x": torch.randn(4, 3), "flag": torch.tensor(True), "none": torch.empty(0, 5)}
     clean = encode_message(tensors, MessageKind.BATCH, 1, 2, 3)
     front = _TABLE_START + 96 * len(tensors)
@@ -96,13 +105,13 @@ def test_damage_gives_an_error_or_the_same_answer() -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=400), st.booleans())
-def test_foreign_bytes_are_refused(data: bytes, with_mark: bool) -> None:
+def test_foreign_bytes_are_refused(data, with_mark):
     buffer = torch.tensor(list((b"GLTM\1\0" if with_mark else b"") + data), dtype=torch.uint8)
     with pytest.raises(MessageError):
         read_message(buffer)
 
 
-def test_a_crafted_table_reads_nothing_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crafted_table_reads_nothing_outside(monkeypatch):
     # The checksum is no protection against malice: the bounds have to hold by themselves.
     clean = encode_message({"x": torch.arange(4, dtype=torch.int64)}, MessageKind.BATCH)
     monkeypatch.setattr("glt.channel.message.zlib.crc32", lambda *args: 0)
@@ -121,7 +130,7 @@ def test_a_crafted_table_reads_nothing_outside(monkeypatch: pytest.MonkeyPatch) 
                 assert tensor.numel() == 0 or 0 <= start <= start + tensor.nbytes <= buffer.numel()
 
 
-def test_wrong_use_is_named() -> None:
+def test_wrong_use_is_named():
     with pytest.raises(ValueError, match="up to 4"):
         MessageLayout({"x": (torch.int64, [1, 1, 1, 1, 1])})
     with pytest.raises(ValueError, match="40 bytes"):
@@ -137,14 +146,14 @@ def test_wrong_use_is_named() -> None:
         read_message(torch.zeros(300, dtype=torch.uint8)[1:])
 
 
-def failing() -> Exception:
+def failing():
     try:
         raise KeyError("no such feature: 'x'")
     except KeyError as error:
         return error
 
 
-def test_an_error_arrives_with_its_traceback() -> None:
+def test_an_error_arrives_with_its_traceback():
     buffer = error_message(failing(), role="sampling worker", rank=3, loader=7, epoch=1, index=9)
     message = read_message(buffer)
     assert (message.kind, message.loader, message.index) == (MessageKind.ERROR, 7, 9)
@@ -156,7 +165,7 @@ def test_an_error_arrives_with_its_traceback() -> None:
     assert str(again) == str(caught.value) and again.host == caught.value.host
 
 
-def test_an_error_passed_on_names_where_it_was_first_raised() -> None:
+def test_an_error_passed_on_names_where_it_was_first_raised():
     first = read_message(error_message(failing(), role="server", rank=1))
     with pytest.raises(RemoteError) as caught:
         first.raise_if_error()
@@ -166,11 +175,39 @@ def test_an_error_passed_on_names_where_it_was_first_raised() -> None:
     assert str(passed_on.value) == str(caught.value)
 
 
-def test_a_huge_error_text_is_shortened() -> None:
+def test_a_huge_error_text_is_shortened():
     message = read_message(error_message(ValueError("a" * 10_000_000 + "the end \udc80"), role="worker", rank=0))
     with pytest.raises(RemoteError, match="the end"):
         message.raise_if_error()
 
 
-def test_a_batch_raises_nothing() -> None:
+def test_a_batch_raises_nothing():
     Message(MessageKind.BATCH, 0, 0, 0, {}).raise_if_error()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1GB", 1 << 30), ("64MB", 64 << 20), ("512KB", 512 << 10), ("1.5 GiB", 3 << 29), ("7", 7), ("3k", 3 << 10),
+     (" 10 b ", 10), (123, 123)],
+)  # fmt: skip
+def test_sizes_as_people_write_them(text, expected):
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "MB", "1XB", "1e3", "-5MB", "1 2MB", "٣MB", "1MBB"])
+def test_bad_text_is_named(text):
+    with pytest.raises(ValueError, match="channel_size = "):
+        parse_size(text, "channel_size")
+
+
+def test_bad_values_are_named():
+    for value in (0, -1, "0MB"):
+        with pytest.raises(ValueError, match="more than 0"):
+            parse_size(value)
+    for wrong in (1.5, None, True):
+        with pytest.raises(TypeError, match="int or a str"):
+            parse_size(wrong)
+
+
+def test_sizes_for_people():
+    assert [format_size(n) for n in (7, 2048, 64 << 20, 3 << 29)] == ["7 B", "2.0 KB", "64.0 MB", "1.5 GB"]

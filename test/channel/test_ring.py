@@ -1,13 +1,18 @@
-"""The ring itself: order, wrap-around, release in any order, pieces; against a model that is a list."""
+"""The ring of shared memory, and the memory."""
 
+import multiprocessing
+import os
+import pickle
 import random
 import threading
 
 import numpy as np
 import pytest
+import torch
 
 from glt import _core
-from glt.channel import SharedMemory
+from glt._checks import available_memory
+from glt.channel import SharedMemory, share_tensor
 
 OK, TIMEOUT, CLOSED = _core.RingStatus.OK, _core.RingStatus.TIMEOUT, _core.RingStatus.CLOSED
 
@@ -15,22 +20,22 @@ OK, TIMEOUT, CLOSED = _core.RingStatus.OK, _core.RingStatus.TIMEOUT, _core.RingS
 class Ring:
     """Both sides of a small ring in one process."""
 
-    def __init__(self, arena_bytes: int = 1 << 16, num_slots: int = 16) -> None:
+    def __init__(self, arena_bytes=1 << 16, num_slots=16):
         self.region = SharedMemory(_core.ring_bytes(arena_bytes, num_slots)).mapping
         _core.format_ring(self.region, arena_bytes, num_slots)
         self.pool = _core.BlockPool(1 << 26)
         self.producer = _core.RingProducer(self.region, self.pool)
         self.consumer = _core.RingConsumer(self.region, self.pool)
 
-    def stats(self) -> dict:
+    def stats(self):
         return _core.ring_stats(self.region)
 
 
-def content(number: int, nbytes: int) -> np.ndarray:
+def content(number, nbytes):
     return ((np.arange(nbytes, dtype=np.int64) * 7 + number * 13) % 251).astype(np.uint8)
 
 
-def test_messages_arrive_in_the_order_of_reservation_whatever_the_order_of_commit() -> None:
+def test_messages_arrive_in_the_order_of_reservation_whatever_the_order_of_commit():
     ring = Ring()
     slots = [ring.producer.reserve(100 + i, 1)[1] for i in range(8)]
     for i in random.Random(0).sample(range(8), 8):
@@ -42,7 +47,7 @@ def test_messages_arrive_in_the_order_of_reservation_whatever_the_order_of_commi
     assert ring.consumer.receive(0) == (TIMEOUT, None)
 
 
-def test_nothing_is_visible_before_its_turn() -> None:
+def test_nothing_is_visible_before_its_turn():
     ring = Ring()
     first, second = ring.producer.reserve(10, 1)[1], ring.producer.reserve(10, 1)[1]
     second.commit()
@@ -51,7 +56,7 @@ def test_nothing_is_visible_before_its_turn() -> None:
     assert ring.consumer.receive(0)[0] == OK
 
 
-def test_an_abandoned_or_forgotten_message_is_skipped() -> None:
+def test_an_abandoned_or_forgotten_message_is_skipped():
     ring = Ring()
     abandoned, kept, forgotten, last = (ring.producer.reserve(50, 1)[1] for _ in range(4))
     abandoned.abandon()
@@ -69,12 +74,12 @@ def test_an_abandoned_or_forgotten_message_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_sizes_with_release_in_any_order_against_a_model(seed: int) -> None:
+def test_random_sizes_with_release_in_any_order_against_a_model(seed):
     rng = random.Random(seed)
     ring = Ring(arena_bytes=1 << 15, num_slots=8)
-    sent: list[tuple[int, int]] = []
-    filling: list[tuple[int, int, object]] = []
-    kept: list[tuple[int, int, np.ndarray]] = []
+    sent = []
+    filling = []
+    kept = []
     number = num_received = 0
     for _ in range(4000):
         action = rng.random()
@@ -107,7 +112,7 @@ def test_random_sizes_with_release_in_any_order_against_a_model(seed: int) -> No
     assert num_received > 200 and stats["sent"]["oversize"] > 0 and stats["received"]["messages"] == num_received
 
 
-def test_the_arena_is_whole_again_after_everything_was_released() -> None:
+def test_the_arena_is_whole_again_after_everything_was_released():
     ring = Ring(arena_bytes=1 << 16)
     for size in (1, 64, 65, 5000, 1 << 15):
         arrays = []
@@ -123,7 +128,7 @@ def test_the_arena_is_whole_again_after_everything_was_released() -> None:
     assert ring.stats()["sent"]["oversize"] == 0 and ring.consumer.held_bytes == 0
 
 
-def test_small_kept_blocks_all_over_the_arena_stop_nothing() -> None:
+def test_small_kept_blocks_all_over_the_arena_stop_nothing():
     ring = Ring(arena_bytes=1 << 16, num_slots=64)
     slots = [ring.producer.reserve(1024, 1)[1] for _ in range(60)]
     for slot in slots:
@@ -139,14 +144,14 @@ def test_small_kept_blocks_all_over_the_arena_stop_nothing() -> None:
     assert all((array == 9).all() for array in kept[11:])
 
 
-def test_a_full_arena_times_out_and_goes_on_when_a_block_is_released() -> None:
+def test_a_full_arena_times_out_and_goes_on_when_a_block_is_released():
     ring = Ring(arena_bytes=1 << 16)
     for _ in range(2):
         ring.producer.reserve(1 << 15, 0)[1].commit()
     assert ring.producer.reserve(1 << 15, 0.05)[0] == TIMEOUT
     array = ring.consumer.receive(0)[1]
     assert ring.producer.reserve(1 << 15, 0.05)[0] == TIMEOUT
-    result: list[object] = []
+    result = []
     waiting = threading.Thread(target=lambda: result.append(ring.producer.reserve(1 << 15, 20)[0]))
     waiting.start()
     del array
@@ -154,13 +159,13 @@ def test_a_full_arena_times_out_and_goes_on_when_a_block_is_released() -> None:
     assert result == [OK]
 
 
-def test_many_producer_threads_and_many_releasing_threads() -> None:
+def test_many_producer_threads_and_many_releasing_threads():
     ring = Ring(arena_bytes=1 << 18, num_slots=32)
     num_threads, per_thread = 4, 300
-    seen: list[tuple[int, int]] = []
-    bad: list[str] = []
+    seen = []
+    bad = []
 
-    def produce(thread: int) -> None:
+    def produce(thread):
         rng = random.Random(thread)
         for i in range(per_thread):
             nbytes = rng.choice([16, rng.randint(16, 4000), rng.randint(16, 40000), 200_000 if i % 50 == 0 else 16])
@@ -175,8 +180,8 @@ def test_many_producer_threads_and_many_releasing_threads() -> None:
     threads = [threading.Thread(target=produce, args=(t,)) for t in range(num_threads)]
     for t in threads:
         t.start()
-    releasers: list[threading.Thread] = []
-    batch: list[np.ndarray] = []
+    releasers = []
+    batch = []
     for _ in range(num_threads * per_thread):
         status, array = ring.consumer.receive(20)
         assert status == OK
@@ -195,7 +200,7 @@ def test_many_producer_threads_and_many_releasing_threads() -> None:
         assert [i for t, i in seen if t == thread] == list(range(per_thread))
 
 
-def test_a_second_producer_or_consumer_is_refused() -> None:
+def test_a_second_producer_or_consumer_is_refused():
     ring = Ring()
     with pytest.raises(ValueError, match="already sends"):
         _core.RingProducer(ring.region, ring.pool)
@@ -203,7 +208,7 @@ def test_a_second_producer_or_consumer_is_refused() -> None:
         _core.RingConsumer(ring.region, ring.pool)
 
 
-def test_memory_that_holds_no_ring_is_refused() -> None:
+def test_memory_that_holds_no_ring_is_refused():
     memory = SharedMemory(1 << 20)
     with pytest.raises(ValueError, match="no ring"):
         _core.RingProducer(memory.mapping, _core.BlockPool(0))
@@ -216,3 +221,86 @@ def test_memory_that_holds_no_ring_is_refused() -> None:
         with pytest.raises(ValueError):
             _core.RingConsumer(memory.mapping, _core.BlockPool(0))
         memory.array()[:48] = clean
+
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def add_one(memory, shared, matrix):
+    memory.tensor()[:3] += 1
+    shared.tensor.add_(1)
+    assert matrix.tensor.dtype == torch.bfloat16 and matrix.tensor.shape == (2, 3)
+
+
+def test_a_child_sees_and_changes_the_same_bytes():
+    memory = SharedMemory(10_000)
+    shared = share_tensor(torch.arange(1000))
+    child = SPAWN.Process(target=add_one, args=(memory, shared, share_tensor(torch.ones(2, 3).bfloat16())))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert memory.tensor()[:4].tolist() == [1, 1, 1, 0]
+    assert torch.equal(shared.tensor, torch.arange(1000) + 1)
+
+
+@pytest.mark.parametrize("tensor", [torch.tensor(3.5), torch.empty(0, 4), torch.arange(6).view(2, 3).t()])
+def test_any_tensor_can_be_shared(tensor):
+    shared = share_tensor(tensor)
+    assert torch.equal(shared.tensor, tensor) and shared.tensor.dtype == tensor.dtype
+
+
+def test_it_can_only_be_given_to_a_process_that_is_started():
+    with pytest.raises(RuntimeError, match="through inheritance"):
+        pickle.dumps(SharedMemory(100))
+
+
+def test_tensors_outlive_the_memory_object_and_no_descriptor_stays_open():
+    before = len(os.listdir("/proc/self/fd"))
+    with SharedMemory(1 << 20) as memory:
+        tensor = memory.tensor()
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before
+    tensor.fill_(7)
+    assert tensor.sum() == 7 << 20
+    with pytest.raises(ValueError, match="closed"):
+        memory.tensor()
+    memory.close()
+
+
+def test_nobody_can_shorten_it():
+    memory = SharedMemory(10_000)
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory._fd, 10)
+
+
+def test_more_than_there_is_is_refused_by_name():
+    with pytest.raises(MemoryError, match=r"\(1152921504606846976 bytes\) wanted, but only .* bytes\) is the memory"):
+        SharedMemory(1 << 60)
+    with pytest.raises(ValueError, match="more than 0"):
+        SharedMemory(0)
+
+
+def fake_system(root, listing, files):
+    for name, text in {
+        "proc/meminfo": "MemFree: 1 kB\nMemAvailable: 8000 kB\n",
+        "proc/self/cgroup": listing,
+        **files,
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return available_memory(root / "proc", root / "cgroup")
+
+
+def test_the_limit_of_a_container_counts(tmp_path):
+    assert fake_system(tmp_path / "none", "", {})[0] == 8_192_000
+    files = {"cgroup/a/b/memory.max": "max\n", "cgroup/a/b/memory.current": "5\n"}
+    assert fake_system(tmp_path / "max", "0::/a/b\n", files)[0] == 8_192_000
+    files |= {
+        "cgroup/a/memory.max": "1000\n",
+        "cgroup/a/memory.current": "600\n",
+        "cgroup/a/memory.stat": "inactive_file 100\n",
+    }
+    room, limit = fake_system(tmp_path / "v2", "0::/a/b\n", files)
+    assert room == 500 and limit.endswith("cgroup/a")
+    v1 = {"cgroup/memory/memory.limit_in_bytes": "3000", "cgroup/memory/memory.usage_in_bytes": "1000"}
+    assert fake_system(tmp_path / "v1", "5:cpu,memory:/docker/x\n", v1)[0] == 2000

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -21,7 +20,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextlib.contextmanager
-def process(target: Callable, *args: object) -> Iterator[multiprocessing.process.BaseProcess]:
+def process(target, *args):
     child = SPAWN.Process(target=target, args=args, daemon=True)
     child.start()
     try:
@@ -31,28 +30,28 @@ def process(target: Callable, *args: object) -> Iterator[multiprocessing.process
         child.join()
 
 
-def batch(index: int, num_nodes: int) -> dict[str, torch.Tensor]:
+def batch(index, num_nodes):
     n_id = torch.arange(num_nodes) + index
     return {"n_id": n_id, "x": n_id.to(torch.bfloat16)[:, None].expand(-1, 3), "num": torch.tensor(num_nodes)}
 
 
-def check_batch(tensors: dict[str, torch.Tensor], index: int, num_nodes: int) -> None:
+def check_batch(tensors, index, num_nodes):
     for name, expected in batch(index, num_nodes).items():
         assert torch.equal(tensors[name], expected), (index, name)
 
 
-def size_of(index: int) -> int:
+def size_of(index):
     return (index * 7919) % 5000
 
 
-def produce(channel: ShmChannel, num_messages: int, num_nodes: int | None = None) -> None:
+def produce(channel, num_messages, num_nodes=None):
     for index in range(num_messages):
         channel.send(batch(index, size_of(index) if num_nodes is None else num_nodes), epoch=1, index=index)
     channel.send({}, MessageKind.END)
     channel.close()
 
 
-def test_two_processes_many_sizes_in_order() -> None:
+def test_two_processes_many_sizes_in_order():
     # Room for any message (70 KB at most) between two that the consumer holds: the last one, and the one it takes.
     channel = ShmChannel("512KB")
     with process(produce, channel, 400):
@@ -69,7 +68,7 @@ def test_two_processes_many_sizes_in_order() -> None:
     channel.close()
 
 
-def test_messages_larger_than_the_whole_channel_arrive() -> None:
+def test_messages_larger_than_the_whole_channel_arrive():
     channel = ShmChannel("64KB")
     with process(produce, channel, 6, 100_000):  # 1.4 MB each
         for index in range(6):
@@ -78,11 +77,11 @@ def test_messages_larger_than_the_whole_channel_arrive() -> None:
     assert channel.stats()["num_oversize"] == 6
 
 
-def test_oversize_and_small_messages_keep_their_order() -> None:
+def test_oversize_and_small_messages_keep_their_order():
     with ShmChannel("64KB") as channel:
         sizes = [10, 200_000, 10, 10, 50_000, 30_000, 64_000, 7] * 3
 
-        def fill() -> None:
+        def fill():
             for start in range(0, len(sizes), 2):
                 layouts = [MessageLayout({"a": (torch.uint8, [sizes[i]])}) for i in (start, start + 1)]
                 slots = [channel.reserve(layout.nbytes, 20) for layout in layouts]
@@ -99,7 +98,7 @@ def test_oversize_and_small_messages_keep_their_order() -> None:
         thread.join()
 
 
-def test_a_consumer_that_keeps_every_batch_blocks_nobody() -> None:
+def test_a_consumer_that_keeps_every_batch_blocks_nobody():
     channel = ShmChannel("256KB")
     with process(produce, channel, 500, 1000):  # 14 KB each, 7 MB in all
         kept = [channel.receive(60) for _ in range(500)]
@@ -109,7 +108,7 @@ def test_a_consumer_that_keeps_every_batch_blocks_nobody() -> None:
     assert channel.stats()["num_copied"] > 450
 
 
-def test_tensors_outlive_the_channel_and_the_producer() -> None:
+def test_tensors_outlive_the_channel_and_the_producer():
     channel = ShmChannel("1MB")
     with process(produce, channel, 20, 1000):
         kept = [channel.receive(60) for _ in range(20)]
@@ -121,7 +120,7 @@ def test_tensors_outlive_the_channel_and_the_producer() -> None:
         message.tensors["n_id"].add_(1)
 
 
-def write_without_end(channel: ShmChannel, progress: "multiprocessing.sharedctypes.Synchronized[int]") -> None:
+def write_without_end(channel, progress):
     channel.send(batch(0, 100), index=0)
     while True:
         slots = [channel.reserve(5000, 60) for _ in range(3)]
@@ -134,7 +133,7 @@ def write_without_end(channel: ShmChannel, progress: "multiprocessing.sharedctyp
         slots[2].commit()
 
 
-def test_a_producer_killed_while_writing_ends_in_a_timeout_that_says_so() -> None:
+def test_a_producer_killed_while_writing_ends_in_a_timeout_that_says_so():
     for _ in range(2):
         channel = ShmChannel("64KB")
         progress = SPAWN.Value("q", 0)
@@ -151,14 +150,14 @@ def test_a_producer_killed_while_writing_ends_in_a_timeout_that_says_so() -> Non
             channel.close()
 
 
-def take_and_keep(channel: ShmChannel, ready: "multiprocessing.synchronize.Event") -> None:
+def take_and_keep(channel, ready):
     kept = [channel.receive(60)]
     ready.set()
     while True:
         kept.append(channel.receive(60))
 
 
-def drop_in_a_fork(*held: list) -> None:
+def drop_in_a_fork(*held):
     """A child gets copies of these objects, drops them and ends as a forked worker does."""
     child = os.fork()
     if child == 0:
@@ -169,7 +168,7 @@ def drop_in_a_fork(*held: list) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_fork_of_the_consumer_gives_nothing_back_and_closes_nothing() -> None:
+def test_a_fork_of_the_consumer_gives_nothing_back_and_closes_nothing():
     channel = ShmChannel("64KB")
     sender = ShmChannel.from_descriptor({**channel.descriptor(), "fd": os.dup(channel.descriptor()["fd"])})
     sender.send({"x": torch.full((3000,), 1.0)})
@@ -183,7 +182,7 @@ def test_a_fork_of_the_consumer_gives_nothing_back_and_closes_nothing() -> None:
     assert held[1].stats()["num_copied"] == 0
 
 
-def test_a_fork_of_the_producer_abandons_nothing_and_closes_nothing() -> None:
+def test_a_fork_of_the_producer_abandons_nothing_and_closes_nothing():
     channel = ShmChannel("64KB")
     sender = ShmChannel.from_descriptor({**channel.descriptor(), "fd": os.dup(channel.descriptor()["fd"])})
     sender.send({"x": torch.ones(100_000)})  # oversize: on a thread that the child will not have
@@ -197,7 +196,7 @@ def test_a_fork_of_the_producer_abandons_nothing_and_closes_nothing() -> None:
     assert len(channel.receive(10).tensors["x"]) == 5
 
 
-def test_a_killed_consumer_leaves_the_producer_with_a_timeout() -> None:
+def test_a_killed_consumer_leaves_the_producer_with_a_timeout():
     channel = ShmChannel("64KB")
     ready = SPAWN.Event()
     with process(take_and_keep, channel, ready) as child:
@@ -215,7 +214,7 @@ def test_a_killed_consumer_leaves_the_producer_with_a_timeout() -> None:
         assert time.monotonic() - start < 4  # nothing is in pieces, which it would give 5 s
 
 
-def wait_for_message(channel: ShmChannel, woken: "multiprocessing.sharedctypes.Synchronized[float]") -> None:
+def wait_for_message(channel, woken):
     try:
         channel.receive(0)
     except ChannelTimeout:
@@ -226,7 +225,7 @@ def wait_for_message(channel: ShmChannel, woken: "multiprocessing.sharedctypes.S
         woken.value = time.monotonic()
 
 
-def wait_for_room(channel: ShmChannel, woken: "multiprocessing.sharedctypes.Synchronized[float]") -> None:
+def wait_for_room(channel, woken):
     woken.value = 0
     try:
         while True:
@@ -236,7 +235,7 @@ def wait_for_room(channel: ShmChannel, woken: "multiprocessing.sharedctypes.Sync
 
 
 @pytest.mark.parametrize("waiter", [wait_for_message, wait_for_room])
-def test_close_wakes_the_other_side(waiter: Callable) -> None:
+def test_close_wakes_the_other_side(waiter):
     channel = ShmChannel("64KB")
     woken = SPAWN.Value("d", -1.0)
     with process(waiter, channel, woken) as child:
@@ -250,11 +249,11 @@ def test_close_wakes_the_other_side(waiter: Callable) -> None:
         assert child.exitcode == 0 and 0 <= woken.value - closed < 20  # of the 60 that it would have waited
 
 
-def test_closing_ends_waits_of_threads_too() -> None:
+def test_closing_ends_waits_of_threads_too():
     channel = ShmChannel("64KB")
-    caught: list[BaseException] = []
+    caught = []
 
-    def wait() -> None:
+    def wait():
         try:
             channel.receive(60)
         except ChannelClosed as error:
@@ -273,7 +272,7 @@ def test_closing_ends_waits_of_threads_too() -> None:
     channel.close()
 
 
-def test_a_full_channel_times_out() -> None:
+def test_a_full_channel_times_out():
     with ShmChannel("64KB", capacity=3) as channel:
         for index in range(3):
             channel.send({}, index=index)
@@ -284,7 +283,7 @@ def test_a_full_channel_times_out() -> None:
         assert isinstance(ChannelTimeout("x"), TimeoutError)
 
 
-def test_a_slot_whose_filling_failed_is_not_seen() -> None:
+def test_a_slot_whose_filling_failed_is_not_seen():
     with ShmChannel("64KB") as channel:
         with pytest.raises(OSError, match="bad file"), channel.reserve(1000, 1):
             raise OSError("bad file")
@@ -292,7 +291,7 @@ def test_a_slot_whose_filling_failed_is_not_seen() -> None:
         assert channel.receive(1).index == 5
 
 
-def test_ctrl_c_ends_a_wait() -> None:
+def test_ctrl_c_ends_a_wait():
     # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -306,7 +305,7 @@ def test_ctrl_c_ends_a_wait() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def resources() -> tuple[int, int, int]:
+def resources():
     return (
         len(os.listdir("/proc/self/fd")),
         threading.active_count(),
@@ -314,8 +313,8 @@ def resources() -> tuple[int, int, int]:
     )
 
 
-def test_two_hundred_channels_leak_nothing() -> None:
-    def cycle(oversize: bool) -> None:
+def test_two_hundred_channels_leak_nothing():
+    def cycle(oversize):
         channel = ShmChannel("1MB")
         channel.send({"x": torch.ones(300_000 if oversize else 50_000)})
         message = channel.receive(10)
@@ -334,7 +333,7 @@ def test_two_hundred_channels_leak_nothing() -> None:
     assert psutil.Process().memory_info().rss - rss < 30 << 20
 
 
-def test_no_file_appears_in_dev_shm() -> None:
+def test_no_file_appears_in_dev_shm():
     before = set(os.listdir("/dev/shm"))
     channel = ShmChannel("1MB")
     channel.send(batch(0, 100))
@@ -343,7 +342,7 @@ def test_no_file_appears_in_dev_shm() -> None:
     channel.close()
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="channel_bytes = '64 apples'"):
         ShmChannel("64 apples")
     with pytest.raises(ValueError, match="capacity = 0"):

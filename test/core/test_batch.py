@@ -1,6 +1,8 @@
-"""A whole batch equals the reference sampler's, bit for bit, however it is computed."""
+"""Batches of the native core."""
 
 import itertools
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,19 +89,6 @@ def test_all_neighbours_of_all_nodes():
     for num_threads in (1, 3):
         assert_same(run(batch_of(800), csr, range(800), [-1, -1], num_threads=num_threads), expected)
     assert expected[4:] == ([800, 0, 0], [6000, 0])
-
-
-@pytest.mark.parametrize("limit", [DENSE, HASHED])
-def test_one_batch_object_serves_many_batches(limit):
-    """Nothing of one batch is left in the next: not its nodes, not its counts, not the entries of its table."""
-    graph = random_graph(300, 3000, seed=7)
-    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-    used, rng = batch_of(graph.num_nodes, limit), np.random.default_rng(0)
-    for index in range(300):
-        seeds = rng.integers(0, 300, rng.integers(0, 30))
-        fan_out = rng.integers(0, 6, rng.integers(1, 4)).tolist()
-        got = run(used, csr, seeds, fan_out, key=index)
-        assert_same(got, run(batch_of(graph.num_nodes, limit), csr, seeds, fan_out, key=index))
 
 
 def test_without_edge_ids_the_rest_is_the_same():
@@ -204,44 +193,6 @@ def test_copies_refuse_arrays_of_another_size():
             batch.copy_edges(0, *arrays)
 
 
-def ask_parts(batch, csr, parts, hop, num_neighbors, replace, key, with_edge, dtype=np.int64):
-    """What the owners of the frontier's nodes would answer."""
-    frontier, answers = batch.frontier(0), []
-    for positions in parts(len(frontier)):
-        one = _core.OneHop(csr, frontier[positions], num_neighbors, replace, key, hop, with_edge=with_edge)
-        count = np.zeros(len(positions), np.uint32)
-        neighbor, edge = np.zeros(one.num_edges, dtype), np.zeros(one.num_edges, dtype) if with_edge else None
-        one.copy_out(count, neighbor, edge)
-        answers.append((positions.astype(np.uint32), count, neighbor, edge))
-    return answers
-
-
-@pytest.mark.parametrize("with_edge", [True, False])
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-@pytest.mark.parametrize("limit", [DENSE, HASHED])
-def test_a_hop_from_parts_equals_a_hop_from_the_whole_graph(num_parts, replace, with_edge, limit):
-    graph, rng = random_graph(500, 5000, seed=9), np.random.default_rng(num_parts)
-    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-    seeds, num_neighbors = rng.integers(0, 500, 150), [40, 5, 3]
-    expected = run(batch_of(500), csr, seeds, num_neighbors, replace, 77, with_edge)
-    batch = batch_of(500, limit)
-    batch.start([(0, seeds)], with_edge)
-
-    def parts(n):
-        owner = rng.integers(0, num_parts, n)
-        return [rng.permutation(np.flatnonzero(owner == p)) for p in rng.permutation(num_parts)]
-
-    for hop, k in enumerate(num_neighbors):
-        dtype = (np.int32, np.int64)[hop % 2]
-        batch.expand_from(0, ask_parts(batch, csr, parts, hop, k, replace, 77, with_edge, dtype))
-        batch.end_hop()
-    got = result(batch, with_edge)
-    assert_same(got[:3] + got[4:], expected[:3] + expected[4:])
-    if with_edge:
-        assert np.array_equal(got[3], expected[3])
-
-
 def test_parts_that_do_not_cover_the_frontier_once_are_refused():
     def part(positions, counts, neighbors):
         u32 = (np.array(a, np.uint32) for a in (positions, counts))
@@ -263,3 +214,50 @@ def test_parts_that_do_not_cover_the_frontier_once_are_refused():
     batch.start([(0, np.array([4]))])
     with pytest.raises(IndexError, match="neighbour id 10 is outside"):
         batch.expand_from(0, [part([0], [1], [10])])
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_stamps_that_run_out_clear_the_table(tmp_path, cxx):
+    program = tmp_path / "relabel_overflow"
+    source = Path(__file__).with_name("relabel_overflow.cc")
+    subprocess.run(
+        [*cxx, "-std=c++20", "-O1", f"-I{ROOT / 'csrc'}", str(source), "-o", str(program)], check=True, timeout=120
+    )
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("num_nodes", [2000, 20_000])
+def test_a_hash_table_grows_in_the_middle_of_a_batch(num_nodes):
+    """It starts with 4096 slots; ids far apart and ids next to each other find their slots again after it doubles."""
+    csr = Topology(ring_graph(num_nodes, 3).edge_index, num_nodes).csr
+    dense, hashed = _core.Batch([num_nodes], [(0, 0)]), _core.Batch([num_nodes], [(0, 0)], 0)
+    for seeds in (np.arange(5), np.arange(0, num_nodes, 7), np.arange(num_nodes), np.arange(3)):
+        outputs = []
+        for batch in (dense, hashed):
+            batch.start([(0, seeds)])
+            batch.sample([csr], [[-1, 2, 2]], replace=False, batch_key=0)
+            arrays = [np.zeros(n, np.int64) for n in [batch.num_nodes(0), *[batch.num_edges(0)] * 3]]
+            batch.copy_nodes(0, arrays[0])
+            batch.copy_edges(0, *arrays[1:])
+            outputs.append(np.concatenate(arrays))
+        assert np.array_equal(*outputs)
+
+
+def test_ids_far_above_the_dense_limit():
+    """A few rows of a graph of 2^33 nodes, as a partition of it has: hashed, since a dense table would take 32 GB."""
+    batch = _core.Batch([2**33], [(0, 0)])
+    seeds = np.array([2**33 - 1, 5, 2**32, 5])
+    batch.start([(0, seeds)])
+    neighbors = np.array([2**33 - 2, 5, 2**32, 2**33 - 2])
+    parts = (np.arange(4, dtype=np.uint32), np.ones(4, np.uint32), neighbors, np.arange(4))
+    batch.expand_from(0, [parts])
+    batch.end_hop()
+    node, row, col, edge = (np.zeros(n, np.int64) for n in (5, 4, 4, 4))
+    batch.copy_nodes(0, node)
+    batch.copy_edges(0, row, col, edge)
+    assert node.tolist() == [*seeds.tolist(), 2**33 - 2]
+    assert row.tolist() == [4, 1, 2, 4]
+    assert batch.frontier(0).tolist() == [2**33 - 2]

@@ -1,9 +1,10 @@
-"""Compressed rows: built like a stable sort by row, checked before anything reads them."""
+"""Edges by row: built, owned, in parts."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typed_world import DENSE, HASHED, assert_same, csr_of, native_exclusions, random_world, result
 
 from glt import _core
 
@@ -14,10 +15,8 @@ def build(rows, cols, num_nodes, *, dtype=np.int64, ids_in=None, row_of=None, nu
     indptr, indices = np.full(num_rows + 1, -7, np.int64), np.full(len(rows), -7, np.int32)
     ids = np.full(len(rows), -7, id_dtype)
     largest = len(rows) if ids_in is None else int(np.max(ids_in, initial=0))
-    _core.build_csr(
-        rows, cols, num_nodes, num_nodes, indptr, indices, ids, edge_ids_in=ids_in, row_of=row_of,
-        largest_edge_id=largest,
-    )  # fmt: skip
+    options = {"row_of": row_of, "largest_edge_id": largest}
+    _core.build_csr(rows, cols, num_nodes, num_nodes, indptr, indices, ids, edge_ids_in=ids_in, **options)
     return indptr, indices, ids
 
 
@@ -156,3 +155,254 @@ def test_outputs_that_cannot_hold_the_result_are_refused():
         _core.build_csr(
             rows, rows, 1, 1, *good, np.zeros(3, np.int32), edge_ids_in=np.full(3, 2**40), largest_edge_id=2**40
         )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+@pytest.mark.parametrize("num_parts", [1, 2, 7, 200])
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_groups_are_a_stable_sort_by_owner(dtype, num_parts, n):
+    rng = np.random.default_rng(n + num_parts)
+    book, ids = rng.integers(0, num_parts, 300).astype(dtype), rng.integers(0, 300, n)
+    grouped, position, begin = _core.group_by_owner(_core.Book(book, num_parts), ids)
+    order = np.argsort(book[ids], kind="stable")
+    assert position.dtype == np.uint32 and np.array_equal(position, order)
+    assert np.array_equal(grouped, ids[order])
+    assert np.array_equal(begin, np.concatenate([[0], np.cumsum(np.bincount(book[ids], minlength=num_parts))]))
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 7, 200, 2**16])
+def test_ranges_group_as_the_array_of_their_owners(num_parts):
+    rng = np.random.default_rng(num_parts)
+    counts = rng.integers(0, 4, num_parts) * (rng.random(num_parts) < 0.6)  # many own nothing
+    counts[rng.integers(num_parts)] += 1
+    ranges = _core.Book.of_ranges(np.concatenate([[0], np.cumsum(counts)]))
+    owner = np.repeat(np.arange(num_parts), counts).astype(np.uint32)
+    array = _core.Book(owner, num_parts)
+    assert (ranges.num_ids, ranges.num_parts) == (array.num_ids, array.num_parts) == (len(owner), num_parts)
+    everything = np.arange(len(owner))
+    np.testing.assert_array_equal(_core.find_owners(ranges, everything), owner)
+    ids = rng.integers(0, len(owner), 500)
+    for got, wanted in zip(_core.group_by_owner(ranges, ids), _core.group_by_owner(array, ids), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    for part in {0, num_parts - 1, *owner[ids[:5]].tolist()}:
+        _core.require_owned(ranges, everything[owner == part], part)
+
+
+def test_bad_ids_books_and_owners_are_named():
+    owner = np.array([0, 1, 0, 2], np.uint8)
+    for book in (_core.Book(owner, 3), _core.Book.of_ranges(np.array([0, 2, 3, 4]))):
+        for call in (_core.group_by_owner, _core.find_owners):
+            with pytest.raises(IndexError, match=r"ids\[1\] = 4 is outside \[0, 4\)"):
+                call(book, np.array([0, 4, -1]))
+            with pytest.raises(IndexError, match=r"ids\[0\] = -1"):
+                call(book, np.array([-1]))
+    with pytest.raises(IndexError, match="node 3 is owned by partition 2 of 2: the partition book is damaged"):
+        _core.group_by_owner(_core.Book(owner, 2), np.array([0, 3]))
+    with pytest.raises(TypeError, match="owner: expected a 1-d array of uint32, got int64"):
+        _core.Book(owner.astype(np.int64), 3)
+    with pytest.raises(ValueError, match="num_parts = 0: expected at least 1"):
+        _core.Book(owner, 0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [
+        ([0], "offset has 1 elements: expected one more than partitions, at least 2"),
+        ([], "offset has 0 elements"),
+        ([1, 2], r"offset\[0\] = 1: expected 0"),
+        ([0, 3, 2], r"offset\[2\] = 2 is below offset\[1\] = 3"),
+        ([0, -1], r"offset\[1\] = -1 is below"),
+    ],
+)
+def test_offsets_that_are_no_ranges_are_named(offset, error):
+    with pytest.raises(ValueError, match=error):
+        _core.Book.of_ranges(np.array(offset, np.int64))
+
+
+def test_require_owned_names_the_first_stranger():
+    for book in (_core.Book(np.array([0, 0, 1, 2], np.uint16), 3), _core.Book.of_ranges(np.array([0, 2, 3, 4]))):
+        _core.require_owned(book, np.array([0, 1, 0]), 0)
+        _core.require_owned(book, np.array([], np.int64), 0)
+        with pytest.raises(IndexError, match=r"ids\[1\] = 2 belongs to partition 1, not here \(partition 0\)"):
+            _core.require_owned(book, np.array([0, 2, 3]), 0)
+        with pytest.raises(IndexError, match=r"ids\[0\] = 9 is outside \[0, 4\)"):
+            _core.require_owned(book, np.array([9]), 0)
+        with pytest.raises(ValueError, match="part = 3: expected 0 to 2"):
+            _core.require_owned(book, np.array([0]), 3)
+
+
+def test_rows_of_a_range_are_read_without_a_map():
+    book = _core.Book.of_ranges(np.array([0, 2, 2, 5]))
+    indptr, indices = np.array([0, 1, 1, 3]), np.array([4, 0, 1])
+    csr = _core.Csr(indptr, indices, num_nodes=5, book=book, part=2)
+    hop = _core.OneHop(csr, np.array([4, 2, 3]), -1, False, 1, 0, with_edge=False)
+    count, neighbor = np.empty(3, np.uint32), np.empty(3, np.int64)
+    hop.copy_out(count, neighbor)
+    assert count.tolist() == [2, 1, 0] and neighbor.tolist() == [0, 1, 4]
+    with pytest.raises(IndexError, match=r"nodes\[1\] = 1 belongs to partition 0, not here \(partition 2\)"):
+        _core.OneHop(csr, np.array([2, 1]), -1, False, 1, 0, with_edge=False)
+    with pytest.raises(IndexError, match=r"nodes\[0\] = 5 is outside \[0, 5\)"):
+        _core.OneHop(csr, np.array([5]), -1, False, 1, 0, with_edge=False)
+    with pytest.raises(ValueError, match="partition 0 owns 2 nodes but indptr has 3 rows: expected one for each"):
+        _core.Csr(indptr, indices, num_nodes=5, book=book)
+    with pytest.raises(ValueError, match="part = 3: expected 0 to 2"):
+        _core.Csr(indptr, indices, num_nodes=5, book=book, part=3)
+    with pytest.raises(ValueError, match="book has 5 ids: expected 6"):
+        _core.Csr(indptr, indices, num_nodes=6, book=book, part=2)
+    with pytest.raises(ValueError, match="row_of: expected none beside a book of ranges"):
+        _core.Csr(indptr, indices, row_of=np.zeros(5, np.uint32), num_nodes=5, book=book, part=2)
+
+
+def test_rows_of_a_table_may_begin_at_any_id():
+    table, out = np.arange(6).reshape(3, 2), np.empty((2, 2), np.int64)
+    _core.gather_rows(table, np.array([9, 7]), out, first_id=7)
+    assert out.tolist() == [[4, 5], [0, 1]]
+    for bad in (6, 10, -1, 2**63 - 1, -(2**63)):
+        with pytest.raises(IndexError, match=rf"ids\[0\] = {bad} is row .* of 3: no such row here"):
+            _core.gather_rows(table, np.array([bad, 7]), out, first_id=7)
+    with pytest.raises(ValueError, match="first_id = 7: expected none beside row_of"):
+        _core.gather_rows(table, np.array([7, 7]), out, np.zeros(9, np.uint32), first_id=7)
+
+
+def parts_of(edges, num_centers, num_neighbors, num_parts, rng, ranges):
+    """The partitions of one edge type, each with the rows of the nodes that it owns; some own nothing."""
+    if ranges:
+        offset = np.concatenate([[0], np.sort(rng.integers(0, num_centers + 1, num_parts - 1)), [num_centers]])
+        owner, book = np.repeat(np.arange(num_parts), np.diff(offset)), _core.Book.of_ranges(offset)
+        row_of = np.arange(num_centers) - offset[owner]
+    else:
+        owner = rng.integers(0, num_parts, num_centers)
+        book, row_of = _core.Book(owner.astype(np.uint8), num_parts), np.zeros(num_centers, np.int64)
+        for p in range(num_parts):
+            row_of[owner == p] = np.arange((owner == p).sum())
+    parts = []
+    for p in range(num_parts):
+        mine, num_rows = np.flatnonzero(owner[edges.center] == p), int((owner == p).sum())
+        maps = {} if ranges else {"row_of": row_of.astype(np.uint32)}
+        rows = row_of[edges.center[mine]]
+        parts.append(
+            csr_of(edges, num_rows, num_neighbors, mine, rows, num_nodes=num_centers, book=book, part=p, **maps)
+        )
+    return parts
+
+
+def parted(world, num_parts, rng, ranges):
+    return [
+        csr and parts_of(e, world.num_nodes[e.expanded], world.num_nodes[e.found], num_parts, rng, ranges)
+        for e, csr in zip(world.edges, world.csrs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "timed", "weighted"])
+@pytest.mark.parametrize("large", [False, True])
+def test_batches_are_those_of_the_whole_graph(kind, ranges, large):
+    size = {"largest": 400, "edges": 4000} if large else {}
+    for seed in range(12 if large else 60):
+        rng = np.random.default_rng(seed)
+        timed, weighted = kind == "timed", kind == "weighted"
+        world = random_world(seed, timed=timed, weighted=weighted, **size)
+        graphs = parted(world, int(rng.choice([1, 2, 3, 5, 40])), rng, ranges)
+        seeds = world.seeds(rng, most=120 if large else 8)
+        with_edge, disjoint = bool(rng.integers(2)), timed or bool(rng.integers(2))
+        num_trees = sum(len(nodes) for _, nodes in seeds)
+        time = rng.integers(0, 20, num_trees) if timed else None
+        replace = bool(rng.integers(2))
+        hops = [[int(k) for k in rng.choice([0, 1, 2, 5, *([] if replace else [-1])], 2)] for _ in world.edges]
+        options = {
+            "replace": replace, "batch_key": seed, "last": timed and bool(rng.integers(2)),
+            "exclusions": native_exclusions(world.exclusions(rng)) if rng.integers(2) else None,
+        }  # fmt: skip
+        for limit in (DENSE, HASHED):
+            batch, got = world.batch(limit), []
+            for csrs, num_threads in ((world.csrs, 1), (graphs, 1), (graphs, 3)):
+                batch.start(seeds, with_edge, disjoint, time)
+                batch.sample(csrs, hops, num_threads=num_threads, **options)
+                got.append(result(batch, world, with_edge, disjoint))
+            assert_same(got[1], got[0])
+            assert_same(got[2], got[0])
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_induced_edges_are_those_of_the_whole_graph(ranges):
+    for seed in range(40):
+        rng, world = np.random.default_rng(seed), random_world(seed)
+        graphs, seeds = parted(world, 3, rng, ranges), world.seeds(rng)
+        batch, got = world.batch(), []
+        for csrs, num_threads in ((world.csrs, 1), (graphs, 1), (graphs, 2)):
+            batch.start(seeds)
+            batch.sample(csrs, [[2, 1]] * len(world.edges), replace=False, batch_key=seed)
+            batch.induce(csrs, num_threads)
+            got.append(result(batch, world)[2:5])
+        assert_same(got[1], got[0])
+        assert_same(got[2], got[0])
+
+
+def two_parts(num_neighbors=4):
+    book = _core.Book(np.array([0, 1, 0, 1], np.uint8), 2)
+    row_of = np.array([0, 0, 1, 1], np.uint32)
+    indptr, indices, edge_ids = np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1])
+    return [_core.Csr(indptr, indices, edge_ids, row_of, 4, num_neighbors, book=book, part=part) for part in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("csrs", "error"),
+    [
+        (two_parts()[::-1], r"csr 0 of 2 of a graph is that of partition 1 of 2"),
+        (two_parts() + two_parts()[:1], r"csr 0 of 3 of a graph is that of partition 0 of 2"),
+        ([two_parts()[0], None], r"None is no partition of a graph"),
+        ([two_parts()[0], two_parts(5)[1]], r"csr 1 of a graph has 4 nodes with 5 possible neighbours"),
+        ([], r"a graph of no partitions"),
+        ([_core.Csr(np.array([0, 0]), np.zeros(0, np.int64))] * 2, r"csr 0 of 2 .* partition 0 of 1: expected all"),
+    ],
+    ids=["order", "too many", "none", "sizes", "empty", "whole"],
+)
+def test_what_are_not_the_partitions_of_a_graph_is_refused(csrs, error):
+    batch = _core.Batch([4], [(0, 0)])
+    batch.start([(0, np.array([1, 2]))])
+    with pytest.raises(ValueError, match=error):
+        batch.sample([csrs], [[2]], replace=False, batch_key=0)
+
+
+def test_rows_of_one_partition_alone_refuse_the_others_nodes():
+    batch = _core.Batch([4], [(0, 0)])
+    batch.start([(0, np.array([1]))])
+    with pytest.raises(IndexError, match=r"frontier\[0\] = 1 belongs to partition 1"):
+        batch.sample([two_parts()[:1]], [[2]], replace=False, batch_key=0)
+
+
+def test_copies_of_a_book_that_differ_are_noticed():
+    """Node 2 is the first partition's by its copy, and the second's by the other."""
+    csrs = []
+    for part, owners in enumerate(([0, 1, 0, 1], [0, 1, 1, 0])):
+        rows = {"row_of": np.array([0, 0, 1, 1], np.uint32), "num_nodes": 4, "num_neighbor_nodes": 4, "part": part}
+        book = _core.Book(np.array(owners, np.uint8), 2)
+        csrs.append(_core.Csr(np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1]), book=book, **rows))
+    batch = _core.Batch([4], [(0, 0)])
+    batch.start([(0, np.array([2, 3]))])
+    with pytest.raises(IndexError, match=r"= 3 belongs to partition 0, not here \(partition 1\)"):
+        batch.sample([csrs], [[2]], replace=False, batch_key=0)
+
+
+def test_columns_that_differ_between_partitions_are_refused():
+    whole = two_parts()
+    rows = {"row_of": np.array([0, 0, 1, 1], np.uint32), "num_nodes": 4, "num_neighbor_nodes": 4, "part": 1}
+    book = _core.Book(np.array([0, 1, 0, 1], np.uint8), 2)
+    plain = (np.array([0, 1, 2]), np.array([0, 1]))
+    timed = (*plain, np.array([0, 1]))
+    batch = _core.Batch([4], [(0, 0)])
+    for other in (_core.Csr(*plain, book=book, **rows), _core.Csr(*timed, book=book, time=np.array([0, 1]), **rows)):
+        batch.start([(0, np.array([2, 3]))])
+        with pytest.raises(ValueError, match="csr 1 of a graph lacks edge ids, or has weights or times otherwise"):
+            batch.sample([[whole[0], other]], [[2]], replace=False, batch_key=0)
+
+
+def test_damaged_owners_are_named():
+    book = _core.Book(np.array([0, 7, 0, 1], np.uint8), 2)
+    rows = {"row_of": np.array([0, 0, 1, 1], np.uint32), "num_nodes": 4, "num_neighbor_nodes": 4, "book": book}
+    edges = np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1])
+    csrs = [_core.Csr(*edges, part=part, **rows) for part in (0, 1)]
+    batch = _core.Batch([4], [(0, 0)])
+    batch.start([(0, np.array([2, 1]))])
+    with pytest.raises(IndexError, match="node 1 is owned by partition 7 of 2: the partition book is damaged"):
+        batch.sample([csrs], [[2]], replace=False, batch_key=0)

@@ -74,7 +74,7 @@ def test_every_choice_is_a_best_one(seed, num_nodes, num_edges, num_parts, num_l
         )
         wanted = replay(
             indptr, indices, num_parts, label, cap, edges, edge_cap, penalty, before, owner.astype(np.int64)
-        )  # fmt: skip
+        )
         assert num_cut == wanted
         before = owner.copy()
 
@@ -161,19 +161,8 @@ def test_partitions_with_too_many_edges_give_some_away_within_the_caps_of_nodes(
 
 def test_partitions_without_room_for_all_nodes_are_an_error():
     with pytest.raises(ValueError, match="node_cap = 1: 2 partitions have no room for 3 nodes"):
-        _core.move_overfull(
-            np.zeros(4, np.int64),
-            np.empty(0, np.int32),
-            2,
-            None,
-            np.array([3]),
-            None,
-            0,
-            1,
-            1.0,
-            0,
-            np.zeros(3, np.uint8),
-        )
+        ends, owner = (np.zeros(4, np.int64), np.empty(0, np.int32)), np.zeros(3, np.uint8)
+        _core.move_overfull(*ends, 2, None, np.array([3]), None, 0, 1, 1.0, 0, owner)
 
 
 def test_ties_depend_on_the_seed_and_nothing_else():

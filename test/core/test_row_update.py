@@ -1,7 +1,5 @@
 """Gradients of rows are summed once, in a fixed order, and rows are updated as torch.optim updates them."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -16,31 +14,31 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarn
 NUM_ROWS, DIM = 50, 7
 
 
-def batch(rng: torch.Generator, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(rng, n):
     """Rows with many duplicates, and a gradient for each."""
     return torch.randint(NUM_ROWS, (n,), generator=rng), torch.randn(n, DIM, generator=rng)
 
 
-def table_of(tensor: torch.Tensor) -> _core.RowTable:
+def table_of(tensor):
     return _core.RowTable((tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy())
 
 
-def merge_of(*parts: tuple[torch.Tensor, torch.Tensor], num_rows: int = NUM_ROWS) -> _core.RowMerge:
+def merge_of(*parts, num_rows=NUM_ROWS):
     return _core.RowMerge([(rows.numpy(), grads.numpy()) for rows, grads in parts], num_rows, parts[0][1].shape[1])
 
 
-def sums_of(merge: _core.RowMerge, dim: int = DIM, scale: float = 1.0, num_threads: int = 1) -> tuple:
+def sums_of(merge, dim=DIM, scale=1.0, num_threads=1):
     rows, sums = np.empty(len(merge), np.int64), np.empty((len(merge), dim), np.float32)
     merge.sum(rows, sums, scale, num_threads)
     return rows, sums
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, NUM_ROWS, 5000, 1 << 40])
-def test_duplicates_are_summed_once_in_the_order_in_which_they_come(num_rows: int) -> None:
+def test_duplicates_are_summed_once_in_the_order_in_which_they_come(num_rows):
     rng = np.random.default_rng(0)
     rows = rng.integers(num_rows, size=2000)
     grads = rng.standard_normal((2000, DIM)).astype(np.float32)
-    expected: dict[int, np.ndarray] = {}
+    expected = {}
     for row, grad in zip(rows.tolist(), grads, strict=True):
         expected[row] = expected[row] + grad if row in expected else grad
     parts = [(rows[:700], grads[:700]), (rows[700:700], grads[700:700]), (rows[700:], grads[700:])]
@@ -51,7 +49,7 @@ def test_duplicates_are_summed_once_in_the_order_in_which_they_come(num_rows: in
         assert np.array_equal(sums, np.stack([expected[row] for row in found.tolist()]))  # to the bit: the same order
 
 
-def test_the_sum_of_a_row_does_not_depend_on_the_other_rows() -> None:
+def test_the_sum_of_a_row_does_not_depend_on_the_other_rows():
     rng = torch.Generator().manual_seed(1)
     parts = [batch(rng, 400), batch(rng, 300)]
     rows, sums = sums_of(merge_of(*parts), scale=0.5)
@@ -62,7 +60,7 @@ def test_the_sum_of_a_row_does_not_depend_on_the_other_rows() -> None:
         assert np.array_equal(theirs, sums[rows % 3 == owner])
 
 
-def test_nothing_and_no_columns() -> None:
+def test_nothing_and_no_columns():
     assert len(_core.RowMerge([], 5, 3)) == 0
     empty = torch.empty(0, dtype=torch.int64), torch.empty(0, 3)
     assert len(merge_of(empty, empty, num_rows=0)) == 0
@@ -70,7 +68,7 @@ def test_nothing_and_no_columns() -> None:
     assert rows.tolist() == [0, 2] and sums.shape == (2, 0)
 
 
-def test_a_row_outside_the_table_is_named_before_anything_moves() -> None:
+def test_a_row_outside_the_table_is_named_before_anything_moves():
     good = torch.tensor([1]), torch.ones(1, 2)
     with pytest.raises(IndexError, match=r"parts\[1\]: row -1 at position 2 is outside \[0, 5\)"):
         merge_of(good, (torch.tensor([0, 4, -1]), torch.ones(3, 2)), num_rows=5)
@@ -78,7 +76,7 @@ def test_a_row_outside_the_table_is_named_before_anything_moves() -> None:
         merge_of((torch.tensor([5]), torch.ones(1, 2)), num_rows=5)
 
 
-def test_wrong_arrays_are_refused() -> None:
+def test_wrong_arrays_are_refused():
     rows, grads = np.zeros(2, np.int64), np.ones((2, 3), np.float32)
     with pytest.raises(TypeError, match="grads: expected float32"):
         _core.RowMerge([(rows, grads.astype(np.float64))], 5, 3)
@@ -96,7 +94,7 @@ def test_wrong_arrays_are_refused() -> None:
         merge.adagrad(right, "float32", wrong, 1.0, 0.1, 1e-10)
 
 
-def steps_of_torch(kind: type, options: dict, weights: torch.Tensor, batches: list) -> tuple:
+def steps_of_torch(kind, options, weights, batches):
     embedding = torch.nn.Embedding.from_pretrained(weights.clone(), freeze=False, sparse=True)
     optimizer = kind(embedding.parameters(), **options)
     for rows, grads in batches:
@@ -108,7 +106,7 @@ def steps_of_torch(kind: type, options: dict, weights: torch.Tensor, batches: li
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_adagrad_is_that_of_torch(num_threads: int, num_parts: int) -> None:
+def test_adagrad_is_that_of_torch(num_threads, num_parts):
     rng = torch.Generator().manual_seed(2)
     weights = torch.randn(NUM_ROWS, DIM, generator=rng)
     batches = [batch(rng, n % 40) for n in range(200)]
@@ -126,7 +124,7 @@ def test_adagrad_is_that_of_torch(num_threads: int, num_parts: int) -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_adam_is_that_of_torch(num_threads: int, num_parts: int) -> None:
+def test_adam_is_that_of_torch(num_threads, num_parts):
     rng = torch.Generator().manual_seed(3)
     weights = torch.randn(NUM_ROWS, DIM, generator=rng)
     batches = [batch(rng, n % 40) for n in range(200)]
@@ -137,25 +135,15 @@ def test_adam_is_that_of_torch(num_threads: int, num_parts: int) -> None:
     for step, (rows, grads) in enumerate(batches, start=1):
         parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
         step_size = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
-        merge_of(*parts).adam(
-            table_of(weights),
-            "float32",
-            table_of(mean),
-            table_of(square),
-            1.0,
-            step_size,
-            1 - beta1,
-            1 - beta2,
-            eps,
-            num_threads,
-        )
+        state = table_of(weights), "float32", table_of(mean), table_of(square)
+        merge_of(*parts).adam(*state, 1.0, step_size, 1 - beta1, 1 - beta2, eps, num_threads)
     torch.testing.assert_close(weights, expected)
     torch.testing.assert_close(mean, state["exp_avg"])
     torch.testing.assert_close(square, state["exp_avg_sq"])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_of_two_bytes_are_rounded_once_per_step(dtype: torch.dtype) -> None:
+def test_weights_of_two_bytes_are_rounded_once_per_step(dtype):
     rng = torch.Generator().manual_seed(4)
     weights = torch.randn(NUM_ROWS, DIM, generator=rng).to(dtype)
     expected, total = weights.clone(), torch.zeros(NUM_ROWS, DIM)
@@ -169,14 +157,14 @@ def test_weights_of_two_bytes_are_rounded_once_per_step(dtype: torch.dtype) -> N
         assert torch.equal(weights, expected) and torch.equal(total, state)
 
 
-def test_special_values_survive_two_bytes() -> None:
+def test_special_values_survive_two_bytes():
     weights = torch.tensor([[float("inf"), float("nan"), -0.0, 3.38e38]], dtype=torch.bfloat16)
     merge = merge_of((torch.tensor([0]), torch.zeros(1, 4)), num_rows=1)
     merge.adagrad(table_of(weights), "bfloat16", table_of(torch.ones(1, 4)), 1.0, 0.1, 1e-10)
     assert weights[0, 0] == float("inf") and weights[0, 1].isnan() and weights[0, 3].isfinite()
 
 
-def test_threads_change_nothing() -> None:
+def test_threads_change_nothing():
     rng = torch.Generator().manual_seed(5)
     rows, grads = torch.randint(20000, (50000,), generator=rng), torch.randn(50000, 16, generator=rng)
     results = []
@@ -191,14 +179,14 @@ def test_threads_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("dim", [1, 2, 33])
-def test_readers_never_see_half_a_step(dim: int) -> None:
+def test_readers_never_see_half_a_step(dim):
     num_rows, num_steps, num_reads = 4000, 0, [0]
     weights, total = torch.zeros(num_rows, dim), torch.zeros(num_rows, dim)
     table, state = table_of(weights), table_of(total)
     merge = merge_of((torch.arange(num_rows), torch.ones(num_rows, dim)), num_rows=num_rows)
     stop, torn = threading.Event(), []
 
-    def read() -> None:
+    def read():
         out = np.empty((num_rows, dim), np.float32)
         while not stop.is_set():
             table.read(None, 0, out)

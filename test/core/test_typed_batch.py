@@ -31,10 +31,8 @@ def test_batches_equal_the_reference(seed, replace, disjoint, with_edge, layout)
         assert_same(result(batch, world, with_edge, disjoint), expected)
         batch.start(seeds, with_edge, disjoint)
         if num_neighbors[0]:
-            stepwise(
-                batch, world, num_neighbors, rng, replace=replace, batch_key=seed, with_edge=with_edge,
-                disjoint=disjoint,
-            )  # fmt: skip
+            options = {"with_edge": with_edge, "disjoint": disjoint}
+            stepwise(batch, world, num_neighbors, rng, replace=replace, batch_key=seed, **options)
         assert_same(result(batch, world, with_edge, disjoint), expected)
 
 
@@ -69,9 +67,8 @@ def test_temporal_batches_equal_the_reference(seed, replace, last, excluding):
     seed_time = rng.integers(-1, 22, sum(len(ids) for _, ids in seeds))
     options = {"exclusions": world.exclusions(rng)} if excluding else {}
     check_options(
-        seed, world, seeds, num_neighbors, disjoint=True, seed_time=seed_time,
-        replace=replace, last=last, **options,
-    )  # fmt: skip
+        seed, world, seeds, num_neighbors, disjoint=True, seed_time=seed_time, replace=replace, last=last, **options
+    )
 
 
 @settings(max_examples=80, deadline=None)

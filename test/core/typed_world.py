@@ -67,10 +67,7 @@ def random_world(seed, largest=25, edges=150, layout="CSC", timed=False, weighte
 
 
 def csr_of(edges, num_centers, num_neighbors, mine=None, rows=None, **part):
-    """All edges, or those of a partition: which of them, the row of each, and what else its ``Csr`` is given.
-
-    ``num_centers`` is the number of rows.
-    """
+    """All edges, or those of a partition: which of them, the row of each, and what else its ``Csr`` is given."""
     mine = np.arange(len(edges.center)) if mine is None else mine
     rows = edges.center if rows is None else rows
     indptr = np.zeros(num_centers + 1, np.int64)

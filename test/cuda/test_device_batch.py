@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from device_world import ORDERS, DeviceWorld, assert_equals, device_world, sampled
+from gpus import DEVICES, needs_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glt
 from glt import _core
-from glt.data.device import missing_for_cuda
 from glt.sampler.device_batch import DeviceBatch, PlacedRows
 
 CPU = torch.device("cpu")
@@ -47,10 +47,8 @@ def test_kernel_bodies_give_the_cpus_batches(seed, replace, disjoint, with_edge,
 def test_every_number_of_neighbors_that_has_a_kernel_of_its_own(replace):
     world, rng = device_world(5), np.random.default_rng(5)
     for k in range(1, 18):
-        check(
-            world, CPU, seeds=world.seeds(rng), num_neighbors=[[k]] * len(world.ends), batch_key=k, replace=replace,
-            disjoint=False, with_edge=True,
-        )  # fmt: skip
+        options = {"replace": replace, "disjoint": False, "with_edge": True}
+        check(world, CPU, seeds=world.seeds(rng), num_neighbors=[[k]] * len(world.ends), batch_key=k, **options)
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,10 +58,9 @@ def test_edges_up_to_a_time(seed, replace, last, order):
     rng, world = np.random.default_rng(seed), device_world(seed, timed=True)
     seeds, disjoint = world.seeds(rng), bool(rng.random() < 0.8)
     time = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds))) if disjoint else None
-    check(
-        world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace, last=last,
-        disjoint=disjoint, seed_time=time, native={"order": order, "shuffle_seed": seed},
-    )  # fmt: skip
+    options = {"last": last, "disjoint": disjoint, "seed_time": time}
+    options |= {"native": {"order": order, "shuffle_seed": seed}}
+    check(world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace, **options)
 
 
 @settings(max_examples=80, deadline=None)
@@ -71,10 +68,9 @@ def test_edges_up_to_a_time(seed, replace, last, order):
 def test_draws_by_weight(seed, replace, disjoint, order):
     """Edge types with and without weights, a fifth of them 0; hubs with cut points, and rows that run out of weight."""
     rng, world = np.random.default_rng(seed), device_world(seed, largest=12, weighted=True)
-    check(
-        world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace,
-        disjoint=disjoint, native={"order": order, "shuffle_seed": seed, "first_room": 50},
-    )  # fmt: skip
+    options = {"replace": replace, "disjoint": disjoint}
+    options |= {"native": {"order": order, "shuffle_seed": seed, "first_room": 50}}
+    check(world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, **options)
 
 
 @settings(max_examples=120, deadline=None)
@@ -89,10 +85,9 @@ def test_excluded_edges(seed, replace, disjoint, order, kind):
     seeds, options = world.seeds(rng), {"replace": replace, "last": kind == "last"}
     if kind in ("timed", "last") and disjoint:
         options["seed_time"] = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
-    check(
-        world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, disjoint=disjoint,
-        exclusions=world.exclusions(rng), native={"order": order, "shuffle_seed": seed, "first_room": 50}, **options,
-    )  # fmt: skip
+    named = {"disjoint": disjoint, "exclusions": world.exclusions(rng)}
+    named |= {"native": {"order": order, "shuffle_seed": seed, "first_room": 50}}
+    check(world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, **named, **options)
 
 
 def test_thousands_of_excluded_edges_of_a_hub():
@@ -101,10 +96,8 @@ def test_thousands_of_excluded_edges_of_a_hub():
     odd = np.arange(1, 700, 2)
     excluded = [_core.Exclusions(np.zeros(len(odd), np.int64), odd)]
     for k in (-1, 3, 16, 40, 2500, 3000):
-        check(
-            world, CPU, seeds=[(0, torch.tensor([0]))], num_neighbors=[[k]], batch_key=k + 9, exclusions=excluded,
-            native={"order": "backward"},
-        )  # fmt: skip
+        options = {"exclusions": excluded, "native": {"order": "backward"}}
+        check(world, CPU, seeds=[(0, torch.tensor([0]))], num_neighbors=[[k]], batch_key=k + 9, **options)
 
 
 @pytest.mark.parametrize("replays", [False, True])
@@ -142,11 +135,9 @@ def test_batches_whose_seeds_come_twice_have_one_plan_too(counts):
     assert batch.num_replays >= 3
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_change_of_options_is_a_plan_of_its_own(device):
-    if device != "cpu" and missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
-    device = torch.device(device)
+    device = CPU if device == "host" else torch.device("cuda", 0)
     rng, world = np.random.default_rng(6), device_world(6)
     batch, graphs = DeviceBatch(world.num_nodes, world.ends, device), world.placed(device)
     for number in range(40):
@@ -163,11 +154,9 @@ def test_a_change_of_options_is_a_plan_of_its_own(device):
 def test_all_edges_among_the_nodes(seed, order, hashed, with_edge):
     rng, large = np.random.default_rng(seed), seed % 20 == 0
     world = device_world(seed, largest=3000, edges=20_000) if large else device_world(seed)
-    check(
-        world, CPU, seeds=world.seeds(rng, most=400 if large else 12), num_neighbors=fan_outs(rng, world),
-        batch_key=seed, induced=True, with_edge=with_edge,
-        native={"order": order, "shuffle_seed": seed, "dense_limit": 0 if hashed else 1 << 31},
-    )  # fmt: skip
+    options = {"num_neighbors": fan_outs(rng, world), "batch_key": seed, "induced": True, "with_edge": with_edge}
+    options |= {"native": {"order": order, "shuffle_seed": seed, "dense_limit": 0 if hashed else 1 << 31}}
+    check(world, CPU, seeds=world.seeds(rng, most=400 if large else 12), **options)
 
 
 def test_a_damaged_column_of_an_induced_subgraph_is_an_exception():
@@ -185,20 +174,16 @@ def test_many_tiles_and_blocks(order, disjoint):
     rng, world = np.random.default_rng(3), device_world(4, largest=6000, edges=30_000)
     seeds = [(t, torch.from_numpy(rng.integers(0, n, 2000))) for t, n in enumerate(world.num_nodes)]
     fan_out = [[3, 2], [20, 1], [-1, 2], [16, 0], [2, 18], [4, 4]]
-    check(
-        world, CPU, seeds=seeds, num_neighbors=[fan_out[r % 6] for r in range(len(world.ends))], batch_key=11,
-        disjoint=disjoint, native={"order": order, "first_room": 5000},
-    )  # fmt: skip
+    options = {"batch_key": 11, "disjoint": disjoint, "native": {"order": order, "first_room": 5000}}
+    check(world, CPU, seeds=seeds, num_neighbors=[fan_out[r % 6] for r in range(len(world.ends))], **options)
 
 
 @pytest.mark.parametrize("hashed", [False, True])
 def test_blocks_that_run_at_the_same_time(hashed):
     rng, world = np.random.default_rng(4), device_world(4, largest=300, edges=5000)
     seeds = [(t, torch.from_numpy(rng.integers(0, n, 500))) for t, n in enumerate(world.num_nodes)]
-    check(
-        world, CPU, seeds=seeds, num_neighbors=[[10, 20]] * len(world.ends), batch_key=5, disjoint=hashed,
-        native={"num_threads": 4, "dense_limit": 0 if hashed else 1 << 31},
-    )  # fmt: skip
+    options = {"disjoint": hashed, "native": {"num_threads": 4, "dense_limit": 0 if hashed else 1 << 31}}
+    check(world, CPU, seeds=seeds, num_neighbors=[[10, 20]] * len(world.ends), batch_key=5, **options)
 
 
 def one_type(num_nodes=4, degree=3, **changes):
@@ -240,10 +225,8 @@ def test_rows_of_a_later_hop_are_those_that_a_partition_would_answer(seed, repla
         timed = disjoint and "time" in world.arrays[r]
         times = rng.integers(-1, 22, 5)
         k = int(rng.choice([1, 3, 16, 17] if replace else [1, 3, 16, 17, -1]))
-        expected = _core.OneHop(
-            csrs[r], nodes, k, replace, seed, hop, r, with_edge=True, tree=tree,
-            seed_time=times[tree] if timed else None,
-        )  # fmt: skip
+        options = {"seed_time": times[tree] if timed else None}
+        expected = _core.OneHop(csrs[r], nodes, k, replace, seed, hop, r, with_edge=True, tree=tree, **options)
         count, neighbor, edge = (
             np.empty(n, t) for n, t in ((len(nodes), np.uint32), *[(expected.num_edges, np.int64)] * 2)
         )
@@ -292,13 +275,11 @@ def test_without_cuda_asking_for_it_says_what_is_missing():
         _core.DeviceBatch([4], [(0, 0)], device=0)
 
 
-@pytest.mark.cuda
+@needs_gpu
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "weighted", "timed"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_gpu_gives_the_cpus_batches(seed, kind, pinned):
-    if missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
     rng, device = np.random.default_rng(seed), torch.device("cuda", 0)
     world = device_world(seed, largest=9000, edges=60_000, weighted=kind == "weighted", timed=kind == "timed")
     seeds = world.seeds(rng, most=3000)

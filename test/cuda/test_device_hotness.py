@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gpus import needs_gpu
 
 from glt import _core
 from glt.data import Dataset, Graph, Topology
-from glt.data.device import Accelerator, missing_for_cuda
+from glt.data.device import Accelerator
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
@@ -99,10 +100,9 @@ def test_hops_that_do_not_fit_are_refused():
     kernels = _core.DeviceHotness(device=-1)
     topology = Topology(torch.tensor([[0], [1]]), 2)
     table, doubt = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
-    rows = _core.DeviceRows(
-        indptr=topology.indptr.data_ptr(), indices=topology.indices.data_ptr(),
-        wide_indices=topology.indices.dtype == torch.int64, num_nodes=2, num_neighbor_nodes=2, num_edges=1,
-    )  # fmt: skip
+    given = {"wide_indices": topology.indices.dtype == torch.int64, "num_nodes": 2, "num_neighbor_nodes": 2}
+    given |= {"num_edges": 1}
+    rows = _core.DeviceRows(indptr=topology.indptr.data_ptr(), indices=topology.indices.data_ptr(), **given)
     options = {
         "weighted": False, "replace": False, "expanded": table.ctypes.data, "neighbor": table.ctypes.data,
         "num_columns": 3, "doubt": doubt.ctypes.data,
@@ -113,12 +113,10 @@ def test_hops_that_do_not_fit_are_refused():
         kernels.add_doubt(rows, [1], hop=1, **options)
 
 
-@pytest.mark.cuda
+@needs_gpu
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_a_gpu_gives_the_hotness_of_the_cpu(options, symmetric):
-    if missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
     on_cpu = NeighborSampler(directed(symmetric=symmetric), random_seed=1, **options)
     graph = replace(on_cpu.graph, graphs=tuple(Graph(t, "CUDA") for t in on_cpu.graph.topologies))
     on_gpu = NeighborSampler(graph, random_seed=1, device="cuda", **options)

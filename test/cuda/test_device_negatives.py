@@ -6,12 +6,12 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from gpus import needs_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.sampler import NegativeSampling
 
 from glt.data import Topology
-from glt.data.device import missing_for_cuda
 from glt.sampler import negatives
 from glt.sampler.device import DeviceNegatives
 from glt.sampler.device_batch import PlacedRows
@@ -140,9 +140,7 @@ def test_no_copy_of_a_batch_waits_for_the_stream_but_what_other_streams_read(mon
         assert waits == expected
 
 
-@pytest.mark.cuda
+@needs_gpu
 @pytest.mark.parametrize("seed", range(30))
 def test_a_gpu_finds_the_negatives_of_the_cpu(seed):
-    if missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
     both(torch.device("cuda", 0), seed)

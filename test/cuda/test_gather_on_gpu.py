@@ -9,15 +9,12 @@ import multiprocessing
 import numpy as np
 import pytest
 import torch
+from gpus import GPU
 
 from glt.data import DeviceGroup, Feature
-from glt.data.device import missing_for_cuda
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, process_pages
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-]
+pytestmark = list(GPU.marks)
 
 
 def bits(tensor):

@@ -34,10 +34,9 @@ def placed(rows, offset):
 def kernel_gather(table, ids, out, *, positions=None, count=None, num_threads=256):
     """Runs the kernel; returns (lowest bad position or NO_ERROR, layout)."""
     error, before = np.full(1, NO_ERROR, np.uint64), out.copy()
-    call = _core.GatherCall(
-        address(ids), ids.itemsize, len(ids), address(out), len(out), address(error),
-        positions=0 if positions is None else address(positions), count=0 if count is None else address(count),
-    )  # fmt: skip
+    options = {"positions": 0 if positions is None else address(positions)}
+    options |= {"count": 0 if count is None else address(count)}
+    call = _core.GatherCall(address(ids), ids.itemsize, len(ids), address(out), len(out), address(error), **options)
     layout = _core.host_gather(table, call, num_threads)
     found, bad = out.copy(), int(error[0])
     if "GLT_COMPILED_CORE" in os.environ:  # the kernel as nvcc compiled it gives the same: test/ptx
@@ -68,9 +67,7 @@ def random_rows(num_rows, width, seed=0):
     num_threads=st.sampled_from([32, 64, 256]),
     seed=st.integers(0, 2**32),
 )
-def test_equals_the_gather_of_the_host(
-    width, offsets, split, wide, mapped, scattered, num_ids, num_threads, seed
-):  # fmt: skip
+def test_equals_the_gather_of_the_host(width, offsets, split, wide, mapped, scattered, num_ids, num_threads, seed):
     rng = np.random.default_rng(seed)
     rows = random_rows(41, width, seed)
     parts = [placed(p, offsets[i % 2]) for i, p in enumerate(np.split(rows, sorted(split)))]

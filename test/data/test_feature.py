@@ -1,14 +1,21 @@
-"""Feature: rows by id, whatever their type."""
+"""Features: gathered, in windows, in tiers."""
 
 import copy
 import io
 import pickle
+import threading
 
 import numpy as np
 import pytest
 import torch
+from gpus import needs_gpu
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from glt.data import Feature
+from glt.data import Feature, WindowGather
+from glt.data.device import NUM_WORDS
+from glt.data.feature import NO_ROW, TieredRows
+from glt.data.schema import PartitionBook
 
 DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
           torch.float32, torch.float64, torch.complex64, torch.complex128, torch.uint16,
@@ -90,3 +97,282 @@ def test_unsigned_integers_survive_pickling(dtype):
     copy = pickle.loads(pickle.dumps(Feature(rows, row_of)))
     assert copy.dtype == dtype and copy.row_of.dtype == torch.uint32
     assert copy[torch.tensor([0, 1])].tolist() == [7, 2**15]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=5),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.uint16]),
+    row_shape=st.sampled_from([(), (3,), (0,)]),
+    mapped=st.booleans(),
+    wide=st.booleans(),
+    seed=st.integers(0, 1000),
+    device=st.sampled_from(["cpu", "host"]),
+)
+def test_each_batch_gets_its_rows(sizes, dtype, row_shape, mapped, wide, seed, device):
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randint(0, 100, (40, *row_shape), generator=generator).float().to(dtype)
+    row_of = torch.from_numpy(np.random.default_rng(seed).integers(0, 40, 60).astype(np.uint32)) if mapped else None
+    feature = Feature(table, row_of)
+    window = WindowGather(feature, device)
+    for _ in range(2):  # the table of slots is used again
+        batches = [torch.randint(0, 60 if mapped else 40, (size,), generator=generator) for size in sizes]
+        got = list(window.gather(batches if wide else [batch.int() for batch in batches]))
+        assert len(got) == len(batches)
+        for rows, ids in zip(got, batches, strict=True):
+            assert rows.dtype == dtype and torch.equal(rows.float(), feature[ids].float())
+
+
+def test_each_distinct_row_is_fetched_once(monkeypatch):
+    feature, fetched = Feature(torch.arange(10.0)), []
+    window = WindowGather(feature)
+    gather = feature.gather
+    monkeypatch.setattr(feature, "gather", lambda ids, **options: fetched.append(ids) or gather(ids, **options))
+    rows = window.gather([torch.tensor([3, 1, 3]), torch.tensor([1, 9]), torch.tensor([9, 3, 0])])
+    assert [sorted(ids.tolist()) for ids in fetched] == [[0, 1, 3, 9]]
+    assert [each.tolist() for each in rows] == [[3.0, 1.0, 3.0], [1.0, 9.0], [9.0, 3.0, 0.0]]
+
+
+def test_bad_ids_are_named_by_their_place_in_the_batch():
+    plain = Feature(torch.zeros(10, 2))
+    holes = Feature(torch.zeros(2, 2), torch.tensor([0, 2**32 - 1, 1], dtype=torch.uint32))
+    part = Feature(torch.zeros(4, 2), owned=(PartitionBook.of_ranges([0, 3, 7]), 1))
+    for feature, bad, message in [
+        (plain, 10, r"ids\[1\] = 10 is row 10 of 10"),
+        (plain, -1, r"ids\[1\] = -1"),
+        (holes, 1, r"ids\[1\] = 1 is row 4294967295 of 2"),
+        (part, 2, r"ids\[1\] = 2"),
+    ]:
+        good = 3 if feature is part else 0
+        for device in ("cpu", "host"):
+            with pytest.raises(IndexError, match=message):
+                WindowGather(feature, device).gather([torch.tensor([good]), torch.tensor([good, bad])])
+    with pytest.raises(TypeError, match=r"batches\[1\] has dtype torch.float32"):
+        WindowGather(plain).gather([torch.tensor([0]), torch.tensor([0.0])])
+    with pytest.raises(ValueError, match=r"batches\[0\] is on meta|batches\[0\] is a tensor"):
+        WindowGather(plain).gather([torch.zeros(1, dtype=torch.int64, device="meta")])
+
+
+@needs_gpu
+def test_on_a_gpu():
+    """Not yet run."""
+    feature = Feature(torch.randn(5000, 25), split_ratio=0.2, device=0)
+    batches = [torch.randint(0, 5000, (2000,)) for _ in range(4)]
+    window = WindowGather(feature, "cuda:0")
+    for rows, ids in zip(window.gather([batch.cuda() for batch in batches]), batches, strict=True):
+        assert rows.is_cuda and torch.equal(rows.cpu(), feature[ids])
+
+
+CPU = torch.device("cpu")
+TIER_DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+          torch.float64, torch.complex128, torch.uint16, torch.float8_e4m3fn]  # fmt: skip
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8).numpy() if tensor.numel() else tensor.float().numpy()
+
+
+def gather(rows, feature, ids, **options):
+    return rows.gather(ids, explain=feature._explain, **options)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    dtype=st.sampled_from(TIER_DTYPES),
+    row_shape=st.sampled_from([(), (1,), (5,), (2, 3), (100,), (0,)]),
+    num_hot=st.integers(0, 30),
+    group_size=st.integers(1, 3),
+    by_hotness=st.booleans(),
+    mapped=st.booleans(),
+    wide=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_hot_and_cold_rows_are_those_of_the_table(
+    dtype, row_shape, num_hot, group_size, by_hotness, mapped, wide, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randint(0, 2, (30, *row_shape), generator=generator).float().to(dtype)
+    hotness = torch.rand(30, generator=generator) if by_hotness else None
+    row_of = torch.from_numpy(np.random.default_rng(seed).integers(0, 30, 50).astype(np.uint32)) if mapped else None
+    feature = Feature(table, row_of)
+    group = [CPU] * group_size, []
+    rows = TieredRows(feature.tensor, CPU, num_hot=num_hot, hotness=hotness, ids=(row_of, 0), group=group)
+    assert rows.num_hot == num_hot
+    ids = torch.randint(0, 50 if mapped else 30, (70,), generator=generator)
+    out = gather(rows, feature, ids if wide else ids.int())
+    assert out.dtype == dtype and out.shape == (70, *row_shape)
+    np.testing.assert_array_equal(bits(out), bits(feature[ids]))
+
+
+def test_the_hottest_rows_are_the_ones_kept():
+    table = torch.arange(6.0).view(6, 1)
+    rows = TieredRows(table, CPU, num_hot=2, hotness=torch.tensor([1, 5, 0, 5, 9, 2]))
+    assert rows._hot[0].view(torch.float32).view(-1).tolist() == [4.0, 1.0]  # of equals the first
+    rows._hot[0].zero_()  # so that it shows which are read there
+    assert gather(rows, Feature(table), torch.arange(6)).view(-1).tolist() == [0.0, 0.0, 2.0, 3.0, 0.0, 5.0]
+
+
+def test_the_gpus_of_a_group_hold_the_hot_rows_once():
+    table, parts = torch.arange(20.0).view(10, 2), []
+    feature = Feature(table)
+    first, second = (TieredRows(table, CPU, num_hot=5, group=([CPU, CPU], parts)) for _ in range(2))
+    assert first._hot is second._hot is parts and [len(part) for part in parts] == [2, 3]
+    for rows in (first, second):
+        assert torch.equal(gather(rows, feature, torch.arange(10)), table)
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_rows_of_a_partition_and_what_it_does_not_own(ranges):
+    owner = torch.tensor([0, 0, 1, 1, 1, 0] if not ranges else [0, 0, 1, 1, 1, 1], dtype=torch.uint8)
+    row_of = torch.tensor([0, 1, 0, 1, 2, 2], dtype=torch.uint32)
+    book = PartitionBook.of_ranges([0, 2, 6]) if ranges else PartitionBook.of_arrays(owner, row_of, 2)
+    own = (owner == 1).nonzero().view(-1)
+    feature = Feature(torch.arange(float(len(own))) + 10, owned=(book, 1))
+    rows = feature._place(CPU, (CPU,))
+    np.testing.assert_array_equal(gather(rows, feature, own), feature[own])
+    foreign = torch.tensor([2, 0])
+    with pytest.raises(IndexError) as there:
+        gather(rows, feature, foreign)
+    with pytest.raises(IndexError) as here:
+        feature.gather(foreign)
+    assert str(there.value) == str(here.value)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("by_hotness", [False, True])
+def test_errors_are_those_of_the_cpu(mapped, by_hotness):
+    row_of = torch.tensor([0, NO_ROW, 4, 2], dtype=torch.uint32) if mapped else None
+    feature = Feature(torch.zeros(5, 3), row_of)
+    hotness = torch.arange(5) if by_hotness else None
+    rows = TieredRows(feature.tensor, CPU, num_hot=2, hotness=hotness, ids=(row_of, 0))
+    for ids in ([0, 5], [-1], [2, 2**40]) + (([3, 1],) if mapped else ()):
+        ids = torch.tensor(ids)
+        with pytest.raises(IndexError) as here:
+            feature.gather(ids)
+        with pytest.raises(IndexError) as there:
+            gather(rows, feature, ids)
+        assert str(there.value) == str(here.value)
+    with pytest.raises(IndexError, match=r"positions\[1\] = 9 is outside \[0, 4\)"):
+        positions = torch.tensor([0, 9], dtype=torch.uint32)
+        gather(rows, feature, torch.tensor([0, 0]), out=torch.zeros(4, 3), positions=positions)
+    assert gather(rows, feature, torch.tensor([0])).tolist() == [[0.0] * 3]  # goes on
+
+
+def test_errors_that_nobody_waited_for_come_at_the_next_check():
+    table = torch.arange(8.0)
+    feature, rows = Feature(table), TieredRows(table, CPU)
+    out = gather(rows, feature, torch.tensor([3, 8, 1]), wait=False)
+    assert out.tolist() == [3.0, 0.0, 1.0]
+    assert gather(rows, feature, torch.tensor([5]), wait=False).tolist() == [5.0]
+    with pytest.raises(IndexError, match=r"ids\[1\] = 8 is row 8 of 8"):
+        rows.check()
+    rows.check()  # told once
+    gather(rows, feature, torch.tensor([-7]), wait=False)
+    with pytest.raises(IndexError, match=r"ids\[0\] = -7"):
+        for _ in range(NUM_WORDS):
+            gather(rows, feature, torch.tensor([5]), wait=False)
+    gather(rows, feature, torch.tensor([-8]), wait=False)
+    with pytest.raises(IndexError, match=r"ids\[0\] = -8"):
+        gather(rows, feature, torch.tensor([5]))
+
+
+def test_arguments_of_the_gpu_path_are_checked_as_those_of_the_cpu():
+    """Everything of Feature's GPU path but the device itself."""
+    feature = Feature(torch.arange(10.0).view(5, 2))
+    rows = TieredRows(feature.tensor, CPU, num_hot=2)
+    feature.placed = lambda device: rows
+
+    def there(ids, out=None, positions=None, dtype=None):
+        return feature.gather_on("host", ids, out, positions=positions, dtype=dtype)
+
+    for ids in (torch.tensor([4, 1], dtype=torch.int16), torch.tensor([0, 4, 9, 1])[::2] // 2, torch.arange(5) > 2):
+        assert torch.equal(there(ids), feature[ids])
+    out, positions = torch.zeros(3, 2), torch.tensor([2], dtype=torch.uint32)
+    assert there(torch.tensor([4]), out, positions) is out and out[2].tolist() == [8.0, 9.0]
+    one = torch.tensor([1])
+    for arguments, error, message in [
+        ((torch.tensor([1.0]),), TypeError, "ids has dtype torch.float32: expected integer ids"),
+        ((torch.tensor([[1]]),), ValueError, r"ids has shape \[1, 1\]: expected one dimension"),
+        ((one, torch.zeros(1, 2).half()), TypeError, "out has dtype torch.float16: expected torch.float32"),
+        ((one, torch.zeros(1, 3)), ValueError, r"out has shape \(1, 3\) on cpu: expected contiguous rows \[2\]"),
+        ((one, torch.zeros(1, 4)[:, ::2]), ValueError, "expected contiguous rows"),
+        ((one, torch.zeros(0, 2)), ValueError, "out has 0 rows: expected at least 1"),
+        ((one, None, positions), ValueError, "positions needs out"),
+        ((one, out, positions.int()), ValueError, r"positions is torch.int32 \[1\] on cpu: expected torch.uint32"),
+        ((torch.tensor([5]),), IndexError, r"ids\[0\] = 5 is row 5 of 5"),
+    ]:
+        with pytest.raises(error, match=message):
+            there(*arguments)
+
+
+def test_threads_may_gather_at_once():
+    table = torch.arange(400.0).view(100, 4)
+    feature, rows, failures = Feature(table), TieredRows(table, CPU, num_hot=10), []
+
+    def work(seed):
+        for i in range(30):
+            ids = torch.randint(0, 100, (20,), generator=torch.Generator().manual_seed(100 * seed + i))
+            if not torch.equal(gather(rows, feature, ids, wait=i % 3 == 0), table[ids]):
+                failures.append(ids)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows.check()
+    assert not failures
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+@pytest.mark.parametrize("hotness", [None, torch.arange(40).flip(0)])
+def test_rows_widen_alike_on_both_ways(dtype, hotness):
+    table = (torch.randn(40, 7) * 50).to(dtype)
+    scale = torch.rand(40) if dtype == torch.int8 else None
+    feature = Feature(table, scale=scale)
+    rows = TieredRows(table, CPU, num_hot=13, hotness=hotness, scale=scale)
+    ids = torch.randint(0, 40, (90,))
+    expected = table.float() if scale is None else table.float() * scale[:, None]
+    here = feature.gather(ids, dtype=torch.float32)
+    there = gather(rows, feature, ids, dtype=torch.float32)
+    assert here.dtype == there.dtype == torch.float32
+    assert torch.equal(here, expected[ids]) and torch.equal(there, expected[ids])
+    out, positions = torch.zeros(200, 7), torch.randperm(200)[:90].to(torch.uint32)
+    feature.gather(ids, out, positions=positions, dtype=torch.float32)
+    assert torch.equal(out[positions.long()], expected[ids])
+    assert torch.equal(gather(rows, feature, ids), table[ids])
+    for gathered in (feature.gather, lambda *args, **options: gather(rows, feature, *args, **options)):
+        with pytest.raises(TypeError, match=r"dtype = torch.float64: expected .* or torch.float32"):
+            gathered(ids, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"rows of torch.int64 are not widened"):
+        Feature(torch.zeros(2, dtype=torch.int64)).gather([0], dtype=torch.float32)
+
+
+def test_trusted_ids_are_not_waited_for_and_still_told_of():
+    table = torch.arange(40.0).view(10, 4)
+    feature = Feature(table)
+    out = feature.gather_on("host", torch.tensor([3, 9, 3]), trusted=True)
+    assert torch.equal(out, table[[3, 9, 3]])
+    feature.check()
+    rows = feature.placed("host")
+    out = feature.gather_on("host", torch.tensor([3, 10]), trusted=True)
+    assert torch.equal(out[0], table[3]) and not out[1].any() and not rows._errors._pending
+    with pytest.raises(IndexError, match=r"ids\[1\] of a gather with trusted = True has no row"):
+        feature.check()
+    feature.check()  # told once
+
+
+@pytest.mark.parametrize("num_hot", [[0, 0, 0], [2, 0, 3], [4, 5, 3]])
+def test_several_tables_are_one(num_hot):
+    tables = [torch.randn(n, 5) for n in (4, 5, 3)]
+    rows = TieredRows(tables, CPU, num_hot=num_hot)
+    ids = torch.randint(0, 12, (50,))
+    assert rows.num_hot == sum(num_hot)
+    assert torch.equal(gather(rows, Feature(torch.cat(tables)), ids), torch.cat(tables)[ids])
+    by_hotness = TieredRows(tables, CPU, num_hot=num_hot, hotness=[torch.rand(4), None, torch.rand(3)])
+    assert by_hotness.num_hot == sum(num_hot)
+    assert torch.equal(gather(by_hotness, Feature(torch.cat(tables)), ids), torch.cat(tables)[ids])
+    with pytest.raises(ValueError, match="3 tables: expected as many elements in num_hot and hotness"):
+        TieredRows(tables, CPU, num_hot=num_hot, hotness=torch.rand(4))
+    with pytest.raises(ValueError, match="several tables: they have no scale or group"):
+        TieredRows(tables, CPU, num_hot=num_hot, group=([CPU, CPU], []))

@@ -1,16 +1,24 @@
-"""Pinned memory: pages are registered once, for as long as anybody needs them; CUDA itself is played by a list."""
+"""Pinned memory, and copies under way from it."""
 
 import gc
+import mmap
 import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from fake_cuda import PAGE, FakeCuda
 
+from glt.data import Topology
 from glt.data import pinned as pinned_memory
-from glt.data.device import missing_for_cuda
-from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages
+from glt.data.dataset import DeviceTopology
+from glt.data.device import missing_for_cuda, wait_when_dropped
+from glt.data.feature import TieredRows
+from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, shared_map
 
 CPU = torch.device("cpu")
 
@@ -181,8 +189,7 @@ def test_a_driver_that_refuses_read_only_maps_gets_the_private_one(tmp_path):
 
 
 def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch):
-    """CUDA says of registered pages what it says of torch's: who skipped them would lose them with the first user, and
-    have nothing of what lies behind them."""
+    """CUDA says of registered pages what it says of torch's; they would be lost with their first user."""
     driver = FakeCuda()
     pages = driver.pages
     monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)
@@ -232,3 +239,190 @@ def test_a_forked_child_leaves_the_registrations_of_its_parent_alone():
     assert driver.held
     memory.close()
     assert not driver.held
+
+
+GPU = torch.device("cuda", 0)
+
+
+class Waits:
+    """Of each wait for the GPU, whether the memory was still there."""
+
+    def __init__(self):
+        self.found = []
+        self.memory = lambda: None
+
+    def __call__(self, device):
+        assert device == GPU
+        self.found.append(self.memory() is not None)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    found = Waits()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", found)
+    yield found
+
+
+class Memory:
+    """Known to be there until this is deleted: the collector clears weak references before."""
+
+    def __init__(self):
+        self.gone = []
+
+    def __del__(self):
+        self.gone.append(True)
+
+
+class Owner:
+    def __init__(self):
+        self.memory = Memory()
+
+
+@pytest.mark.parametrize("in_a_cycle", [False, True])
+def test_the_gpu_is_waited_for_before_the_memory_goes(waits, in_a_cycle):
+    owner = Owner()
+    gone = owner.memory.gone
+    waits.memory = lambda: None if gone else "there"
+    wait_when_dropped(owner, GPU)
+    if in_a_cycle:
+        owner.itself = owner
+    del owner
+    gc.collect()
+    assert waits.found == [True] and gone
+
+
+def test_the_host_and_a_process_without_cuda_wait_for_nothing(waits, monkeypatch):
+    assert wait_when_dropped(Owner(), CPU) is None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    owner = Owner()
+    wait_when_dropped(owner, GPU)
+    del owner
+    assert waits.found == []
+
+
+def test_what_the_gpu_reports_then_is_a_warning(waits, monkeypatch, caplog):
+    def failed(device):
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", failed)
+    owner = Owner()
+    wait_when_dropped(owner, GPU)
+    del owner
+    assert "memory is given back on cuda:0, which reports: cudaErrorIllegalAddress" in caplog.text
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_rows_in_tiers(waits, is_closed):
+    rows = TieredRows(torch.rand(8, 2), CPU, num_hot=8)  # all in the GPU's memory: nothing is pinned
+    rows.device = GPU
+    rows._bind()
+    waits.memory = weakref.ref(rows._hot[0])
+    waits.found.clear()
+    if is_closed:
+        rows.close()
+    del rows
+    assert waits.found == [True] and waits.memory() is None
+
+
+def test_rows_that_are_bound_again_after_they_were_closed(waits):
+    rows = TieredRows(torch.rand(8, 2), CPU, num_hot=8)
+    rows.device = GPU
+    rows.close()
+    rows._bind()
+    waits.found.clear()
+    del rows
+    assert len(waits.found) == 1
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_edges(waits, monkeypatch, is_closed):
+    monkeypatch.setattr("glt.data.dataset.copy_to_device", lambda tensor, device: tensor.clone())
+    placed = DeviceTopology(Topology(torch.tensor([[0, 1], [1, 2]]), 3), GPU, "CUDA")
+    waits.memory = weakref.ref(placed.indices)
+    waits.found.clear()
+    if is_closed:
+        placed.close()
+    del placed
+    assert waits.found == [True] and waits.memory() is None
+
+
+AT_EXIT = """
+import torch
+from glt.data.device import wait_when_dropped
+
+torch.cuda.is_initialized = lambda: True
+torch.cuda.synchronize = lambda device: print("waited")
+owner = type("Owner", (), {})()
+wait_when_dropped(owner, torch.device("cuda", 0))
+"""
+
+
+def test_a_process_that_ends_waits_for_nothing():
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def rows(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(50_000))
+    return np.load(tmp_path / "rows.npy", mmap_mode="c")
+
+
+def flags_at(address):
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        area, flags = line.split()[:2]
+        begin, end = (int(each, 16) for each in area.split("-"))
+        if begin <= address < end:
+            return flags
+    return None
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 50_000), (1, 2), (511, 30_000), (49_999, 50_000)])
+def test_the_same_bytes_in_a_shared_map_that_goes_with_its_array(rows, begin, end):
+    part = rows[begin:end]
+    mapped = shared_map(part.ctypes.data, part.nbytes)
+    assert mapped is not None and mapped.view(np.int64).tolist() == part.tolist()
+    address = mapped.ctypes.data
+    assert flags_at(address) == "r--s" and flags_at(part.ctypes.data) == "rw-p"
+    view = mapped[8:].view(np.int64)
+    del mapped
+    gc.collect()
+    assert view.tolist() == part[1:].tolist()  # views keep it
+    del view
+    gc.collect()
+    assert flags_at(address) != "r--s"
+
+
+def test_what_was_written_to_is_no_longer_the_file(rows):
+    assert shared_map(rows.ctypes.data, rows.nbytes) is not None
+    rows[40_000] = -1
+    assert shared_map(rows.ctypes.data, rows.nbytes) is None
+
+
+def test_a_file_that_has_lost_its_name_or_was_cut(rows, tmp_path):
+    path = tmp_path / "rows.npy"
+    path.rename(tmp_path / "old.npy")
+    assert shared_map(rows.ctypes.data, rows.nbytes) is not None  # the kernel knows the new name
+    np.save(tmp_path / "other.npy", np.arange(50_000) + 1)
+    (tmp_path / "other.npy").rename(tmp_path / "old.npy")
+    assert shared_map(rows.ctypes.data, rows.nbytes) is None  # "old.npy (deleted)"
+
+
+def test_other_memory_has_no_file():
+    own = np.arange(50_000)
+    assert shared_map(own.ctypes.data, own.nbytes) is None
+    with mmap.mmap(-1, 1 << 20) as anonymous:
+        view = np.frombuffer(anonymous, np.uint8)
+        assert shared_map(view.ctypes.data, view.nbytes) is None
+        del view
+
+
+def test_shared_maps_are_pinned_as_they_are(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(50_000))
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    assert shared_map(rows.ctypes.data, rows.nbytes) is None
+
+
+def test_a_range_that_reaches_beyond_its_file(rows):
+    assert shared_map(rows.ctypes.data, rows.nbytes + (1 << 20)) is None

@@ -10,7 +10,7 @@ import pyg_contract
 import pytest
 from dist_typed_world import TypedWorld, write_typed_world
 from dist_world import World, write_world
-from two_hosts import hosts
+from network import hosts
 
 __all__ = ["hosts"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 from dist_world import NUM_NODES, World, join, options, write_world
+from network import device_of, enter, switch
 from promptness import expect_prompt
-from two_hosts import device_of, enter, switch
 
 import glt
 from glt import _deadlines

@@ -1,7 +1,5 @@
 """README.md: its code runs, as a stranger would run it, and its commands are those that there are."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -40,10 +38,10 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     """Runs a program in an empty directory, as a file, and returns what it printed."""
 
-    def run(code: str, *words: str, before: tuple[str, ...] = (sys.executable,)) -> str:
+    def run(code, *words, before=(sys.executable,)):
         (tmp_path / "code.py").write_text(code)
         command = [*before, "code.py", *words]
         if code == LOCAL:  # as users start it
@@ -56,24 +54,24 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def environment() -> dict[str, str]:
+def environment():
     """Buffered, so that each process of a program writes its lines whole: several of them share one pipe."""
     return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 
 
-def test_training_in_one_process_learns(run: Run) -> None:
+def test_training_in_one_process_learns(run):
     losses = [float(text) for text in re.findall(r"loss of the last batch (\S+)", run(LOCAL))]
     assert len(losses) == 3 and losses[-1] < 2.0 < 2.77, "log(16) is chance"
 
 
-def test_partitions_and_sampling_processes(run: Run) -> None:
+def test_partitions_and_sampling_processes(run):
     port = free_port()
     said = run(PARTITIONED.replace("master_port=11112", f"master_port={port}"))
     assert sorted(line.split()[0] for line in said.splitlines()) == ["0", "1"]
     assert all(int(line.split()[1]) > 100_000 for line in said.splitlines())
 
 
-def test_servers_and_a_client(run: Run, tmp_path: Path) -> None:
+def test_servers_and_a_client(run, tmp_path):
     run(PREPARE, "masked")
     (command,) = re.findall(r"^    (glt serve --partition .*?) +# and --rank 1", TEXT, re.M)
     port, servers = free_port(), []
@@ -94,7 +92,7 @@ def test_servers_and_a_client(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trainers", [1, 2])
-def test_graphs_by_name(run: Run, trainers: int) -> None:
+def test_graphs_by_name(run, trainers):
     run(PREPARE, "papers")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(trainers), "--master-port",
                 str(free_port()))  # fmt: skip
@@ -108,7 +106,7 @@ COMMANDS = re.findall(r"^    (glt .*?)(?: +#.*)?$", TEXT, re.M)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_flags_of_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_of_commands_exist(command, capsys):
     words = command.split()
     library = words[2].split("|")[:1] if words[1] == "import" else []
     with pytest.raises(SystemExit) as ended:

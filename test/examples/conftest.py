@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -7,7 +5,7 @@ from glt.data.synthetic import synthetic_graph
 
 
 @pytest.fixture
-def toy_npz(tmp_path) -> Path:
+def toy_npz(tmp_path):
     """A small task as the arrays that programs take."""
     task = synthetic_graph(800, num_classes=4)
     names = ("edge_index", "x", "y", "train_idx", "val_idx", "test_idx")

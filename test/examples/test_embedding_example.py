@@ -1,14 +1,10 @@
 """The example of embeddings learns what the same model learns with torch's embeddings in one process."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import forked
 import numpy as np
@@ -23,7 +19,7 @@ MATHOVERFLOW = ROOT.parent / "shared" / "data" / "mathoverflow.npz"
 TOY = {"epochs": 12, "batch_size": 1024, "lr": 0.05, "dim": 8}
 
 
-def load(name: str) -> ModuleType:
+def load(name):
     spec = importlib.util.spec_from_file_location(f"embedding_{name}", ROOT / "examples" / "embeddings" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,21 +32,21 @@ prepare, train = load("prepare"), load("train")
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("line")
     prepare.prepare(folder, num_parts=2)
     return folder
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(monkeypatch):
     for name in ("GLT_ROLE", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     yield
     glt.distributed.finalize()
 
 
-def margins(folder: Path, options: object) -> tuple[float, float, float]:
+def margins(folder, options):
     """Of this process as a job: what is found, what without structure, and what torch's embeddings find."""
     glt.distributed.initialize(part_config=folder / "parts")
     graph = DistGraph("graph")
@@ -68,7 +64,7 @@ def margins(folder: Path, options: object) -> tuple[float, float, float]:
     return found, without, train.chance_of_order(source, target, held_out, options.random_seed)
 
 
-def printed(*command: str) -> tuple[float, float]:
+def printed(*command):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = forked.run([sys.executable, *command], ROOT, environment, 280)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,7 +74,7 @@ def printed(*command: str) -> tuple[float, float]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_two_trainers_one_process_and_torch_learn_the_same(toy: Path) -> None:
+def test_two_trainers_one_process_and_torch_learn_the_same(toy):
     found, without, of_torch = margins(toy, train.Options(**TOY))
     assert abs(found - of_torch) < 0.005, "the only difference is how sums are rounded"
     assert abs(without - 0.5) < 0.03 and found - without > 0.15, (found, without)
@@ -91,7 +87,7 @@ def test_two_trainers_one_process_and_torch_learn_the_same(toy: Path) -> None:
 @pytest.mark.shared
 @pytest.mark.skipif(not MATHOVERFLOW.exists(), reason=f"{MATHOVERFLOW} is absent")
 @pytest.mark.usefixtures("alone")
-def test_a_real_graph_without_features(tmp_path: Path) -> None:
+def test_a_real_graph_without_features(tmp_path):
     prepare.prepare(tmp_path, str(MATHOVERFLOW))
     found, without, of_torch = margins(tmp_path, train.Options(epochs=2, dim=16))
     assert abs(found - of_torch) < 0.005

@@ -1,8 +1,7 @@
-"""The example of many trainers that share one graph: they train, and the graph is in memory once."""
+"""Examples with several processes and loaders."""
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 
 import glt
 from glt.partition import RandomPartitioner
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_ROOT = ROOT.parent / "shared" / "data"
@@ -22,7 +21,7 @@ FAST = ["--num_neighbors", "4,4", "--hidden_channels", "16"]
 NUM_TRAINERS = 3
 
 
-def run(*flags: str | Path) -> subprocess.CompletedProcess:
+def run(*flags):
     return forked.run([sys.executable, "examples/multi_process/train.py", *map(str, flags)], ROOT, ENVIRONMENT, 240)
 
 
@@ -46,17 +45,17 @@ def test_it_trains_on_a_real_graph_with_sampling_processes():
     assert "Epoch: 00" in done.stdout and "test accuracy 0." in done.stdout, done.stdout
 
 
-def own_bytes() -> int:
+def own_bytes():
     """Memory that is this process's alone to the extent that nothing else could have it: no file is behind it."""
     text = Path("/proc/self/smaps_rollup").read_text()
     return int(re.findall(r"^Anonymous: +(\d+) kB", text, re.M)[0]) << 10
 
 
-def sample_all(trainer: Trainer, folder: str) -> int:
+def sample_all(trainer, folder):
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank)
     options = glt.distributed.CollocatedDistSamplingWorkerOptions(master_addr="127.0.0.1", master_port=trainer.port)
 
-    def epoch() -> int:
+    def epoch():
         # A batch's rows are its own; what the loader made ready is gone when it is closed.
         with glt.distributed.DistNeighborLoader(
             dataset, [2], input_nodes=torch.arange(2000), batch_size=20, collect_features=True, random_seed=0,
@@ -78,3 +77,82 @@ def test_a_trainer_takes_far_less_memory_than_the_graph(tmp_path):
     with Cluster(NUM_TRAINERS, sample_all, str(tmp_path / "parts")) as cluster:
         grown = cluster.results()
     assert all(each < x.nbytes / 2 for each in grown), f"{grown} bytes beside a graph of {x.nbytes}"
+
+
+SERVER_FLAGS = ["--epochs", "1", "--num_neighbors", "4,4", "--hidden_channels", "16"]
+
+
+def run_servers(*flags):
+    command = [sys.executable, "examples/server_client/run_local.py", *map(str, flags)]
+    return forked.run(command, ROOT, os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, 240)
+
+
+def test_two_servers_and_two_clients_train():
+    done = run_servers(*SERVER_FLAGS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Epoch: 00, Loss: \d+\.\d{4}, Val: 0\.\d{4}", done.stdout), done.stdout
+    accuracy = float(re.findall(r"test accuracy (\S+)", done.stdout)[0])
+    assert accuracy > 0.4, "chance is 0.06"
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "server 1 (partition 1" in done.stderr and "has ended" in done.stderr
+
+
+def test_who_fails_is_named_and_the_others_are_ended():
+    done = run_servers("--no_such_flag")
+    assert done.returncode not in (0, None), "and within the timeout"
+    assert "torchrun ended with exit code" in done.stderr and "--no_such_flag" in done.stderr, done.stderr
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")
+def test_it_trains_on_a_real_graph():
+    done = run_servers("--data", DATA_ROOT / "cora.npz", *SERVER_FLAGS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Epoch: 00" in done.stdout and "start clients with --num_classes 7" in done.stdout
+
+
+LINE = re.compile(r"Epoch: 00, Loss: \d+\.\d{4}, .*: [01]\.\d{4}")
+
+HETERO = ["hetero_node_classification", "--num_neighbors", "3,2", "--hidden_channels", "8"]
+LINKS = ["link_prediction", "--num_neighbors", "2,2", "--hidden_channels", "8", "--max_links", "200"]
+UNSUPERVISED = ["unsupervised_sage", "--num_neighbors", "2,2", "--hidden_channels", "8", "--batch_size", "4096"]
+TEMPORAL = ["temporal_recommendation", "--num_neighbors", "2,2", "--hidden_channels", "8", "--max_links", "200"]
+SEAL = ["seal_link_prediction", "--num_neighbors", "3,2", "--hidden_channels", "8", "--max_links", "60"]
+
+
+def first_epoch(example, *flags):
+    done = forked.run(
+        [sys.executable, f"examples/{example}.py", "--epochs", "1", *map(str, flags)], ROOT, ENVIRONMENT, 120
+    )
+    assert done.returncode == 0, done.stderr
+    assert LINE.search(done.stdout), done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("command", [HETERO, LINKS, UNSUPERVISED, TEMPORAL, SEAL], ids=lambda command: command[0])
+def test_the_example_runs_on_its_synthetic_graph(command):
+    first_epoch(*command)
+
+
+@pytest.mark.parametrize("command", [HETERO, UNSUPERVISED], ids=lambda command: command[0])
+def test_the_gpu_path_of_the_example_runs_with_the_host_in_its_place(command):
+    first_epoch(*command, "--device", "host")
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (HETERO, "dblp_hetero"),
+        (HETERO, "acm_hetero"),
+        (LINKS, "cora"),
+        (LINKS, "amazon_computers"),
+        (UNSUPERVISED, "cora"),
+        (TEMPORAL, "mathoverflow"),
+        (SEAL, "cora"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_the_example_runs_on_its_real_graph(command, name):
+    first_epoch(*command, "--data", DATA_ROOT / f"{name}.npz")

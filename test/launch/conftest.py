@@ -1,14 +1,10 @@
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-from cable_world import Cable, open_cable
 from launch_world import SCRIPT, Launched
+from sshd_world import open_cable
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
+def script(tmp_path):
     """A script that says what it is given, in a directory whose name needs quoting."""
     path = tmp_path / "a 'job'" / "say it.py"
     path.parent.mkdir()
@@ -17,11 +13,11 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def launch() -> Iterator[Callable[..., Launched]]:
+def launch():
     """Starts ``glt launch``; whatever is left of it is killed at the end."""
-    launched: list[Launched] = []
+    launched = []
 
-    def start(*words: Any, **options: Any) -> Launched:
+    def start(*words, **options):
         launched.append(Launched(*words, **options))
         return launched[-1]
 
@@ -31,6 +27,6 @@ def launch() -> Iterator[Callable[..., Launched]]:
 
 
 @pytest.fixture(scope="module")
-def cable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cable]:
+def cable(tmp_path_factory):
     with open_cable(tmp_path_factory.mktemp("ssh") / "d") as opened:
         yield opened

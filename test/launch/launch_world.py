@@ -1,7 +1,5 @@
 """``glt launch`` as a program, for tests: its output, its processes, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,7 +8,6 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import glt
 
@@ -32,15 +29,9 @@ PATHS = ("--extra-envs", f"PYTHONPATH={Path(glt.__file__).parents[1]}")  # ssh p
 
 
 class Launched:
-    """A ``glt launch`` that runs.
+    """A ``glt launch`` that runs; ``before`` precedes its command, such as ``ip netns exec``."""
 
-    Args:
-        words: Its arguments.
-        env: More environment variables of the launcher.
-        before: What precedes the command, such as ``ip netns exec``.
-    """
-
-    def __init__(self, *words: Any, env: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> None:
+    def __init__(self, *words, env=None, before=()):
         self.mark = uuid.uuid4().hex
         self.begin_s = time.monotonic()
         # Where the tests run in the background, Ctrl-C is ignored, which programs inherit and the launcher respects.
@@ -59,7 +50,7 @@ class Launched:
             signal.signal(signal.SIGINT, handler)
         self.out = self.err = ""
 
-    def ended(self) -> int:
+    def ended(self):
         """Waits for its end and for that of all that it started; returns its exit status."""
         try:
             self.out, self.err = self.process.communicate(timeout=DEADLINE_S)
@@ -69,7 +60,7 @@ class Launched:
         self.expect_nothing_left()
         return self.process.returncode
 
-    def wait_for(self, text: str) -> str:
+    def wait_for(self, text):
         """Reads stdout to the line with ``text``, and returns that."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -77,7 +68,7 @@ class Launched:
                 return line
         raise AssertionError(f"{text!r} was not said, but:\n{self._told()}")
 
-    def wait_for_all(self, *texts: str) -> str:
+    def wait_for_all(self, *texts):
         """Reads stdout until each text was said, in any order; returns all that was read."""
         assert self.process.stdout is not None
         lines = ""
@@ -87,25 +78,25 @@ class Launched:
                 return lines
         raise AssertionError(f"not all of {texts} was said:\n{lines}\n{self._told()}")
 
-    def _told(self) -> str:
+    def _told(self):
         """What stderr said, once the launcher has closed stdout."""
         _, self.err = self.process.communicate(timeout=DEADLINE_S)
         return self.err
 
-    def wait_for_error(self, text: str) -> None:
+    def wait_for_error(self, text):
         """Reads stderr to the line with ``text``."""
         assert self.process.stderr is not None
         assert any(text in line for line in self.process.stderr), f"{text!r} was not said"
 
-    def left(self) -> list[str]:
+    def left(self):
         """Processes with the mark of this launch."""
         return [f"{pid}: {_command(pid)}" for pid in marked(self.mark)]
 
-    def expect_nothing_left(self) -> None:
+    def expect_nothing_left(self):
         """Waits until nothing is left."""
         expect_none_marked(self.mark)
 
-    def close(self) -> None:
+    def close(self):
         """Kills what is left."""
         for pid in (self.process.pid, *marked(self.mark)):
             try:
@@ -118,12 +109,12 @@ class Launched:
             pipe.close()
 
 
-def mark_of(mark: str) -> dict[str, str]:
+def mark_of(mark):
     """The environment of processes by which they are found."""
     return {_MARK: mark}
 
 
-def expect_none_marked(mark: str, timeout_s: float = 60.0) -> None:
+def expect_none_marked(mark, timeout_s=60.0):
     """Waits until no process has the mark."""
     deadline = time.monotonic() + timeout_s
     while left := [f"{pid}: {_command(pid)}" for pid in marked(mark)]:
@@ -131,7 +122,7 @@ def expect_none_marked(mark: str, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def marked(mark: str, name: str = _MARK) -> list[int]:
+def marked(mark, name=_MARK):
     """Living processes that have the mark in their environment, as the value of a variable."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -143,14 +134,14 @@ def marked(mark: str, name: str = _MARK) -> list[int]:
     return found
 
 
-def _command(pid: int) -> str:
+def _command(pid):
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return "gone"
 
 
-def said(out: str) -> dict[str, dict[str, Any]]:
+def said(out):
     """What each process said, by the prefix of its line."""
     found = {}
     for line in out.splitlines():

@@ -1,42 +1,37 @@
 """An sshd of a test's own: on a port of its own, with keys of its own, in a temporary directory."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil
 import subprocess
+import sys
 import time
 import uuid
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 
+import network
 import pytest
 
 from glt.testing.cluster import free_port
 
 
-def need_sshd(*others: str) -> None:
+def need_sshd(*others):
     """Skips, by name, where a program is missing."""
     for name in ("ssh", "ssh-keygen", "sshd", *others):
         if find(name) is None:
             pytest.skip(f"no {name} here: apt-get install openssh-server rsync iproute2")
 
 
-def find(name: str) -> str | None:
+def find(name):
     return shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
 
 
 class Sshd:
-    """An sshd that lets this user in.
+    """An sshd that lets this user in; its files are in ``folder``, and ``before`` precedes its command."""
 
-    Args:
-        folder: For its files.
-        addresses: Where it listens.
-        before: What precedes its command, such as ``ip netns exec``.
-    """
-
-    def __init__(self, folder: Path, addresses: tuple[str, ...], before: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder, addresses, before=()):
         folder.mkdir()
         self.folder, self.port = folder, free_port()
         for name in ("host", "user"):
@@ -52,7 +47,7 @@ class Sshd:
             Path("/run/sshd").mkdir(exist_ok=True)  # sshd of root insists on it
         self._start(folder / "log", before)
 
-    def _start(self, log: Path, before: tuple[str, ...]) -> None:
+    def _start(self, log, before):
         sshd = find("sshd")
         assert sshd is not None
         self.log = log.open("wb")
@@ -65,14 +60,14 @@ class Sshd:
                 pytest.skip(f"sshd does not start here: {log.read_text().strip()}")
             time.sleep(0.02)
 
-    def another(self, before: tuple[str, ...]) -> Sshd:
+    def another(self, before):
         """One with the same port and keys, on another host."""
         other = copy(self)
         other._start(self.folder / f"log-{uuid.uuid4().hex}", before)
         return other
 
     @property
-    def flags(self) -> list[str]:
+    def flags(self):
         """Of ``glt launch`` and ``glt copy``: how to get in."""
         options = (
             f"IdentityFile={self.folder}/user",
@@ -85,7 +80,7 @@ class Sshd:
         words = ["--ssh-port", str(self.port), "--ssh-user", getpass.getuser(), "--connect-timeout", "30"]
         return words + [word for option in options for word in ("--ssh-option", option)]
 
-    def need_login(self, host: str, before: tuple[str, ...] = ()) -> None:
+    def need_login(self, host, before=()):
         """Skips where this user may not log in, as one whose account is locked."""
         words = [word if word != "--ssh-option" else "-o" for word in self.flags[6:]]
         command = [*before, "ssh", "-p", str(self.port), "-o", "BatchMode=yes", *words, host, "true"]
@@ -94,8 +89,46 @@ class Sshd:
             self.close()
             pytest.skip(f"this user may not log in with ssh here: {done.stderr.strip()}")
 
-    def close(self) -> None:
+    def close(self):
         """Ends it; connections that there are stay."""
         self.process.terminate()
         self.process.wait(30)
         self.log.close()
+
+
+class Cable:
+    """Two hosts with an sshd on each, of the same keys and port; ``before`` runs a command on the first."""
+
+    def __init__(self, hosts, server):
+        self.hosts, self.server, self.before = hosts, server, network.on(hosts[0])
+
+    @contextmanager
+    def cut(self):
+        """There is no cable inside the ``with`` block."""
+        network.switch(self.hosts, "down")
+        try:
+            yield
+        finally:
+            network.switch(self.hosts, "up")
+            self._wait_until_connected()
+
+    def _wait_until_connected(self, timeout_s=30.0):
+        """A link that is up carries nothing for a moment, and a host that was not found is not asked for at once."""
+        deadline = time.monotonic() + timeout_s
+        connect = f"import socket; socket.create_connection(('{network.ADDRESSES[1]}', {self.server.port}), 2)"
+        while (done := subprocess.run([*self.before, sys.executable, "-c", connect], capture_output=True)).returncode:
+            assert time.monotonic() < deadline, done.stderr.decode()
+
+
+@contextmanager
+def open_cable(folder):
+    need_sshd("ip", "rsync")
+    with network.two_hosts() as hosts:
+        servers = [Sshd(folder, ("0.0.0.0",), network.on(hosts[0]))]
+        try:
+            servers.append(servers[0].another(network.on(hosts[1])))
+            servers[0].need_login(network.ADDRESSES[0], network.on(hosts[0]))
+            yield Cable(hosts, servers[0])
+        finally:
+            for server in servers:
+                server.close()

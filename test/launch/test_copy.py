@@ -1,7 +1,5 @@
 """``glt copy`` to two addresses of this host, over a real ssh: hosts have a directory each in the one file system."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -9,9 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +25,7 @@ pytestmark = pytest.mark.integration
 NUM_NODES = 400
 
 
-def partition(root: Path, num_parts: int, seed: int = 0) -> None:
+def partition(root, num_parts, seed=0):
     generator = torch.Generator().manual_seed(seed)
     edges = torch.randint(NUM_NODES, (2, 3000), generator=generator)
     feat = torch.rand(NUM_NODES, 32, generator=generator)
@@ -36,7 +33,7 @@ def partition(root: Path, num_parts: int, seed: int = 0) -> None:
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parts(tmp_path_factory):
     root = tmp_path_factory.mktemp("from") / "my 'parts'"
     partition(root, 2)
     (root / "ring.json").write_text("{}")
@@ -44,7 +41,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+def sshd(tmp_path_factory):
     need_sshd("rsync")
     server = Sshd(tmp_path_factory.mktemp("ssh") / "d", ("127.0.0.1", "127.0.0.2"))
     server.need_login("127.0.0.1")
@@ -56,10 +53,10 @@ Copy = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def copy(sshd: Sshd, capsys: pytest.CaptureFixture[str]) -> Copy:
+def copy(sshd, capsys):
     """Runs the command in this process, and returns its exit status and all that it said."""
 
-    def run(parts: Path, workspace: Path, *words: Any, hosts: str = "127.0.0.1") -> tuple[int, str]:
+    def run(parts, workspace, *words, hosts="127.0.0.1"):
         given = ["--hosts", hosts, *sshd.flags, "--part-config", parts, "--workspace", workspace, *words]
         try:
             status = main(["copy", *map(str, given)])
@@ -70,24 +67,17 @@ def copy(sshd: Sshd, capsys: pytest.CaptureFixture[str]) -> Copy:
     return run
 
 
-def files(root: Path) -> dict[str, bytes]:
+def files(root):
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_host_gets_its_partitions_and_loads_them(copy: Copy, parts: Path, tmp_path: Path) -> None:
+def test_a_host_gets_its_partitions_and_loads_them(copy, parts, tmp_path):
     """The workspaces of hosts are one here: the second host is sent to another directory, as its own partition only."""
     scripts = tmp_path / "scripts"
     scripts.mkdir()
     (scripts / "train it.py").write_text("print()")
-    status, said = copy(
-        parts / "ring.json",
-        tmp_path / "a $b",
-        "--script-folder",
-        scripts,
-        "--max-at-once",
-        1,
-        hosts="127.0.0.1,127.0.0.2",
-    )
+    flags = ["--script-folder", scripts, "--max-at-once", 1]
+    status, said = copy(parts / "ring.json", tmp_path / "a $b", *flags, hosts="127.0.0.1,127.0.0.2")
     assert status == 0, said
     there = tmp_path / "a $b" / parts.name
     assert files(there) == files(parts)  # both hosts, in one directory
@@ -103,7 +93,7 @@ def test_a_host_gets_its_partitions_and_loads_them(copy: Copy, parts: Path, tmp_
     assert DistDataset().load(str(there), 0).num_partitions == 2
 
 
-def test_which_files_a_host_gets(copy: Copy, parts: Path, tmp_path: Path) -> None:
+def test_which_files_a_host_gets(copy, parts, tmp_path):
     status, said = copy(parts, tmp_path, "--dry-run", hosts="127.0.0.1,127.0.0.2")
     assert status == 0
     listed = json.loads((parts / "manifest.json").read_text())["files"]
@@ -113,7 +103,7 @@ def test_which_files_a_host_gets(copy: Copy, parts: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_a_repeated_copy_sends_nothing_and_mends_what_is_damaged(copy: Copy, parts: Path, tmp_path: Path) -> None:
+def test_a_repeated_copy_sends_nothing_and_mends_what_is_damaged(copy, parts, tmp_path):
     assert copy(parts, tmp_path)[0] == 0
     there = tmp_path / parts.name
     before = {path: path.stat().st_ino for path in there.rglob("*.npy")}
@@ -132,7 +122,7 @@ def test_a_repeated_copy_sends_nothing_and_mends_what_is_damaged(copy: Copy, par
     assert files(there) == {path: data for path, data in files(parts).items() if path != "ring.json"}
 
 
-def test_an_interrupted_copy_does_not_load_and_goes_on(copy: Copy, sshd: Sshd, tmp_path: Path) -> None:
+def test_an_interrupted_copy_does_not_load_and_goes_on(copy, sshd, tmp_path):
     """The copy is killed while a file is on its way: that file has no name yet, and there is no manifest."""
     root = tmp_path / "parts"
     partition(root, 1)
@@ -141,15 +131,8 @@ def test_an_interrupted_copy_does_not_load_and_goes_on(copy: Copy, sshd: Sshd, t
     rsync = shutil.which("rsync")
     (slow / "rsync").write_text(f'#!/bin/sh\nexec {rsync} --bwlimit=4 "$@"\n')  # KB/s
     (slow / "rsync").chmod(0o755)
-    command = [
-        sys.executable,
-        *"-m glt copy --hosts 127.0.0.1".split(),
-        *sshd.flags,
-        "--part-config",
-        root,
-        "--workspace",
-        tmp_path / "to",
-    ]
+    command = [sys.executable, *"-m glt copy --hosts 127.0.0.1".split(), *sshd.flags]
+    command += ["--part-config", root, "--workspace", tmp_path / "to"]
     there = tmp_path / "to" / "parts"
     with subprocess.Popen(
         list(map(str, command)),
@@ -171,7 +154,7 @@ def test_an_interrupted_copy_does_not_load_and_goes_on(copy: Copy, sshd: Sshd, t
     assert files(there) == files(root)
 
 
-def test_another_run_is_not_overwritten_unasked(copy: Copy, parts: Path, tmp_path: Path) -> None:
+def test_another_run_is_not_overwritten_unasked(copy, parts, tmp_path):
     other = tmp_path / "other" / parts.name
     partition(other, 3, seed=1)
     workspace = tmp_path / "to"
@@ -183,7 +166,7 @@ def test_another_run_is_not_overwritten_unasked(copy: Copy, parts: Path, tmp_pat
     assert set(files(workspace / parts.name)) == set(files(parts)) - {"ring.json"}
 
 
-def test_what_a_host_lacks_is_named(copy: Copy, parts: Path, tmp_path: Path) -> None:
+def test_what_a_host_lacks_is_named(copy, parts, tmp_path):
     status, said = copy(parts, tmp_path, hosts="127.0.0.1,127.0.0.3")
     assert status == 3 and "host 127.0.0.3: ssh does not reach it" in said
     assert "host 127.0.0.1" not in said and not list(tmp_path.rglob("*.npy"))

@@ -1,21 +1,31 @@
-"""The small parts of ``glt launch``: hosts files, quoted commands, colours, and who is to blame."""
-
-from __future__ import annotations
+"""The parts of a launch, without a network."""
 
 import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 import time
+import zlib
+from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launch_world import SLEEP, Launched, said
 
-from glt.distributed.job.hosts import Host, parse_hosts, read_hosts
+from glt.distributed.job.hosts import THIS_HOST, Host, parse_hosts, read_hosts
 from glt.launch.agent import recorded_error
+from glt.launch.check import prepare, verify
 from glt.launch.command import command_of
-from glt.launch.hosts import Reach
+from glt.launch.hosts import Reach, partition_of, partitions_of_hosts
 from glt.launch.job import Console, Failure, first_of
+from glt.launch.keeper import Pipe
 
 
-def test_hosts_of_a_file(tmp_path: Path) -> None:
+def test_hosts_of_a_file(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# all\n10.0.0.1 30050  # first\n\n  node-2.cluster\nfe80::1\n")
     assert read_hosts(file) == [Host("10.0.0.1", 30050), Host("node-2.cluster"), Host("fe80::1")]
@@ -49,13 +59,13 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
         ("# only", "no host"),
     ],
 )
-def test_hosts_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
+def test_hosts_that_are_none(tmp_path, text, expected):
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(ValueError, match=expected):
         read_hosts(tmp_path / "hosts")
 
 
-def test_commands() -> None:
+def test_commands():
     assert command_of("train.py", ["a b", "--x"]) == (["train.py", "a b", "--x"], None)
     assert command_of("my train.py", []) == (["my train.py"], None)
     assert command_of("python3 train.py --x 'a b'", []) == (["train.py", "--x", "a b"], None)
@@ -65,7 +75,7 @@ def test_commands() -> None:
             command_of(wrong, [])
 
 
-def test_the_users_ssh_options_win() -> None:
+def test_the_users_ssh_options_win():
     words = Reach(True, ssh_options=("ConnectTimeout=99",), ssh_port=22, ssh_user="me").shell()
     assert words.index("ConnectTimeout=99") < words.index("ConnectTimeout=10")  # ssh takes the first
     command = Reach(True).command(Host("h"), ["a b", "$x", "it's"])
@@ -73,11 +83,11 @@ def test_the_users_ssh_options_win() -> None:
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_for_terminals(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal, file = Terminal(), io.StringIO()
     console = Console(terminal, file)
@@ -90,7 +100,7 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue().endswith("\na@h | z\n")
 
 
-def test_who_is_to_blame() -> None:
+def test_who_is_to_blame():
     """Who is killed comes before who lost it an instant earlier, and both before whom torchrun ended."""
     exited, killed, ended = Failure("a", 1, 3), Failure("b", 2, -9), Failure("c", 3, -15)
     assert first_of([exited, killed]) is killed and first_of([exited, ended]) is exited
@@ -127,11 +137,11 @@ WATCHDOG = "  what():  [Rank 1] Watchdog caught collective operation timeout"
         (f"{TRACEBACK}\nBrokenPipeError: x", -9, False),
     ],
 )
-def test_who_lost_a_peer(text: str, code: int, expected: bool) -> None:
+def test_who_lost_a_peer(text, code, expected):
     assert Failure("a", 1, code, "", tuple(text.splitlines())).has_lost_a_peer is expected
 
 
-def test_what_a_trainer_recorded(tmp_path: Path) -> None:
+def test_what_a_trainer_recorded(tmp_path):
     """As torch's ``@record`` writes it; else, and of a file that was cut short, nothing, and the time is now."""
     file = tmp_path / "error.json"
     file.write_text('{"message": {"message": "ValueError: no", "extraInfo": {"timestamp": "17"}}}')
@@ -141,3 +151,218 @@ def test_what_a_trainer_recorded(tmp_path: Path) -> None:
     for path in (file, tmp_path / "none"):
         told, raised_s = recorded_error(path)
         assert told == "" and begin <= raised_s <= time.time()
+
+
+Launch = Callable[..., Launched]
+
+# Trainer 1 connects to the others, by sockets of the workspace; they wait for it to hang up, and then fail.
+MEET = """
+import atexit, socket
+def wait_for_loss(name):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name + ".new")
+        listener.listen()
+        os.rename(name + ".new", name)
+        with listener.accept()[0] as peer:
+            print("connected")
+            peer.recv(1)
+def meet(*names):
+    peers = [socket.socket(socket.AF_UNIX) for _ in names]
+    for peer, name in zip(peers, names):
+        while peer.connect_ex(name):
+            time.sleep(0.02)
+    return peers
+"""
+
+
+def job(launch, script, *words, **do):
+    env = {name: f"{MEET}\n{code}" for name, code in do.items()}
+    return launch("--workspace", script.parent, *words, script, env=env)
+
+
+def test_who_refuses_to_end_does_not_hold_up_the_news(launch, script):
+    """Trainer 1 is killed. torchrun stops trainer 0, which takes its time; only then it tells of trainer 1. Meanwhile
+    the server fails, by an error that does not look like the loss of a peer."""
+    launched = job(
+        launch,
+        script,
+        *"--num-trainers 2 --stop-timeout 3".split(),
+        DO_server="wait_for_loss('s'); sys.exit('no answer')",
+        DO_trainer_0="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP,
+        DO_trainer_1="peers = meet('s'); " + SLEEP,
+    )
+    lines = launched.wait_for_all("trainer-1@localhost | {", "connected")
+    pid = said(lines)["trainer-1@localhost"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert launched.ended() == 137, launched.err
+    assert f"failed: trainer-1@localhost: pid {pid} was killed by SIGKILL" in launched.err
+    assert "also failed: server-0@localhost" in launched.err
+
+
+def test_who_takes_its_time_to_end_is_not_hidden_by_who_lost_it(launch, script):
+    """Trainer 1 raises, hangs up as it ends, and ends later than the others; torchrun would have stopped it."""
+    launched = job(
+        launch,
+        script,
+        "--num-trainers",
+        2,
+        DO_server=SLEEP,
+        DO_trainer_0="wait_for_loss('t'); raise ConnectionResetError('of trainer 1')",
+        DO_trainer_1="peers = meet('t'); atexit.register(time.sleep, 1.5); atexit.register(peers[0].close); "
+        "raise ValueError('mine')",
+    )
+    assert launched.ended() == 1, launched.err
+    pids = {who: told["pid"] for who, told in said(launched.out).items()}
+    assert f"failed: trainer-1@localhost: pid {pids['trainer-1@localhost']} exited with code 1" in launched.err
+    assert "ValueError: mine" in launched.err.partition("its last lines:")[2]
+    assert f"also failed: trainer-0@localhost: pid {pids['trainer-0@localhost']}" in launched.err
+
+
+def test_a_loss_that_nobody_explains_is_a_failure(launch, script):
+    """Server 1 leaves without an error; server 0 is all there is to name."""
+    launched = job(
+        launch,
+        script,
+        *"--num-servers 2 --num-trainers 0".split(),
+        DO_server_0="wait_for_loss('t'); raise ConnectionResetError('of server 1')",
+        DO_server_1="peers = meet('t')",
+    )
+    assert launched.ended() == 1
+    assert "failed: server-0@localhost" in launched.err and "of server 1" in launched.err, launched.err
+
+
+def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch, script):
+    launched = job(
+        launch,
+        script,
+        *"--num-servers 2 --num-trainers 0".split(),
+        DO_server_0="signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); print('handles it'); " + SLEEP,
+        DO_server_1=SLEEP,
+    )
+    lines = launched.wait_for_all("handles it", "server-1@localhost | {")
+    pid = said(lines)["server-1@localhost"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert launched.ended() == 137
+    assert f"failed: server-1@localhost: pid {pid} was killed" in launched.err and "also" not in launched.err
+
+
+def run_keeper(code, plan, wait_s=0.0):
+    """Runs ``code`` under a keeper whose stdin stays open; returns the seconds and what it told after ``wait_s``."""
+    command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
+    spec = {"name": "it", "argv": [sys.executable, "-c", code], "env": {}, "cwd": "/", "streams": []}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdin is not None and keeper.stdout is not None
+        start = time.monotonic()
+        text = json.dumps({"processes": [spec], "stop_s": 1.0, "silent_s": None} | plan).encode() + b"\n"
+        keeper.stdin.write(begin + text)
+        keeper.stdin.flush()
+        time.sleep(wait_s)
+        told = [json.loads(line) for line in keeper.stdout]
+        return time.monotonic() - start, told
+
+
+def test_a_silent_launcher_ends_everything():
+    """A host that is cut off hears neither from its launcher nor that the connection has ended."""
+    took_s, told = run_keeper("import time; time.sleep(600)", {"silent_s": 0.5})
+    assert [each["event"] for each in told] == ["started", "ended", "done"]
+    assert told[1]["code"] == -15 and took_s < 30
+
+
+def test_what_a_process_left_behind_ends():
+    left = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', '''{}''']); print('bye')"
+    sleep = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    _, told = run_keeper(left.format(sleep), {})
+    assert [each["event"] for each in told] == ["started", "lines", "ended", "done"] and told[2]["code"] == 0
+
+
+def test_a_flood_of_output_is_whole():
+    """Also for a reader that takes its time, longer than processes have to close their pipes."""
+    _, told = run_keeper("for i in range(50_000): print(i)\nprint('x' * 200_000, end='')", {}, wait_s=3.0)
+    lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
+    assert lines[:50_000] == [str(number) for number in range(50_000)]
+    assert "".join(lines[50_000:]) == "x" * 200_000  # in pieces: memory is bounded
+
+
+def test_a_flood_after_one_pipe_was_closed():
+    _, told = run_keeper("import os; os.close(2)\nfor i in range(300_000): print(i)", {}, wait_s=3.0)
+    lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
+    assert lines == [str(number) for number in range(300_000)] and told[-2]["code"] == 0
+
+
+def test_a_command_that_there_is_not():
+    command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
+    spec = {"name": "it", "argv": ["/no/such"], "env": {}, "cwd": "/"}
+    text = json.dumps({"processes": [spec], "stop_s": 1.0, "silent_s": None}).encode() + b"\n"
+    done = subprocess.run(command, input=begin + text, capture_output=True, timeout=60, check=True)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["event"] for each in told] == ["lines", "started", "ended", "done"] and told[2]["code"] == 127
+
+
+def test_lines_of_a_pipe():
+    pipe = Pipe("it", 3)
+    assert pipe.take(b"one\ntw") == ["one"]
+    assert pipe.take(b"o\r\n 10%\r 20%\n\n") == ["two", " 20%", ""]
+    assert pipe.take(b"last \xff") == []
+    assert pipe.take(b"") == ["last \N{REPLACEMENT CHARACTER}"]
+
+
+def test_partitions_go_to_as_few_hosts_as_there_can_be():
+    for num_hosts in range(1, 6):
+        for num_servers in range(1, 5):
+            total = num_hosts * num_servers
+            for num_parts in range(1, total + 1):
+                loaded = [partition_of(server, total, num_parts) for server in range(total)]
+                counts = [loaded.count(part) for part in range(num_parts)]
+                assert min(counts) >= 1 and max(counts) - min(counts) <= 1
+                hosts = partitions_of_hosts(num_hosts, num_servers, num_parts)
+                assert sum(map(len, hosts)) <= num_parts + num_hosts - 1
+                if num_parts == num_hosts:
+                    assert hosts == [[part] for part in range(num_parts)]
+
+
+def test_the_programs_of_hosts_need_the_standard_library_only():
+    """They are sent to hosts, which may have no glt: an import of ours would fail there, and only there."""
+    folder = Path(__file__).parents[2] / "glt" / "launch"
+    for name in ("keeper", "check"):
+        for line in (folder / f"{name}.py").read_text().partition("_PROBE = ")[0].splitlines():
+            if line.startswith(("import ", "from ")):
+                assert line.split()[1].split(".")[0] in sys.stdlib_module_names, (name, line)
+
+
+def test_room_and_rsync_are_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    usage = namedtuple("usage", "total used free")(1 << 40, 0, 3 << 29)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    (tmp_path / "there").write_bytes(b"x" * 100)
+    files = {"there": 100, "b": 1 << 31}
+    asked = {"root": str(tmp_path), "files": files, "run_id": "x", "replace": False}
+    answer = prepare(asked)
+    assert answer["num_missing_bytes"] == 1 << 31
+    assert answer["problems"] == [
+        "there is no rsync: install it",
+        f"{tmp_path} has room for 1.50 GiB, and 2.00 GiB are to be sent",
+    ]
+
+
+def test_only_files_of_the_other_run_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    root = tmp_path / "root"
+    root.mkdir()
+    outside = tmp_path / "outside"
+    for path in (outside, root / "old", root / "kept", root / "mine"):
+        path.write_text("x")
+    (root / "manifest.json").write_text(json.dumps({"run_id": "a", "files": {"old": {}, "kept": {}, "../outside": {}}}))
+    asked = {"root": str(root), "files": {"kept": 1}, "run_id": "b", "replace": True}
+    assert prepare(asked) == {"problems": [], "num_missing_bytes": 0}
+    assert sorted(path.name for path in root.iterdir()) == ["kept", "mine"] and outside.exists()
+
+
+def test_damage_is_found(tmp_path):
+    content = bytes(range(256)) * 10
+    checksum = "".join(f"{zlib.crc32(content[at : at + 1000]):08x}" for at in range(0, len(content), 1000))
+    for name, data in (("whole", content), ("short", content[:-1]), ("other", content[:-1] + b"x")):
+        (tmp_path / name).write_bytes(data)
+    entry = [len(content), checksum]
+    files = dict.fromkeys(("whole", "short", "other", "absent"), entry)
+    bad = verify({"root": str(tmp_path), "files": files, "block_bytes": 1000})["bad"]
+    assert bad == {"short": "has 2559 bytes, not 2560", "other": "has another checksum", "absent": "is missing"}

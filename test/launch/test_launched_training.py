@@ -1,9 +1,6 @@
 """``glt launch`` starts a real job: two servers with a partition each, two trainers that learn from both with DDP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -50,7 +47,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def job(tmp_path_factory):
     """A workspace: ``train.py`` and ``parts``, a ring whose nodes know their side, 100 of them to learn from."""
     folder = tmp_path_factory.mktemp("job")
     here = torch.arange(NUM_NODES)
@@ -66,14 +63,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_training_job(launch: Launch, job: Path) -> None:
-    launched = launch(
-        *"--num-servers 2 --num-trainers 2 --workspace".split(),
-        job,
-        "--part-config",
-        "parts/ring.json",
-        "python3 train.py",
-    )
+def test_a_training_job(launch, job):
+    flags = [*"--num-servers 2 --num-trainers 2 --workspace".split(), job, "--part-config", "parts/ring.json"]
+    launched = launch(*flags, "python3 train.py")
     assert launched.ended() == 0, launched.out + launched.err
     results = sorted(line.partition("RESULT ")[2] for line in launched.out.splitlines() if "RESULT" in line)
     assert results == ["0 2 50 50 50 True", "1 2 50 50 50 True"]

@@ -1,7 +1,5 @@
 """``glt launch`` on this host, with scripts that need nothing of glt: what processes are given, and how a job ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -15,23 +13,15 @@ from launch_world import SLEEP, Launched, said
 Launch = Callable[..., Launched]
 
 
-def test_processes_are_given_the_contract(launch: Launch, script: Path, tmp_path: Path) -> None:
+def test_processes_are_given_the_contract(launch, script, tmp_path):
     parts = tmp_path / "parts"
     for part in range(2):
         (parts / f"part{part}").mkdir(parents=True)
     (parts / "manifest.json").write_text('{"num_parts": 2, "run_id": "x"}')
     arguments = ["a b", "it's", 'say "$HOME"', "`id`", "two\nlines", "", "--", "--nnodes=9", "-x", "*"]
-    launched = launch(
-        *"--num_servers 2 --num_trainers 2 --num_workers 3 --part_config".split(),
-        parts,
-        "--extra_envs",
-        "A=b c",
-        "--extra_envs",
-        "GLT_MINE=$x",
-        script,
-        *arguments,
-        env={"GLT_TEST_KEPT": "1"},
-    )
+    flags = [*"--num_servers 2 --num_trainers 2 --num_workers 3 --part_config".split(), parts]
+    flags += ["--extra_envs", "A=b c", "--extra_envs", "GLT_MINE=$x"]
+    launched = launch(*flags, script, *arguments, env={"GLT_TEST_KEPT": "1"})
     assert launched.ended() == 0, launched.err
     found = said(launched.out)
     assert sorted(found) == [f"{role}-{rank}@localhost" for role in ("server", "trainer") for rank in (0, 1)]
@@ -51,7 +41,7 @@ def test_processes_are_given_the_contract(launch: Launch, script: Path, tmp_path
             assert env["WORLD_SIZE"] == "2" and env["MASTER_PORT"] not in ports and "GLT_SERVER_RANK" not in env
 
 
-def test_output_keeps_its_stream_and_comes_at_once(launch: Launch, script: Path) -> None:
+def test_output_keeps_its_stream_and_comes_at_once(launch, script):
     do = "print('tick', end='', flush=True); print('er\\rror', file=sys.stderr); print('\\N{GREEK SMALL LETTER PI}')"
     launched = launch("--num-servers", 1, script, env={"DO_server": do + "; " + SLEEP, "PYTHONIOENCODING": "utf-8"})
     assert launched.wait_for("tick") == "server-0@localhost | tickπ\n"  # it sleeps and has flushed nothing else
@@ -60,7 +50,7 @@ def test_output_keeps_its_stream_and_comes_at_once(launch: Launch, script: Path)
     assert "server-0@localhost | ror\n" in launched.err and "\033" not in launched.err + launched.out
 
 
-def test_no_line_is_lost_or_torn(launch: Launch, script: Path) -> None:
+def test_no_line_is_lost_or_torn(launch, script):
     flood = "sys.stdout.write(''.join(f'{i}\\n' for i in range(10_000)))"
     launched = launch("--num-servers", 2, "--num-trainers", 0, script, env={"DO_server": flood})
     assert launched.ended() == 0
@@ -77,7 +67,7 @@ def test_no_line_is_lost_or_torn(launch: Launch, script: Path) -> None:
         ({"DO_server_1": "print('my reason'); sys.exit(9)"}, "server-1", "exited with code 9", 9),
     ],
 )
-def test_a_failure_is_named(launch: Launch, script: Path, do: dict[str, str], who: str, how: str, status: int) -> None:
+def test_a_failure_is_named(launch, script, do, who, how, status):
     launched = launch(
         "--num-servers", 2, "--num-trainers", 2, script, env={"DO_server": SLEEP, "DO_trainer": SLEEP} | do
     )
@@ -88,17 +78,14 @@ def test_a_failure_is_named(launch: Launch, script: Path, do: dict[str, str], wh
     assert "also failed" not in launched.err  # those that were stopped did not fail
 
 
-def test_servers_that_outlive_the_trainers_are_named(launch: Launch, script: Path) -> None:
+def test_servers_that_outlive_the_trainers_are_named(launch, script):
     launched = launch("--drain-timeout", 0.5, script, env={"DO_server": SLEEP})
     assert launched.ended() == 1
     assert "server-0@localhost still ran 0.5 s after the last trainer had ended" in launched.err
 
 
-def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Path, tmp_path: Path) -> None:
-    """A trainer that ignores SIGTERM, with a child of its own that left its session, is killed in bounded time.
-
-    No file is left either.
-    """
+def test_a_signal_stops_everything_even_what_refuses(launch, script, tmp_path):
+    """A trainer that ignores SIGTERM and its child in another session are killed in bounded time; no file is left."""
     stay = (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); "
@@ -118,7 +105,7 @@ def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Pat
     assert not list(temporary.iterdir())
 
 
-def test_a_second_ctrl_c_kills_at_once(launch: Launch, script: Path) -> None:
+def test_a_second_ctrl_c_kills_at_once(launch, script):
     stay = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); " + SLEEP
     launched = launch("--stop-timeout", 600, "--num-trainers", 0, script, env={"DO_server": stay})
     launched.wait_for("ready")
@@ -128,7 +115,7 @@ def test_a_second_ctrl_c_kills_at_once(launch: Launch, script: Path) -> None:
     assert launched.ended() == 130 and "SIGINT again: killing what is left" in launched.err
 
 
-def test_a_reader_that_goes_away_ends_the_job(launch: Launch, script: Path) -> None:
+def test_a_reader_that_goes_away_ends_the_job(launch, script):
     launched = launch("--num-trainers", 0, script, env={"DO_server": "while True: print('more'); time.sleep(0.01)"})
     launched.wait_for("more")
     launched.process.stdout.close()
@@ -137,7 +124,7 @@ def test_a_reader_that_goes_away_ends_the_job(launch: Launch, script: Path) -> N
     launched.expect_nothing_left()
 
 
-def test_a_full_disk_ends_the_job(launch: Launch, script: Path) -> None:
+def test_a_full_disk_ends_the_job(launch, script):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     launched = launch(
@@ -147,7 +134,7 @@ def test_a_full_disk_ends_the_job(launch: Launch, script: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
-def test_what_is_closed_is_not_needed(launch: Launch, script: Path, tmp_path: Path, closed: str) -> None:
+def test_what_is_closed_is_not_needed(launch, script, tmp_path, closed):
     do = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
     launched = launch(
         "--num-trainers", 0, script, env={"DO_server": do}, before=("sh", "-c", f'exec "$@" {closed}', "sh")
@@ -155,14 +142,14 @@ def test_what_is_closed_is_not_needed(launch: Launch, script: Path, tmp_path: Pa
     assert launched.ended() == 0 and (tmp_path / "ran").exists() and "Traceback" not in launched.err
 
 
-def test_bytes_that_are_no_text_and_characters_that_the_terminal_lacks(launch: Launch, script: Path) -> None:
+def test_bytes_that_are_no_text_and_characters_that_the_terminal_lacks(launch, script):
     do = "sys.stdout.buffer.write(b'\\0\\xff \\xcf\\x80\\n')"
     launched = launch("--num-trainers", 0, script, env={"DO_server": do, "PYTHONIOENCODING": "ascii"})
     assert launched.ended() == 0, launched.err
     assert "server-0@localhost | \0\\ufffd \\u03c0\n" in launched.out
 
 
-def test_a_launcher_that_is_killed_leaves_nothing(launch: Launch, script: Path) -> None:
+def test_a_launcher_that_is_killed_leaves_nothing(launch, script):
     launched = launch("--stop-timeout", 2, script, env={"DO_server": SLEEP, "DO_trainer": "print('ready'); " + SLEEP})
     launched.wait_for("ready")
     assert len(launched.left()) >= 5  # launcher, keeper, server, torchrun, trainer
@@ -171,7 +158,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(launch: Launch, script: Path) 
     launched.expect_nothing_left()
 
 
-def test_a_keeper_that_is_killed_is_named_and_leaves_nothing(launch: Launch, script: Path) -> None:
+def test_a_keeper_that_is_killed_is_named_and_leaves_nothing(launch, script):
     launched = launch("--num-trainers", 0, script, env={"DO_server": "print('ready', os.getppid()); " + SLEEP})
     keeper = int(launched.wait_for("ready").split()[-1])
     os.kill(keeper, signal.SIGKILL)
@@ -179,13 +166,13 @@ def test_a_keeper_that_is_killed_is_named_and_leaves_nothing(launch: Launch, scr
     assert f"(pid {keeper}) ended" in launched.err
 
 
-def test_a_job_may_be_limited_in_time(launch: Launch, script: Path) -> None:
+def test_a_job_may_be_limited_in_time(launch, script):
     launched = launch("--timeout", 1, "--num-trainers", 0, script, env={"DO_server": SLEEP})
     assert launched.ended() == 124
     assert "--timeout 1 s are over" in launched.err
 
 
-def test_a_dry_run_starts_nothing(launch: Launch, script: Path) -> None:
+def test_a_dry_run_starts_nothing(launch, script):
     launched = launch(
         "--num-trainers", 2, "--dry-run", "--hosts", "h1,h2", "--workspace", "/w", f"python3 '{script}' --x 'a b'"
     )
@@ -196,7 +183,7 @@ def test_a_dry_run_starts_nothing(launch: Launch, script: Path) -> None:
     assert lines[0].endswith("--x 'a b'")
 
 
-def test_what_is_missing_is_named_before_anything_starts(launch: Launch, script: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_named_before_anything_starts(launch, script, tmp_path):
     parts = tmp_path / "parts"
     (parts / "part0").mkdir(parents=True)
     (parts / "manifest.json").write_text('{"num_parts": 2, "run_id": "x"}')
@@ -217,7 +204,7 @@ def test_what_is_missing_is_named_before_anything_starts(launch: Launch, script:
             assert launched.out == ""
 
 
-def test_wrong_flags(launch: Launch, script: Path, tmp_path: Path) -> None:
+def test_wrong_flags(launch, script, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("10.0.0.1\n10.0.0.1 # again\n")
     for words, expected in (
@@ -234,7 +221,7 @@ def test_wrong_flags(launch: Launch, script: Path, tmp_path: Path) -> None:
         assert launched.ended() == 2 and expected in launched.err, (words, launched.err)
 
 
-def test_more_hosts_than_files_may_be_open(launch: Launch, script: Path, tmp_path: Path) -> None:
+def test_more_hosts_than_files_may_be_open(launch, script, tmp_path):
     (tmp_path / "hosts").write_text("".join(f"10.0.0.{at}\n" for at in range(1, 201)))
     launched = launch("--ip-config", tmp_path / "hosts", script, before=("sh", "-c", 'ulimit -n 100; exec "$@"', "sh"))
     assert launched.ended() == 2 and "728 open files, and ulimit -n allows 100" in launched.err

@@ -1,27 +1,23 @@
-"""The recipes of docs/launch.md run: SLURM's with a stand-in for srun, the containers of Kubernetes' as processes.
+"""Recipes and documents of launches."""
 
-Scripts say what they are given, and glt says what it takes that for.
-"""
-
-from __future__ import annotations
-
+import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from launch_world import SCRIPT, SLEEP, expect_none_marked, mark_of
-from test_launch_docs import BLOCKS
 
 from glt.distributed.job.hosts import JobEnvironment, JobRole, read_environment
+from glt.launch import command as command_launch
+from glt.launch import copy as command_copy
 from glt.testing.cluster import free_port
 
 # As much of srun as the recipe uses: a task on each node, each with its number before its lines; one that fails ends
@@ -51,7 +47,7 @@ SCONTROL = '#!/bin/sh\n[ "$*" = "show hostnames nodes[1-2]" ] && printf "127.0.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """With ``train.py`` in it, and ``bin``, where programs are looked for first."""
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "bin").mkdir()
@@ -62,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def env(folder: Path) -> Iterator[dict[str, str]]:
+def env(folder):
     """The environment of a test's processes, none of which is left at its end."""
     mark = uuid.uuid4().hex
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -70,12 +66,12 @@ def env(folder: Path) -> Iterator[dict[str, str]]:
     expect_none_marked(mark)
 
 
-def recipe(language: str, begin: str) -> str:
+def recipe(language, begin):
     (found,) = (block for name, block in BLOCKS if name == language and block.startswith(begin))
     return found
 
 
-def sbatch(folder: Path, env: dict[str, str], **more: str) -> tuple[int, str]:
+def sbatch(folder, env, **more):
     """Runs the batch script as SLURM does on two nodes, ends what it leaves, and returns its exit status and output."""
     first = free_pair()
     env |= {
@@ -88,15 +84,8 @@ def sbatch(folder: Path, env: dict[str, str], **more: str) -> tuple[int, str]:
     }
     (folder / "job.sh").write_text(recipe("sh", "#!/bin/bash").replace("TRAINERS=4", "TRAINERS=2"))
     with (folder / "out").open("w+") as out:
-        job = subprocess.Popen(
-            ["bash", "job.sh"],
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+        job = subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, start_new_session=True, **files)
         try:
             status = job.wait(200)
         finally:
@@ -107,7 +96,7 @@ def sbatch(folder: Path, env: dict[str, str], **more: str) -> tuple[int, str]:
     return status, (folder / "out").read_text()
 
 
-def free_pair() -> int:
+def free_pair():
     """The first of two ports that are free, and that the recipe takes for some job."""
     while True:
         first = 20000 + free_port() % 5000 * 2
@@ -120,7 +109,7 @@ def free_pair() -> int:
             return first
 
 
-def places(said: str) -> list[JobEnvironment]:
+def places(said):
     """What glt takes each process for, from what that says it was given; lines of several may run together."""
     begins = [match.start() for match in re.finditer(r'{"role"', said)]
     told = [json.JSONDecoder().raw_decode(said, at)[0] for at in begins]
@@ -128,7 +117,7 @@ def places(said: str) -> list[JobEnvironment]:
     return sorted(found, key=lambda place: (place.role.value, place.rank))
 
 
-def test_slurm(folder: Path, env: dict[str, str]) -> None:
+def test_slurm(folder, env):
     status, said = sbatch(folder, env)
     assert status == 0, said
     found = places(said)
@@ -139,12 +128,12 @@ def test_slurm(folder: Path, env: dict[str, str]) -> None:
     assert f'"GLT_PART_CONFIG": "{folder}/parts"' in said
 
 
-def test_a_failure_ends_the_slurm_job(folder: Path, env: dict[str, str]) -> None:
+def test_a_failure_ends_the_slurm_job(folder, env):
     status, said = sbatch(folder, env, DO_server=SLEEP, DO_trainer=SLEEP, DO_server_1="sys.exit(9)")
     assert status == 9, said
 
 
-def test_kubernetes(folder: Path, env: dict[str, str]) -> None:
+def test_kubernetes(folder, env):
     yaml = pytest.importorskip("yaml", reason="no PyYAML here: pip install pyyaml")
     service, *jobs = yaml.safe_load_all(recipe("yaml", "apiVersion"))
     assert service["kind"] == "Service" and service["spec"]["clusterIP"] == "None"
@@ -166,7 +155,7 @@ def test_kubernetes(folder: Path, env: dict[str, str]) -> None:
     assert places(said) == [*servers, *(JobEnvironment(JobRole.TRAINER, rank, 8, 2, master) for rank in range(8))]
 
 
-def expect_found_by_name(service: dict[str, Any], job: dict[str, Any]) -> None:
+def expect_found_by_name(service, job):
     """Pods of an indexed job are called job-index.subdomain where the subdomain is a service that selects them."""
     spec, template = job["spec"], job["spec"]["template"]
     assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"] == 2
@@ -178,7 +167,7 @@ def expect_found_by_name(service: dict[str, Any], job: dict[str, Any]) -> None:
     }
 
 
-def here(value: Any, ports: dict[str, str]) -> Any:
+def here(value, ports):
     """Names of pods become addresses of this host, and ports ones that are free."""
     text = json.dumps(value)
     for name in ("glt-server-0.glt", "glt-trainer-0.glt"):
@@ -186,3 +175,49 @@ def here(value: Any, ports: dict[str, str]) -> Any:
     for port, free in ports.items():
         text = text.replace(port, free)
     return json.loads(text)
+
+
+TEXT = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
+
+
+def test_commands_parse():
+    found = []
+    for language, block in BLOCKS:
+        for line in block.replace("\\\n", " ").splitlines() if language == "sh" else ():
+            if line.startswith(("glt launch", "glt copy")):
+                _, name, *words = shlex.split(line)
+                parser = argparse.ArgumentParser(exit_on_error=False)
+                {"launch": command_launch, "copy": command_copy}[name].add_arguments(parser)
+                parser.parse_args(words)
+                found.append(name)
+    assert found.count("launch") >= 2 and "copy" in found
+
+
+def test_the_commands_of_dgls_documents_parse():
+    words = "--workspace ~/graphsage/ --num_clients 2 --part_config data/p.json --ip_config ip_config.txt"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    command_launch.add_arguments(parser)
+    found = parser.parse_args([*words.split(), "python3 train_dist.py --graph-name p --num-epochs 30"])
+    assert (found.num_trainers, found.num_servers, found.part_config) == (2, 1, "data/p.json")
+    words = "--ip_config ip_config.txt --workspace ~/w/ --rel_data_path 4part_data --part_config 4part_data/p.json"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    command_copy.add_arguments(parser)
+    assert parser.parse_args(words.split()).part_config == "4part_data/p.json"
+
+
+def test_flags_exist():
+    parser = argparse.ArgumentParser()
+    command_launch.add_arguments(parser)
+    ours = set(parser._option_string_actions)
+    parser = argparse.ArgumentParser()
+    command_copy.add_arguments(parser)
+    ours |= set(parser._option_string_actions) | {"--metrics-port", "--rank", "--help"}
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.S)
+    assert set(re.findall(r"--[a-z][a-z_-]+", prose)) <= ours
+
+
+def test_the_table_has_every_variable():
+    table = TEXT.partition("## The environment of a process")[2]
+    assert set(re.findall(r"GLT_[A-Z_]+", table)) == set(command_launch._CONTRACT)
+    assert set(re.findall(r"GLT_[A-Z_]+", TEXT)) == set(command_launch._CONTRACT)

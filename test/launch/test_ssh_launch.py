@@ -1,27 +1,29 @@
-"""``glt launch`` over a real ssh: two addresses of this host stand for two hosts."""
-
-from __future__ import annotations
+"""glt launch over ssh, between hosts, and over cables that are cut."""
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_world import PATHS, SLEEP, Launched, said
+from launch_world import PATHS, SLEEP, Launched, marked, said
+from network import ADDRESSES, NOWHERE
 from sshd_world import Sshd, need_sshd
 
 import glt
 
 pytestmark = pytest.mark.integration
 
+HERE, THERE = ADDRESSES
 Launch = Callable[..., Launched]
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.fixture(scope="module")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+def sshd(tmp_path_factory):
     need_sshd()
     server = Sshd(tmp_path_factory.mktemp("ssh") / "d", HOSTS)
     server.need_login(HOSTS[0])
@@ -29,25 +31,16 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server.close()
 
 
-def envs(**variables: str) -> list[str]:
+def envs(**variables):
     return [word for name, value in variables.items() for word in ("--extra-envs", f"{name}={value}")]
 
 
-def test_a_job_of_two_hosts(launch: Launch, sshd: Sshd, script: Path, tmp_path: Path) -> None:
+def test_a_job_of_two_hosts(launch, sshd, script, tmp_path):
     """Everything arrives as it was given, also through the shell of the host; ranks and addresses are right."""
     (tmp_path / "hosts").write_text("127.0.0.1 31234 # the first\n\n127.0.0.2\n")
     arguments = ["a  b", "it's", 'say "$HOME" `id` \\', "two\nlines", "", "--", "*", "~"]
-    launched = launch(
-        "--ip-config",
-        tmp_path / "hosts",
-        *sshd.flags,
-        *PATHS,
-        "--workspace",
-        script.parent,
-        *envs(DO_X="$y 'z'\n"),
-        script.name,
-        *arguments,
-    )
+    flags = ["--ip-config", tmp_path / "hosts", *sshd.flags, *PATHS, "--workspace", script.parent]
+    launched = launch(*flags, *envs(DO_X="$y 'z'\n"), script.name, *arguments)
     assert launched.ended() == 0, launched.err
     found = said(launched.out)
     assert sorted(found) == [f"{role}-{at}@{host}" for role in ("server", "trainer") for at, host in enumerate(HOSTS)]
@@ -60,7 +53,7 @@ def test_a_job_of_two_hosts(launch: Launch, sshd: Sshd, script: Path, tmp_path: 
             assert env["MASTER_ADDR"] == "127.0.0.1" and env["WORLD_SIZE"] == "2"
 
 
-def test_a_failure_on_another_host_is_named(launch: Launch, sshd: Sshd, script: Path) -> None:
+def test_a_failure_on_another_host_is_named(launch, sshd, script):
     do = envs(DO_server_0=SLEEP, DO_server_1="print('my reason'); sys.exit(5)")
     launched = launch("--hosts", ",".join(HOSTS), *sshd.flags, *PATHS, "--num-trainers", 0, *do, script)
     assert launched.ended() == 5, launched.err
@@ -69,16 +62,10 @@ def test_a_failure_on_another_host_is_named(launch: Launch, sshd: Sshd, script: 
     assert "my reason" in launched.err and "also failed" not in launched.err
 
 
-def test_a_launcher_that_is_killed_leaves_nothing_there(launch: Launch, sshd: Sshd, script: Path) -> None:
-    launched = launch(
-        "--hosts",
-        ",".join(HOSTS),
-        *sshd.flags,
-        *PATHS,
-        *"--num-trainers 0 --stop-timeout 1".split(),
-        *envs(DO_server="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP),
-        script,
-    )
+def test_a_launcher_that_is_killed_leaves_nothing_there(launch, sshd, script):
+    do = envs(DO_server="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP)
+    flags = ["--hosts", ",".join(HOSTS), *sshd.flags, *PATHS, *"--num-trainers 0 --stop-timeout 1".split()]
+    launched = launch(*flags, *do, script)
     pids = servers(launched)
     launched.process.kill()
     launched.process.wait()
@@ -86,17 +73,9 @@ def test_a_launcher_that_is_killed_leaves_nothing_there(launch: Launch, sshd: Ss
     launched.expect_nothing_left()
 
 
-def test_a_lost_connection_is_named(launch: Launch, sshd: Sshd, script: Path) -> None:
-    launched = launch(
-        "--hosts",
-        ",".join(HOSTS),
-        *sshd.flags,
-        *PATHS,
-        "--num-trainers",
-        0,
-        *envs(DO_server="print('ready'); " + SLEEP),
-        script,
-    )
+def test_a_lost_connection_is_named(launch, sshd, script):
+    do = envs(DO_server="print('ready'); " + SLEEP)
+    launched = launch("--hosts", ",".join(HOSTS), *sshd.flags, *PATHS, "--num-trainers", 0, *do, script)
     pids = servers(launched)
     keeper = parent(pids[1])
     os.kill(parent(keeper), signal.SIGKILL)  # the session of sshd
@@ -105,7 +84,7 @@ def test_a_lost_connection_is_named(launch: Launch, sshd: Sshd, script: Path) ->
     expect_gone(pids)
 
 
-def test_hosts_that_cannot_be_used_are_named_and_nothing_starts(launch: Launch, sshd: Sshd, script: Path) -> None:
+def test_hosts_that_cannot_be_used_are_named_and_nothing_starts(launch, sshd, script):
     """127.0.0.3 has no sshd; and the script is missing on both others."""
     launched = launch("--hosts", ",".join((*HOSTS, "127.0.0.3")), *sshd.flags, *PATHS, script.parent / "no.py")
     assert launched.ended() == 3 and launched.out == ""
@@ -114,18 +93,12 @@ def test_hosts_that_cannot_be_used_are_named_and_nothing_starts(launch: Launch, 
         assert f"host {host}: there is no file {script.parent}/no.py" in launched.err
     launched = launch("--hosts", HOSTS[0], *sshd.flags, "--python", "/no/python", script)
     assert launched.ended() == 3 and "there is no /no/python there" in launched.err, launched.err
-    launched = launch(
-        "--hosts",
-        HOSTS[0],
-        *sshd.flags,
-        *PATHS,
-        *"--ssh-option IdentityFile=/dev/null --ssh-user nobody".split(),
-        script,
-    )
+    stranger = "--ssh-option IdentityFile=/dev/null --ssh-user nobody".split()
+    launched = launch("--hosts", HOSTS[0], *sshd.flags, *PATHS, *stranger, script)
     assert launched.ended() == 3 and "denied" in launched.err, launched.err
 
 
-def test_hosts_with_different_versions_are_refused(launch: Launch, sshd: Sshd, script: Path, tmp_path: Path) -> None:
+def test_hosts_with_different_versions_are_refused(launch, sshd, script, tmp_path):
     (tmp_path / "old" / "glt").mkdir(parents=True)
     (tmp_path / "old" / "glt" / "__init__.py").write_text("__version__ = '0.0.1'")
     launched = launch("--hosts", HOSTS[0], *sshd.flags, *envs(PYTHONPATH=str(tmp_path / "old")), script)
@@ -133,21 +106,154 @@ def test_hosts_with_different_versions_are_refused(launch: Launch, sshd: Sshd, s
     assert f"different versions of glt: {glt.__version__} on this host, 0.0.1 on 127.0.0.1" in launched.err
 
 
-def servers(launched: Launched) -> list[int]:
+def servers(launched):
     """Waits until both servers run; returns their pids by rank."""
-    found: dict[str, int] = {}
+    found = {}
     for _ in HOSTS:
         line = launched.wait_for('"role": "server"')
         found |= {who: told["pid"] for who, told in said(line).items()}
     return [found[f"server-{at}@{host}"] for at, host in enumerate(HOSTS)]
 
 
-def parent(pid: int) -> int:
+def parent(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def expect_gone(pids: list[int], timeout_s: float = 60.0) -> None:
+def expect_gone(pids, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "embeddings"
+LONG = ("--epochs", 100_000)
+
+
+@pytest.fixture(scope="module")
+def workspace(cable, tmp_path_factory):
+    """What ``glt copy`` sent to both hosts, which have one file system here: the example, and its partitions."""
+    folder = tmp_path_factory.mktemp("hosts")
+    prepare = [sys.executable, EXAMPLE / "prepare.py", "--output_dir", folder / "line", "--num_parts", "2"]
+    subprocess.run(prepare, check=True, timeout=120)
+    copy = [*"glt copy --hosts".split(), f"{HERE},{THERE}", *cable.server.flags]
+    copy += ["--part-config", folder / "line/parts", "--workspace", folder / "job"]
+    copy += [*"--rel-data-path line/parts --script-folder".split(), EXAMPLE]
+    command = [*cable.before, sys.executable, "-m", *map(str, copy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{HERE}: partitions 0 are whole" in done.stderr and f"{THERE}: partitions 1 are whole" in done.stderr
+    (folder / "line" / "held_out.npy").rename(folder / "job" / "line" / "held_out.npy")
+    return folder / "job"
+
+
+class HostsJob:
+    """The example that runs on both hosts."""
+
+    def __init__(self, launch, cable, workspace, num_trainers, *words):
+        flags = ["--hosts", f"{HERE},{THERE}", *cable.server.flags, *PATHS, "--workspace", workspace]
+        flags += ["--num-trainers", num_trainers, *"--part-config line/parts --num-omp-threads 1".split()]
+        flags += "--lost-timeout 5 --stop-timeout 3".split()
+        self.launched = launch(*flags, *"embeddings/train.py --dir line".split(), *words, before=cable.before)
+        self.mark = f"{workspace}/line/parts", "GLT_PART_CONFIG"
+
+    def pid_of(self, trainer):
+        """Of the process itself, not of those that it started."""
+        (found,) = (
+            pid for pid in marked(*self.mark) if f"RANK={trainer}" in environment(pid) and "train.py" in words(pid)[2]
+        )
+        return found
+
+    def ended(self):
+        """Waits for the end of everything, on both hosts, within a minute; returns the exit status."""
+        begin = time.monotonic()
+        status = self.launched.ended()
+        while left := marked(*self.mark):
+            assert time.monotonic() - begin < 60, [words(pid) for pid in left]
+            time.sleep(0.05)
+        return status
+
+
+def environment(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_text().split("\0")
+    except OSError:
+        return []  # gone meanwhile
+
+
+def words(pid):
+    try:
+        return [*Path(f"/proc/{pid}/cmdline").read_text().split("\0"), "", "", ""]
+    except OSError:
+        return ["", "", ""]
+
+
+@pytest.fixture
+def start(launch, cable, workspace):
+    """Starts one with so many trainers on each host; it would run for days, and has begun to learn."""
+    started = []
+
+    def start(num_trainers):
+        started.append(HostsJob(launch, cable, workspace, num_trainers, *LONG))
+        started[-1].launched.wait_for(f"trainers: {2 * num_trainers}")
+        return started[-1]
+
+    yield start
+    for pid in marked(*started[-1].mark) if started else ():
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_an_example_learns(launch, cable, workspace):
+    job = HostsJob(launch, cable, workspace, 1, "--epochs", 1)
+    assert job.ended() == 0, job.launched.out + job.launched.err
+    assert "trainers: 2" in job.launched.out and f"trainer-0@{HERE} | edges found: 0." in job.launched.out
+
+
+def test_who_is_killed_is_named(start):
+    """Of four trainers, one that waits for the others at every step."""
+    job = start(2)
+    pid = job.pid_of(3)
+    os.kill(pid, signal.SIGKILL)
+    assert job.ended() == 137, job.launched.err
+    assert f"failed: trainer-3@{THERE}: pid {pid} was killed by SIGKILL" in job.launched.err, job.launched.err
+
+
+def test_a_host_that_is_cut_off_is_named(start, cable):
+    job = start(1)
+    with cable.cut():
+        assert job.ended() == 255, job.launched.err
+    assert f"failed: host {THERE}: failed (code 255)" in job.launched.err, job.launched.err
+
+
+def test_ctrl_c(start):
+    job = start(1)
+    job.launched.process.send_signal(signal.SIGINT)
+    assert job.ended() == 130
+    assert "failed" not in job.launched.err, job.launched.err
+
+
+def test_a_host_that_nobody_answers_for(launch, cable, script):
+    begin = time.monotonic()
+    flags = ["--hosts", f"{HERE},{NOWHERE}", *cable.server.flags, *PATHS, "--connect-timeout", 10]
+    launched = launch(*flags, script, before=cable.before)
+    assert launched.ended() == 3
+    assert time.monotonic() - begin < 60
+    assert f"host {NOWHERE}: ssh does not reach it" in launched.err and f"host {HERE}" not in launched.err
+    assert launched.out == "" and "nothing was started" in launched.err
+
+
+def test_a_cut_cable(launch, cable, script):
+    """The launcher names the host and stops the other; on the host that is cut off, processes end by themselves."""
+    flags = ["--hosts", f"{HERE},{THERE}", *cable.server.flags, *PATHS]
+    flags += [*"--lost-timeout 8 --stop-timeout 2 --num-trainers 0 --extra-envs".split(), f"DO_server={SLEEP}"]
+    launched = launch(*flags, script, before=cable.before)
+    lines = "".join(launched.wait_for('"role": "server"') for _ in range(2))
+    pids = [each["pid"] for each in said(lines).values()]
+    assert sorted(said(lines)) == [f"server-0@{HERE}", f"server-1@{THERE}"]
+    begin = time.monotonic()
+    with cable.cut():
+        assert launched.ended() == 255
+        assert f"host {THERE}: failed (code 255): the connection to it ended" in launched.err, launched.err
+        while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+            assert time.monotonic() - begin < 60, left
+            time.sleep(0.05)

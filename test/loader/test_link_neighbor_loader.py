@@ -132,13 +132,8 @@ def test_the_neighbourhoods_are_those_of_the_reference():
 @pytest.mark.parametrize("input_type", [None, BUYS], ids=str)
 def test_workers_threads_and_set_epoch_change_nothing(input_type):
     data = DATA if input_type is None else HETERO
-    options = {
-        "neg_sampling": "binary",
-        "batch_size": 90,
-        "shuffle": True,
-        "random_seed": 5,
-        "exclude_edges": "reverse",
-    }
+    options = {"neg_sampling": "binary", "batch_size": 90, "shuffle": True, "random_seed": 5}
+    options["exclude_edges"] = "reverse"
     loader = LinkNeighborLoader(data, [4, 3], input_type, **options)
     next(iter(loader))
     expected = list(loader)
@@ -232,10 +227,8 @@ def test_nothing_in_a_batch_is_later_than_its_link(strategy, neg_sampling):
     data = Data(edge_index=GRAPH.edge_index, time=time, num_nodes=200)
     # Late enough for some node to be no neighbour, and not before the ends themselves.
     label_time = time[GRAPH.edge_index].max(dim=0).values + 20
-    loader = LinkNeighborLoader(
-        data, [5, 5], edge_label_time=label_time, time_attr="time", temporal_strategy=strategy, batch_size=75,
-        neg_sampling=neg_sampling,
-    )  # fmt: skip
+    options = {"temporal_strategy": strategy, "batch_size": 75, "neg_sampling": neg_sampling}
+    loader = LinkNeighborLoader(data, [5, 5], edge_label_time=label_time, time_attr="time", **options)
     for batch in loader:
         late = label_time[batch.input_id]
         assert (batch.time <= late[batch.batch]).all()
@@ -262,10 +255,8 @@ def test_a_graph_without_edges_and_a_batch_without_hops():
 
 
 def test_transforms_and_direct_calls():
-    loader = LinkNeighborLoader(
-        DATA, [2], batch_size=10, transform=lambda data: data.update({"seen": True}), random_seed=0,
-        neg_sampling_ratio=1.0,
-    )  # fmt: skip
+    options = {"transform": lambda data: data.update({"seen": True}), "random_seed": 0, "neg_sampling_ratio": 1.0}
+    loader = LinkNeighborLoader(DATA, [2], batch_size=10, **options)
     batch = loader([3, 4])
     assert batch.seen and batch.input_id.tolist() == [3, 4] and len(batch.edge_label) == 4
     assert not torch.equal(loader([3, 4]).n_id, batch.n_id), "each call draws anew"
@@ -298,7 +289,7 @@ LINK = torch.tensor([[0, 1], [2, 3]])
         ({"exclude_edges": "self", "subgraph_type": "induced"}, ValueError, "exclude_edges = 'self' and subgraph_type"),
         ({"num_threads": 0}, ValueError, "num_threads = 0"),
     ],
-)  # fmt: skip
+)
 def test_arguments_that_do_not_fit_are_named(options, error, message):
     with pytest.raises(error, match=message):
         LinkNeighborLoader(DATA, [2], **{"edge_label_index": LINK, **options})

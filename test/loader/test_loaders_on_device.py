@@ -88,10 +88,9 @@ def test_links(neg_sampling, disjoint, device):
     def make(device=None, **more):
         data = Dataset.from_pyg(HOMO)
         data = data if device is None else data.with_mode("ZERO_COPY")
-        return LinkNeighborLoader(
-            data, [3, 2], edges, batch_size=11, neg_sampling=neg_sampling, disjoint=disjoint, random_seed=2,
-            exclude_edges=None if disjoint else "self", device=device, **more,
-        )  # fmt: skip
+        options = {"disjoint": disjoint, "random_seed": 2, "exclude_edges": None if disjoint else "self"}
+        options |= {"device": device}
+        return LinkNeighborLoader(data, [3, 2], edges, batch_size=11, neg_sampling=neg_sampling, **options, **more)
 
     compare(make, device, gather_window=2)
 
@@ -276,8 +275,9 @@ def test_a_method_that_is_replaced_is_called(replaced, device):
     nodes = NeighborLoader(given, [2], torch.tensor([4, 9]), device=device)
     edges = LinkNeighborLoader(given, [2], HOMO.edge_index[:, :3], device=device)
     for each, sampler, name in (
-        (nodes, nodes.node_sampler, "sample_from_nodes"), (edges, edges.link_sampler, "sample_from_edges"),
-    ):  # fmt: skip
+        (nodes, nodes.node_sampler, "sample_from_nodes"),
+        (edges, edges.link_sampler, "sample_from_edges"),
+    ):
         with mock.patch.object(
             sampler if replaced == "instance" else NeighborSampler, name, side_effect=getattr(sampler, name)
         ) as method:

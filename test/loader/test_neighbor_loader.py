@@ -1,4 +1,4 @@
-"""NeighborLoader: PyG's batch contract, in process and in DataLoader workers."""
+"""NeighborLoader and SubGraphLoader."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,13 @@ import torch
 import torch_geometric.loader
 from equal_batches import same
 from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSampler
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.utils import trim_to_layer
 
-from glt.loader import NeighborLoader
+from glt.data import Dataset
+from glt.loader import NeighborLoader, SubGraphLoader
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, reference_batch, ring_graph
 
@@ -85,7 +86,7 @@ def test_shuffling_visits_every_seed_once_in_another_order_each_epoch(num_worker
     seeds = torch.arange(0, 300, 3)
     loader = NeighborLoader(
         DATA, [2], seeds, batch_size=16, shuffle=True, num_workers=num_workers, persistent_workers=num_workers > 0
-    )  # fmt: skip
+    )
     epochs = []
     for _ in range(3):
         batches = list(loader)
@@ -255,8 +256,9 @@ def test_as_many_nodes_as_edges():
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_graphs_without_edges_and_batches_without_any(num_workers):
-    data = Data(x=torch.arange(9.0).view(9, 1), edge_index=torch.empty(2, 0, dtype=torch.int64),
-                edge_attr=torch.empty(0, 3))  # fmt: skip
+    data = Data(
+        x=torch.arange(9.0).view(9, 1), edge_index=torch.empty(2, 0, dtype=torch.int64), edge_attr=torch.empty(0, 3)
+    )
     for batch in NeighborLoader(data, [2, 2], batch_size=4, num_workers=num_workers):
         check_batch(batch, data.edge_index, [2, 2], num_nodes=9, x=data.x, edge_attr=data.edge_attr)
         assert batch.edge_index.shape == (2, 0) and batch.edge_attr.shape == (0, 3)
@@ -281,10 +283,9 @@ def test_transforms():
         return out
 
     for num_workers, filter_per_worker in ((0, True), (0, False), (1, True), (1, False)):
-        (batch,) = NeighborLoader(
-            DATA, [3], torch.arange(10), batch_size=10, transform=mark, transform_sampler_output=without_edge_ids,
-            num_workers=num_workers, filter_per_worker=filter_per_worker,
-        )  # fmt: skip
+        options = {"transform_sampler_output": without_edge_ids, "num_workers": num_workers}
+        options |= {"filter_per_worker": filter_per_worker}
+        (batch,) = NeighborLoader(DATA, [3], torch.arange(10), batch_size=10, transform=mark, **options)
         assert batch.marked == len(batch.n_id)
         assert "e_id" not in batch and "edge_attr" not in batch
         check(batch, [3], range(10))
@@ -295,10 +296,8 @@ def test_pyg_models_take_the_batches():
     loader = NeighborLoader(DATA, [5, 5], torch.arange(20), batch_size=20)
     (batch,) = loader
     whole = model(batch.x, batch.edge_index)[:20]
-    trimmed = model(
-        batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-        num_sampled_edges_per_hop=batch.num_sampled_edges,
-    )[:20]  # fmt: skip
+    options = {"num_sampled_edges_per_hop": batch.num_sampled_edges}
+    trimmed = model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes, **options)[:20]
     assert torch.allclose(whole, trimmed, atol=1e-4, rtol=1e-4)
     x, edge_index, _ = trim_to_layer(1, batch.num_sampled_nodes, batch.num_sampled_edges, batch.x, batch.edge_index)
     assert len(x) == sum(batch.num_sampled_nodes[:-1]) and edge_index.shape[1] == batch.num_sampled_edges[0]
@@ -319,11 +318,9 @@ def test_lightning_finds_its_attributes_and_builds_the_loader_anew():
     assert len(loader.dataset) == 50 and loader.data is DATA and len(loader.node_sampler.num_neighbors) == 1
     with pytest.raises(ValueError):
         loader.batch_size = 9  # DataLoader's own rule
-    anew = NeighborLoader(
-        DATA, [3], torch.arange(50), batch_size=8, drop_last=True, random_seed=4,
-        sampler=torch.utils.data.DistributedSampler(loader.dataset, num_replicas=2, rank=1, shuffle=False),
-        dataset=loader.dataset, collate_fn=loader.collate_fn,
-    )  # fmt: skip
+    options = {"sampler": torch.utils.data.DistributedSampler(loader.dataset, num_replicas=2, rank=1, shuffle=False)}
+    options |= {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
+    anew = NeighborLoader(DATA, [3], torch.arange(50), batch_size=8, drop_last=True, random_seed=4, **options)
     assert [b.input_id.tolist() for b in anew] == [list(range(i + 1, i + 17, 2)) for i in (0, 16, 32)]
 
 
@@ -374,3 +371,50 @@ def test_many_batches_kept_stay_what_they_were():
     kept = [b for _ in range(3) for b in loader]
     for batch in kept:
         check(batch, [3, 3])
+
+
+def induced(edge_index, source, target):
+    """Ids of all edges whose ends are among these nodes, ascending."""
+    return (torch.isin(edge_index[0], source) & torch.isin(edge_index[1], target)).nonzero().flatten()
+
+
+@pytest.mark.parametrize("face", [DATA, Dataset.from_pyg(DATA)], ids=["data", "dataset"])
+def test_subgraphs_hold_all_edges_among_their_nodes_and_say_where_the_seeds_are(face):
+    seeds = torch.randperm(150)[:50]
+    loader = SubGraphLoader(face, [3, 2], seeds, batch_size=4, random_seed=1)
+    nodes = NeighborLoader(face, [3, 2], seeds, batch_size=4, random_seed=1)
+    for batch, other in zip(loader, nodes, strict=True):
+        assert torch.equal(batch.n_id, other.n_id)
+        assert torch.equal(batch.n_id[batch.mapping], seeds[batch.input_id])
+        assert torch.equal(batch.e_id.sort()[0], induced(GRAPH.edge_index, batch.n_id, batch.n_id))
+        assert torch.equal(batch.n_id[batch.edge_index], GRAPH.edge_index[:, batch.e_id])
+        assert torch.equal(batch.edge_attr, GRAPH.edge_attr[batch.e_id])
+
+
+def test_heterogeneous_subgraphs():
+    data = HeteroData(a={"num_nodes": 50}, b={"num_nodes": 70})
+    for source, target in (("a", "a"), ("a", "b"), ("b", "a")):
+        sizes = data[source].num_nodes, data[target].num_nodes
+        data[source, "to", target].edge_index = torch.stack([torch.randint(0, n, (300,)) for n in sizes])
+    for batch in SubGraphLoader(data, [2, 2], ("b", torch.arange(20)), batch_size=6):
+        assert torch.equal(batch["b"].n_id[batch["b"].mapping], batch["b"].input_id)
+        assert "mapping" not in batch["a"]
+        for source, relation, target in data.edge_types:
+            store, edges = batch[source, relation, target], data[source, relation, target].edge_index
+            assert torch.equal(store.e_id.sort()[0], induced(edges, batch[source].n_id, batch[target].n_id))
+
+
+def test_transforms_see_the_mapping_and_copies_of_the_loader_have_it_once():
+    def transform(data):
+        data.doubled = data.mapping * 2
+        return data
+
+    loader = SubGraphLoader(DATA, [2], torch.arange(9), batch_size=3, transform=transform)
+    again = SubGraphLoader(DATA, [2], torch.arange(9), batch_size=3, transform=loader.transform)
+    for batch in (next(iter(loader)), next(iter(again))):
+        assert batch.mapping.tolist() == [0, 1, 2] and batch.doubled.tolist() == [0, 2, 4]
+
+
+def test_other_subgraphs_are_refused():
+    with pytest.raises(ValueError, match="subgraph_type = 'directional': subgraphs are 'induced'"):
+        SubGraphLoader(DATA, [2], subgraph_type="directional")

@@ -11,7 +11,6 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from glt.data import Dataset
 from glt.data.stores import DatasetFeatureStore, DatasetGraphStore
 from glt.loader import NeighborLoader
-from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, reference_key
 from glt.testing.batches import check_typed_batch, random_hetero_graph, reference_output
 
@@ -201,18 +200,6 @@ def test_a_homogeneous_graph_with_times_of_nodes():
     )
     (everything,) = later
     assert len(everything.e_id) > len(batch.e_id) and everything.seed_time.tolist() == [99] * 50
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_inside_pygs_own_loader(num_workers):
-    import torch_geometric.loader
-
-    sampler = NeighborSampler(DATA, [3, 2], random_seed=1)
-    loader = torch_geometric.loader.NeighborLoader(
-        DATA, [3, 2], ("user", torch.arange(40)), batch_size=20, neighbor_sampler=sampler, num_workers=num_workers
-    )
-    for batch in loader:
-        check_typed_batch(batch, DATA, 2)
 
 
 def test_memory_mapped_features_are_read_by_row(tmp_path):

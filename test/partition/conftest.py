@@ -1,21 +1,22 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
+from network import hosts
 from partition_world import World
 from peer_world import unpack
 
 from glt.partition import RandomPartitioner
 
+__all__ = ["hosts"]
+
 
 @pytest.fixture(scope="session")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def peers(tmp_path_factory):
     """Directories of other libraries; not to be changed."""
     return unpack(tmp_path_factory.mktemp("peers"))
 
 
 @pytest.fixture
-def world() -> World:
+def world():
     src = [0, 0, 0, 0, 3, 3, 1, 2, 4, 0, 9, 9, 8, 7, 6]
     dst = [1, 2, 1, 0, 3, 3, 0, 4, 2, 9, 0, 8, 7, 6, 0]
     num_nodes, num_edges = 10, len(src)
@@ -29,7 +30,7 @@ def world() -> World:
 
 
 @pytest.fixture
-def directory(world: World, tmp_path: Path) -> Path:
+def directory(world, tmp_path):
     """A whole partition directory of ``world`` with two partitions."""
     RandomPartitioner(tmp_path / "parts", 2, **world.arguments()).partition()
     return tmp_path / "parts"

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,28 +10,23 @@ import torch.distributed as dist
 
 from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
 from glt.partition.format.load import load_id_map
-from glt.testing.cluster import Trainer
 
-PARTITIONERS: dict[str, Any] = {
-    "random": RandomPartitioner,
-    "assigned": AssignedPartitioner,
-    "frequency": FrequencyPartitioner,
-}
+PARTITIONERS = {"random": RandomPartitioner, "assigned": AssignedPartitioner, "frequency": FrequencyPartitioner}
 PER_NODE = ("node_feat", "node_label", "node_time", "node_attrs", "owners", "balance_ntypes", "hotness", "probs")
 PER_EDGE = ("edge_index", "edge_feat", "edge_weight", "edge_time", "edge_attrs")
 
 
-def join(trainer: Trainer, timeout_s: float = 60.0) -> None:
+def join(trainer, timeout_s=60.0):
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(trainer.port)}
     dist.init_process_group(
         "gloo", rank=trainer.rank, world_size=trainer.world_size, timeout=timedelta(seconds=timeout_s)
     )
 
 
-def slice_of(arguments: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+def slice_of(arguments, rank, world_size):
     """What rank has of the arguments of a partitioner; slices are uneven, and some are empty."""
 
-    def cut(name: str, value: Any, key: Any = None) -> Any:
+    def cut(name, value, key=None):
         if isinstance(value, Mapping):
             is_named = name.endswith("attrs") and (key is not None or not isinstance(arguments["num_nodes"], Mapping))
             return {each: cut(name, value[each], key if is_named else each) for each in value}
@@ -56,7 +50,7 @@ def slice_of(arguments: dict[str, Any], rank: int, world_size: int) -> dict[str,
 Job = tuple[str, str, int, dict[str, Any]]  # partitioner, directory (with {rank} in it), ranks, arguments
 
 
-def run_jobs(trainer: Trainer, root: Path, jobs: list[Job]) -> list[str | None]:
+def run_jobs(trainer, root, jobs):
     """Runs jobs one after the other; returns the run id of each that this rank took part in."""
     join(trainer)
     groups = {size: dist.new_group(list(range(size))) for size in (1, 2)}
@@ -64,7 +58,7 @@ def run_jobs(trainer: Trainer, root: Path, jobs: list[Job]) -> list[str | None]:
     for kind, name, world_size, arguments in jobs:
         run_ids.append(None)
         if trainer.rank < world_size:
-            given: Any = slice_of(arguments, trainer.rank, world_size)
+            given = slice_of(arguments, trainer.rank, world_size)
             target, group = root / name.format(rank=trainer.rank), groups.get(world_size)
             result = partition_distributed(PARTITIONERS[kind], target, group=group, **given)
             manifest, *maps = result if given.get("return_mapping") else (result,)
@@ -79,11 +73,11 @@ def run_jobs(trainer: Trainer, root: Path, jobs: list[Job]) -> list[str | None]:
     return run_ids
 
 
-def files_under(root: Path) -> dict[str, bytes]:
+def files_under(root):
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def random_graph(num_nodes: int, num_edges: int) -> dict[str, Any]:
+def random_graph(num_nodes, num_edges):
     rng = np.random.default_rng(0)
     return {
         "num_nodes": num_nodes,

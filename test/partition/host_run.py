@@ -17,17 +17,17 @@ from glt.partition.sharded.exchange import Exchange
 all_to_all = Exchange.all_to_all
 
 
-def stop_at(stage: str) -> None:
+def stop_at(stage):
     def all_to_all_or_stop(self, pieces):
         if self.stage.startswith(stage):
             print("stopped", flush=True)
             signal.pause()
         return all_to_all(self, pieces)
 
-    Exchange.all_to_all = all_to_all_or_stop  # type: ignore[method-assign]
+    Exchange.all_to_all = all_to_all_or_stop
 
 
-def arguments() -> dict:
+def arguments():
     graph = random_graph(60, 400)
     probs = [graph["node_feat"][:, idx] ** 4 for idx in range(3)]
     return graph | {"num_parts": 3, "probs": probs, "cache_ratio": 0.2, "relabel": True}

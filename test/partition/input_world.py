@@ -1,10 +1,5 @@
 """Graphs as arguments of a partitioner, and the run that they give."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from glt.partition import RandomPartitioner, read_graph
@@ -12,7 +7,7 @@ from glt.partition import RandomPartitioner, read_graph
 CITES, WRITES = ("paper", "cites", "paper"), ("au/thor", "writes__it", "paper")
 
 
-def plain() -> dict[str, Any]:
+def plain():
     """Arguments of a partitioner of a graph that has some of everything."""
     rng = np.random.default_rng(0)
     num_nodes, num_edges = 50, 400
@@ -29,7 +24,7 @@ def plain() -> dict[str, Any]:
     }
 
 
-def typed() -> dict[str, Any]:
+def typed():
     rng = np.random.default_rng(1)
     counts = {"paper": 30, "au/thor": 20, "ghost": 0}
     edge_index = {
@@ -48,11 +43,11 @@ def typed() -> dict[str, Any]:
     }
 
 
-def run_id(out: Path, arguments: dict[str, Any]) -> str:
+def run_id(out, arguments):
     return RandomPartitioner(out, 3, **arguments, chunk_size=7, random_seed=4).partition().run_id
 
 
-def assert_same(tmp_path: Path, source: Path, wanted: dict[str, Any], **options: Any) -> dict[str, Any]:
+def assert_same(tmp_path, source, wanted, **options):
     got = read_graph(source, tmp_path, **options)
     assert run_id(tmp_path / "out/got", got) == run_id(tmp_path / "out/wanted", wanted)
     assert not list(tmp_path.glob("glt-*"))

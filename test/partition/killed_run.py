@@ -12,12 +12,12 @@ from glt.partition import Manifest, RandomPartitioner
 target, stage = sys.argv[1:]
 
 
-def stop(*_, **__) -> None:
+def stop(*_, **__):
     print("stopped", flush=True)
     signal.pause()
 
 
-def stop_within(*args, progress=None, **options) -> None:
+def stop_within(*args, progress=None, **options):
     sort_edges(*args, progress=stop, **options)
 
 
@@ -25,9 +25,9 @@ sort_edges, write_manifest = _core.sort_edges, Manifest.write
 if stage == "within sort_edges":
     _core.sort_edges = stop_within
 elif stage == "before the manifest":
-    Manifest.write = stop  # type: ignore[method-assign]
+    Manifest.write = stop
 elif stage == "before the rename":
-    Path.rename = stop  # type: ignore[method-assign]
+    Path.rename = stop
 else:
     setattr(_core, stage.removeprefix("before "), stop)
 

@@ -1,36 +1,31 @@
 """Ranks of a partitioning run that are threads of one process: many small runs in little time."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
-import pytest
 
 from glt.partition.sharded import run
 from glt.partition.sharded.exchange import Exchange
 
 
 class _Board:
-    def __init__(self, world_size: int) -> None:
-        self.sent: list[tuple[list[bytes], bool]] = [([], False)] * world_size
+    def __init__(self, world_size):
+        self.sent = [([], False)] * world_size
         self.barrier = threading.Barrier(world_size, timeout=60)
 
 
 class LocalExchange(Exchange):
     """Everything of an exchange but the wire."""
 
-    def __init__(self, board: _Board, rank: int) -> None:
+    def __init__(self, board, rank):
         self.rank, self.world_size, self.round_bytes = rank, board.barrier.parties, 1 << 20
         self.stage, self._role = "the beginning", "partitioning rank"
         self._board = board
         self._is_over = False
         self._peers = []
 
-    def _all_to_all(self, pieces: Sequence[Sequence[np.ndarray]], failed: bool) -> tuple[list[np.ndarray], list[bool]]:
+    def _all_to_all(self, pieces, failed):
         flat = [b"".join(array.reshape(-1).view(np.uint8).tobytes() for array in of_rank) for of_rank in pieces]
         assert len(flat) == self.world_size
         self._board.sent[self.rank] = (flat, failed)
@@ -40,18 +35,18 @@ class LocalExchange(Exchange):
         self._board.barrier.wait()
         return received, fails
 
-    def _meet(self) -> None:
+    def _meet(self):
         pass
 
-    def _leave(self) -> None:
+    def _leave(self):
         pass
 
 
-def in_ranks(world_size: int, call: Callable[[LocalExchange], Any]) -> list[Any]:
+def in_ranks(world_size, call):
     """Returns what ``call`` returns, or raises, in each of so many ranks."""
     board = _Board(world_size)
 
-    def caught(rank: int) -> Any:
+    def caught(rank):
         try:
             return call(LocalExchange(board, rank))
         except Exception as error:
@@ -61,10 +56,10 @@ def in_ranks(world_size: int, call: Callable[[LocalExchange], Any]) -> list[Any]
         return list(pool.map(caught, range(world_size)))
 
 
-def use_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_threads(monkeypatch):
     """Makes ``partition_distributed(group=exchange)`` use that exchange."""
 
-    def use(exchange: LocalExchange, timeout_s: float, round_bytes: int) -> LocalExchange:
+    def use(exchange, timeout_s, round_bytes):
         exchange.round_bytes = round_bytes
         return exchange
 

@@ -3,10 +3,8 @@
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,29 +12,20 @@ import torch
 
 from glt.data.schema import HOMOGENEOUS
 from glt.errors import PartitionError
-from glt.partition import (
-    EdgePart,
-    FennelPartitioner,
-    Manifest,
-    MetisPartitioner,
-    NodePart,
-    Partition,
-    RandomPartitioner,
-    load_partition,
-)
+from glt.partition import FennelPartitioner, Manifest, MetisPartitioner, RandomPartitioner, load_partition
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="needs pymetis")
 BY_ADJACENCY = [FennelPartitioner, pytest.param(MetisPartitioner, marks=needs_metis)]
 PARTITIONERS = [RandomPartitioner, *BY_ADJACENCY]
 
 
-def by_error(names: tuple[str, ...], cases: dict[type[Exception], list[tuple[Any, ...]]]) -> pytest.MarkDecorator:
+def by_error(names, cases):
     """Parametrizes a test by ``names`` and ``error``; cases are listed by the error that they raise."""
     rows = [(*case, error) for error, several in cases.items() for case in several]
     return pytest.mark.parametrize((*names, "error"), rows)
 
 
-def assert_damage_is_named(path: Path, name: str, load: Callable[[], Any]) -> None:
+def assert_damage_is_named(path, name, load):
     """A file whose last byte differs, and one that is not there, are refused by name; the file is gone then."""
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
@@ -57,17 +46,17 @@ class World:
     edge_feat: np.ndarray
     node_label: np.ndarray
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self):
         return vars(self).copy()
 
 
-def hetero_world(time_level: str | None = "edge") -> dict[str, Any]:
+def hetero_world(time_level="edge"):
     """Arguments of a partitioner. Authors have no features; venues no edges; nobody is a ghost; several relations join
     the same two types, one type cites itself, one relation has no edges; names are no file names."""
     generator = np.random.default_rng(0)
     num_nodes = {"paper": 23, "author": 11, "ven/ue": 3, "ghost": 0, "größe__x": 5}
 
-    def edges(src: str, dst: str, num_edges: int) -> np.ndarray:
+    def edges(src, dst, num_edges):
         return generator.integers(0, [[num_nodes[src]], [num_nodes[dst]]], (2, num_edges))
 
     edge_index = {
@@ -81,7 +70,7 @@ def hetero_world(time_level: str | None = "edge") -> dict[str, Any]:
     cites, writes, _, within, _, haunts = edge_index
     weight = generator.random(120)
     weight[::5] = 0
-    times: dict[str | None, dict[str, Any]] = {
+    times = {
         None: {},
         "edge": {"edge_time": {writes: generator.integers(-3, 4, 60), haunts: np.zeros(0, np.int64)}},
         "node": {"node_time": {"paper": generator.integers(-9, 9, 23), "größe__x": np.array([2, 1, 2, 0, 1], np.int8)}},
@@ -105,11 +94,11 @@ def hetero_world(time_level: str | None = "edge") -> dict[str, Any]:
     }
 
 
-def load_all(root: Path) -> list[Partition]:
+def load_all(root):
     return [load_partition(root, idx) for idx in range(Manifest.read(root).num_parts)]
 
 
-def bits(value: np.ndarray | torch.Tensor) -> np.ndarray:
+def bits(value):
     """The exact contents of a table, comparable also where NaN or bfloat16 are not; shape ``[rows, bytes]``."""
     tensor = torch.as_tensor(value)
     row_bytes = tensor.itemsize * math.prod(tensor.shape[1:])
@@ -118,7 +107,7 @@ def bits(value: np.ndarray | torch.Tensor) -> np.ndarray:
     return tensor.contiguous().view(torch.uint8).reshape(len(tensor), row_bytes).numpy()
 
 
-def assert_union_is_the_input(parts: list[Partition], num_nodes: Any, edge_index: Any, **given: Any) -> None:
+def assert_union_is_the_input(parts, num_nodes, edge_index, **given):
     """Puts the partitions together again, type by type, and compares with what the partitioner was given."""
     schema, edge_dir = parts[0].schema, parts[0].manifest.edge_dir
     if isinstance(num_nodes, Mapping):
@@ -128,13 +117,13 @@ def assert_union_is_the_input(parts: list[Partition], num_nodes: Any, edge_index
         assert schema == HOMOGENEOUS
         counts, edges_of = [num_nodes], [edge_index]
 
-    def of_nodes(name: str) -> list[Any]:
+    def of_nodes(name):
         return schema.per_node_type(name, given.get(name))
 
-    def of_edges(name: str) -> list[Any]:
+    def of_edges(name):
         return schema.per_edge_type(name, given.get(name))
 
-    def named(value: Any, types: Any) -> list[Any]:
+    def named(value, types):
         return [(value or {}).get(each) or {} for each in types] if schema.is_hetero else [value or {}]
 
     node_times = of_nodes("node_time")
@@ -153,7 +142,7 @@ def assert_union_is_the_input(parts: list[Partition], num_nodes: Any, edge_index
         _assert_edges([part.edges[at] for part in parts], owned, row_ids, col_ids, feat, weight, time, named_tables)
 
 
-def _assert_nodes(parts: list[NodePart], num_nodes: int, feat: Any, label: Any, time: Any, attrs: Any) -> None:
+def _assert_nodes(parts, num_nodes, feat, label, time, attrs):
     seen = np.zeros(num_nodes, np.int64)
     for idx, part in enumerate(parts):
         seen[part.ids] += 1
@@ -173,16 +162,7 @@ def _assert_nodes(parts: list[NodePart], num_nodes: int, feat: Any, label: Any, 
     assert (seen == 1).all()
 
 
-def _assert_edges(
-    parts: list[EdgePart],
-    owned_nodes: list[np.ndarray],
-    row_ids: np.ndarray,
-    col_ids: np.ndarray,
-    feat: Any,
-    weight: Any,
-    time: Any,
-    attrs: Any,
-) -> None:
+def _assert_edges(parts, owned_nodes, row_ids, col_ids, feat, weight, time, attrs):
     seen = np.zeros(row_ids.size, np.int64)
     for idx, (part, nodes) in enumerate(zip(parts, owned_nodes, strict=True)):
         seen[part.edge_ids] += 1

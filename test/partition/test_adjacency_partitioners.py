@@ -103,16 +103,8 @@ def test_every_node_has_one_owner_within_the_bound_and_always_the_same(
     root = tmp_path_factory.getbasetemp() / "never written"
 
     def make():
-        return partitioner(
-            root,
-            num_parts,
-            counts,
-            edge_index,
-            edge_assign_strategy=strategy,
-            imbalance=imbalance,
-            balance_ntypes=labels,
-            balance_edges=balance_edges,
-        )
+        balance = {"imbalance": imbalance, "balance_ntypes": labels, "balance_edges": balance_edges}
+        return partitioner(root, num_parts, counts, edge_index, edge_assign_strategy=strategy, **balance)
 
     first, again = make(), make()
     owners = all_owners(first)

@@ -1,13 +1,9 @@
 """``glt partition``: what the flags mean, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +27,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-def arrays_in(root: Path, arguments: dict[str, Any]) -> Path:
+def arrays_in(root, arguments):
     """A directory of ``.npy`` files of a graph without types."""
     named = {f"node_attr/{name}": table for name, table in arguments["node_attrs"].items()}
     named |= {f"edge_attr/{name}": table for name, table in arguments["edge_attrs"].items()}
@@ -42,11 +38,11 @@ def arrays_in(root: Path, arguments: dict[str, Any]) -> Path:
     return root
 
 
-def glt_partition(*flags: Any) -> int:
+def glt_partition(*flags):
     return main(["partition", *map(str, flags)])
 
 
-def refused(capsys: pytest.CaptureFixture[str], status: int, words: list[str], *flags: Any) -> None:
+def refused(capsys, status, words, *flags):
     assert glt_partition(*flags) == status
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1 and captured.err.startswith("glt partition: ")
@@ -243,7 +239,7 @@ def test_what_fails_on_the_way_leaves_nothing(tmp_path, capsys, monkeypatch, err
     source = arrays_in(tmp_path / "in", plain())
     partitioner = METHODS["random"].load()
 
-    def fail(*_: Any) -> None:
+    def fail(*_):
         raise error
 
     monkeypatch.setattr(partitioner, "assign_nodes", fail)

@@ -4,22 +4,24 @@ The directories here hold every kind of table, homogeneous and heterogeneous, wi
 """
 
 import os
+import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glt.errors import PartitionError
+from glt.errors import GltError, PartitionError
 from glt.partition import Manifest, RandomPartitioner, inspect_partitions, load_partition
+from glt.partition.format import files as npy_file
+from glt.partition.methods import partitioner
 
 WORLDS = ["homogeneous", "relabelled", "edge times", "node times"]
 
 
-def arguments(name: str, shift: int) -> dict:
+def arguments(name, shift):
     """A graph of the kind with every table that there is; ``shift`` changes the numbers in them, but no shape."""
     generator = np.random.default_rng(0)
     if name in ("homogeneous", "relabelled"):
@@ -60,22 +62,25 @@ def runs(request, tmp_path_factory):
     return root
 
 
-def files(root: Path) -> list[str]:
+def files(root):
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 
-def parts_that_need(path: str) -> list[int]:
+def refused(root, *words, partition_idx=0, **options):
+    with pytest.raises(PartitionError, match=".*".join(map(re.escape, words))):
+        load_partition(root, partition_idx, **options)
+
+
+def parts_that_need(path):
     return [int(path[4])] if path.startswith("part") else [0, 1]
 
 
-def assert_load_refuses(root: Path, path: str) -> None:
+def assert_load_refuses(root, path, words="", **options):
     """A partition that needs the file does not load; the error names the file."""
-    with pytest.raises(PartitionError) as refused:
-        load_partition(root, parts_that_need(path)[-1])
-    assert str(root / path) in str(refused.value)
+    refused(root, str(root / path) + words, partition_idx=parts_that_need(path)[-1], **options)
 
 
-def assert_refused(root: Path, path: str) -> None:
+def assert_refused(root, path):
     """So it is; who does not need the file still loads, and an inspection names it too, and no other."""
     assert_load_refuses(root, path)
     for part in {0, 1}.difference(parts_that_need(path)):
@@ -135,6 +140,7 @@ def test_any_file_cut_short_or_grown_is_refused(runs, data):
     try:
         os.truncate(root / path, length)
         assert_refused(root, path)
+        assert_load_refuses(root, path, verify=False)
     finally:
         (root / path).write_bytes(content)
 
@@ -143,7 +149,8 @@ def test_every_file_is_missed(runs):
     root = runs / "run0"
     for path in files(root):
         (root / path).rename(runs / "kept")
-        assert_load_refuses(root, path)
+        for verify in (True, False):
+            assert_load_refuses(root, path, " is missing", verify=verify)
         (runs / "kept").rename(root / path)
 
 
@@ -212,3 +219,102 @@ def test_another_version_is_refused_by_number_however_well_it_is_signed(runs):
                 refuse()
     (root / "manifest.json").write_bytes(content)
     load_partition(root, 0)
+
+
+def test_names_of_the_files_of_a_graph_without_types(directory):
+    shared = [f"{kind}_{table}" for kind in ("node", "edge") for table in ("book", "row")]
+    of_part = ["node_ids", "node_feat", "node_label", "edge_feat"]
+    expected = {f"{each}/{'node__to__node' if each.startswith('edge') else 'node'}.npy" for each in shared}
+    for part in ("part0", "part1"):
+        expected |= {f"{part}/{each}/{'node__to__node' if 'edge' in each else 'node'}.npy" for each in of_part}
+        expected |= {f"{part}/graph/node__to__node/{each}.npy" for each in ("indptr", "indices", "edge_ids")}
+    assert {*files(directory)} == expected | {"manifest.json"}
+
+
+def test_refusals_are_both_service_errors_and_value_errors():
+    assert issubclass(PartitionError, GltError) and issubclass(PartitionError, ValueError)
+
+
+def test_a_flipped_byte_in_a_sampled_block_of_a_large_file_is_named(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(npy_file, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(partitioner, "BLOCK_BYTES", 64)
+    arguments = {**world.arguments(), "node_feat": np.arange(10 * 1000.0).reshape(10, 1000)}
+    root = tmp_path / "parts"
+    RandomPartitioner(root, 1, **arguments).partition()
+    load_partition(root, 0, verify_whole_bytes=0)
+    path = root / "part0/node_feat/node.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # the last block is always in the sample
+    path.write_bytes(data)
+    refused(root, "node_feat/node.npy was altered", verify_whole_bytes=0)
+    data[-1] ^= 1
+    data[40_000] ^= 1  # no sample looks here, a whole check does
+    path.write_bytes(data)
+    load_partition(root, 0, verify_whole_bytes=0)
+    refused(root, "node_feat/node.npy was altered", verify_whole_bytes=1 << 20)
+    (bad,) = inspect_partitions(root, verify=True).bad
+    assert bad.path == "part0/node_feat/node.npy" and "bytes 40000 to 40063" in bad.reason
+    load_partition(root, 0, verify=False)  # a process beside it has verified
+
+
+def test_ranks_tell_runs_apart_by_run_id(directory, world, tmp_path):
+    RandomPartitioner(tmp_path / "other", 2, **world.arguments(), random_seed=1).partition()
+    assert load_partition(directory, 0).manifest.run_id == load_partition(directory, 1).manifest.run_id
+    assert load_partition(directory, 0).manifest.run_id != load_partition(tmp_path / "other", 1).manifest.run_id
+
+
+@pytest.mark.parametrize("shape", [(1, 15), (5, 3, 1), (3, 5)])
+def test_a_file_whose_header_disagrees_with_the_manifest_is_named_even_unverified(directory, shape):
+    path = directory / "part0/node_feat/node.npy"
+    array = np.load(path).reshape(shape)
+    np.save(path, array)
+    refused(directory, "node_feat/node.npy holds <f4", f"{list(shape)}, the manifest says <f4 [5, 3]", verify=False)
+
+
+def test_pickled_and_damaged_headers_are_refused_unverified(directory):
+    path = directory / "part0/node_label/node.npy"
+    data = path.read_bytes()
+    for header in (data.replace(b"<i8", b"|O8"), data.replace(b"{'descr'", b"{'descr("), b"\0" * len(data)):
+        path.write_bytes(header)
+        refused(directory, "node_label/node.npy", verify=False)
+
+
+@pytest.mark.parametrize("partition_idx", [-1, 2, 100])
+def test_a_partition_idx_that_does_not_exist_is_refused(directory, partition_idx):
+    message = f"partition_idx = {partition_idx}: expected 0 to 1, a partition of {directory}"
+    refused(directory, message, partition_idx=partition_idx)
+
+
+def test_a_partition_idx_that_is_not_an_integer_is_refused(directory):
+    with pytest.raises(TypeError, match="partition_idx = '0': expected an integer"):
+        load_partition(directory, "0")
+
+
+def test_a_missing_part_is_named_and_the_other_loads_without_it(directory):
+    shutil.rmtree(directory / "part0")
+    refused(directory, "part0 is missing", "lists 2 partitions", "copy part0 of run")
+    load_partition(directory, 1)
+
+
+def test_a_missing_directory_and_a_directory_of_something_else_are_refused(tmp_path):
+    refused(tmp_path / "nowhere", "nowhere is not a directory")
+    refused(tmp_path, "manifest.json is missing", "is not a partition directory")
+    (tmp_path / "manifest.json").write_text('{"name": "of an app"}')
+    refused(tmp_path, "manifest.json has format None: expected 'glt-partition'")
+    (tmp_path / "manifest.json").write_text("[]")
+    refused(tmp_path, "manifest.json has format None")
+
+
+def test_a_directory_of_another_kind_of_graph_is_refused(directory):
+    manifest = load_partition(directory, 0).manifest
+    files = {path: entry for path, entry in manifest.files.items() if "node_ids" not in path}
+    replace(manifest, files=files).signed().write(directory)
+    refused(directory, "manifest.json lists no part0/node_ids/node.npy, which its types call for")
+
+
+def test_a_part_of_another_run_is_refused(directory, world, tmp_path):
+    world.node_feat += 1
+    RandomPartitioner(tmp_path / "other", 2, **world.arguments(), random_seed=1).partition()
+    shutil.rmtree(directory / "part0")
+    shutil.copytree(tmp_path / "other/part0", directory / "part0")
+    refused(directory, str(directory / "part0"))

@@ -2,8 +2,6 @@
 
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,27 +11,27 @@ from distributed_run import join, random_graph, slice_of
 from glt.partition import FennelPartitioner, RandomPartitioner, load_partition, partition_distributed
 from glt.partition.format.files import NpyWriter
 from glt.partition.sharded.exchange import Exchange
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 PRELOAD = ("glt.partition",)
 
 
-def graph_with(**changed: Any) -> dict[str, Any]:
+def graph_with(**changed):
     return random_graph(20, 90) | {"num_parts": 3} | changed
 
 
-def out_of_range() -> np.ndarray:
+def out_of_range():
     edge_index = random_graph(20, 90)["edge_index"].copy()
     edge_index[1, 85] = 20  # in the slice of the last rank
     return edge_index
 
 
-def full_disk(*_: Any) -> None:
+def full_disk(*_):
     raise OSError(28, "No space left on device")
 
 
 # What rank 2 is given instead, or a whole slice; what it raises, and what the others do. None: the same.
-CASES: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, str] | None]] = {
+CASES = {
     "a bad id": (
         graph_with(edge_index=out_of_range()),
         ("IndexError", "edge_index[1]"),
@@ -92,18 +90,18 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, str] | None]]
 }
 
 
-def fail_in_turn(trainer: Trainer, root: Path) -> list[tuple[str, str]]:
+def fail_in_turn(trainer, root):
     join(trainer)
     raised = []
     for case, _, _ in CASES.values():
         arguments = slice_of(case if trainer.rank == 2 else graph_with(), trainer.rank, 3)
         original = NpyWriter.put
-        NpyWriter.put = arguments.pop("put", original)  # type: ignore[method-assign]
+        NpyWriter.put = arguments.pop("put", original)
         try:
             partition_distributed(arguments.pop("partitioner", RandomPartitioner), root / "parts", **arguments)
         except Exception as error:
             raised.append((type(error).__name__, str(error)))
-        NpyWriter.put = original  # type: ignore[method-assign]
+        NpyWriter.put = original
     for refused in (FennelPartitioner, RandomPartitioner):  # the second is what works, after all that
         try:
             partition_distributed(refused, root / "parts", **slice_of(graph_with(), trainer.rank, 3))
@@ -120,7 +118,7 @@ def fail_in_turn(trainer: Trainer, root: Path) -> list[tuple[str, str]]:
     return raised
 
 
-def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
+def test_what_one_rank_raises_all_raise(tmp_path):
     with Cluster(3, fail_in_turn, tmp_path, preload=PRELOAD) as cluster:
         for rank in (0, 1):
             cluster.hear(rank)
@@ -144,31 +142,31 @@ def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
     assert load_partition(tmp_path / "parts", 0).manifest.num_edges == 90
 
 
-def test_torch_distributed_must_be_there_and_deadlines_positive(tmp_path: Path) -> None:
+def test_torch_distributed_must_be_there_and_deadlines_positive(tmp_path):
     with pytest.raises(ValueError, match=r"torch.distributed is not initialized: call .*init_process_group\('gloo'\)"):
         partition_distributed(RandomPartitioner, tmp_path / "parts", **graph_with())
     with pytest.raises(ValueError, match="timeout_s = 0: expected seconds above 0"):
         partition_distributed(RandomPartitioner, tmp_path / "parts", **graph_with(), timeout_s=0)
 
 
-def wait_to_be_killed(trainer: Trainer, root: Path, victim: int, where: str) -> None:
+def wait_to_be_killed(trainer, root, victim, where):
     join(trainer)
 
-    def stop() -> None:
+    def stop():
         trainer.say("stopped")
         signal.pause()
 
     if trainer.rank == victim and where == "writing":
-        NpyWriter.put = lambda *_: stop()  # type: ignore[method-assign, assignment]
+        NpyWriter.put = lambda *_: stop()
     elif trainer.rank == victim:
         all_to_all = Exchange.all_to_all
 
-        def exchange(self: Exchange, pieces: Any) -> Any:
+        def exchange(self, pieces):
             if self.stage.startswith(where):
                 stop()
             return all_to_all(self, pieces)
 
-        Exchange.all_to_all = exchange  # type: ignore[method-assign]
+        Exchange.all_to_all = exchange
     partition_distributed(RandomPartitioner, root / "parts", **slice_of(KILLED, trainer.rank, 3))
 
 
@@ -176,7 +174,7 @@ KILLED = graph_with(hotness=[np.ones(20)] * 3, cache_ratio=0.5, relabel=True)
 
 
 @pytest.mark.parametrize(("victim", "where"), [(1, "writing"), (0, "writing"), (2, "the caches of nodes")])
-def test_a_killed_rank_is_missed_at_once(tmp_path: Path, victim: int, where: str) -> None:
+def test_a_killed_rank_is_missed_at_once(tmp_path, victim, where):
     with Cluster(3, wait_to_be_killed, tmp_path, victim, where, preload=PRELOAD) as cluster:
         cluster.hear(victim)
         pid = cluster.processes[victim].pid

@@ -1,11 +1,8 @@
 """Whoever brings which slice, and however many ranks: the bytes that one machine writes."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from distributed_run import PARTITIONERS, Job, files_under, random_graph, run_jobs, slice_of
+from distributed_run import PARTITIONERS, files_under, random_graph, run_jobs, slice_of
 from partition_world import hetero_world
 
 from glt.partition import RandomPartitioner, load_partition
@@ -15,7 +12,7 @@ from glt.partition.sharded.run import disk_bytes, outline
 from glt.testing.cluster import Cluster
 
 
-def homogeneous() -> dict[str, Any]:
+def homogeneous():
     graph = random_graph(37, 301)
     ids = np.arange(37)
     return graph | {
@@ -30,16 +27,16 @@ def homogeneous() -> dict[str, Any]:
     }
 
 
-def hetero(time_level: str | None, strategy: str, num_parts: int) -> dict[str, Any]:
+def hetero(time_level, strategy, num_parts):
     return hetero_world(time_level) | {"num_parts": num_parts, "edge_assign_strategy": strategy, "random_seed": 3}
 
 
-def owners_of(graph: dict[str, Any]) -> dict[str, Any]:
+def owners_of(graph):
     owners = {each: np.arange(count) % 3 for each, count in graph["num_nodes"].items()}
     return {name: value for name, value in graph.items() if name != "random_seed"} | {"owners": owners}
 
 
-def skewed(num_nodes: int, num_parts: int, dtype: type = np.float32) -> list[np.ndarray]:
+def skewed(num_nodes, num_parts, dtype=np.float32):
     """Of each partition how hot nodes are; some are equally hot, and some are read by nobody."""
     rng = np.random.default_rng(num_parts)
     hot = np.round(rng.random((num_parts, num_nodes)) ** 3, 2) * (rng.random(num_nodes) < 0.8)
@@ -47,7 +44,7 @@ def skewed(num_nodes: int, num_parts: int, dtype: type = np.float32) -> list[np.
 
 
 # partitioner, ranks, round_bytes, arguments
-CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+CASES = {
     "homogeneous-1": ("random", 1, 1 << 20, homogeneous()),
     "homogeneous-2": ("random", 2, 200, homogeneous()),
     "homogeneous-3": ("random", 3, 1000, homogeneous()),
@@ -86,7 +83,7 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("relabel", [False, True])
-def test_the_forecast_is_that_of_the_whole_graph(tmp_path: Path, relabel: bool) -> None:
+def test_the_forecast_is_that_of_the_whole_graph(tmp_path, relabel):
     given = hetero("edge", "by_src", 4)
     given |= {"relabel": relabel, "hotness": {"paper": skewed(23, 1)[0]}, "cache_ratio": 0.3}
     partitioner = RandomPartitioner(tmp_path / "parts", **given)
@@ -101,9 +98,9 @@ def test_the_forecast_is_that_of_the_whole_graph(tmp_path: Path, relabel: bool) 
     assert 2 * of_one > of_two > 1.5 * of_one > 0  # 2 of 4 partitions, and the same books
 
 
-def test_the_same_bytes_as_one_machine(tmp_path: Path) -> None:
+def test_the_same_bytes_as_one_machine(tmp_path):
     root = tmp_path / "distributed"
-    jobs: list[Job] = [
+    jobs = [
         (kind, name, world_size, arguments | {"round_bytes": round_bytes})
         for name, (kind, world_size, round_bytes, arguments) in CASES.items()
     ]

@@ -1,10 +1,7 @@
 """Any partitioner, any hotness, any caches, any ranks with any slices: what one machine writes."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ from glt.partition.methods.partitioners import assign_by_hotness
 from glt.partition.sharded.exchange import SlicedHotness
 
 
-def cut(value: Any, bounds: np.ndarray, rank: int) -> Any:
+def cut(value, bounds, rank):
     """The slice of a rank; of ``edge_index``, int64 of two dimensions, columns."""
     if isinstance(value, list):
         return [cut(each, bounds, rank) for each in value]
@@ -28,7 +25,7 @@ def cut(value: Any, bounds: np.ndarray, rank: int) -> Any:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> dict[str, Any]:
+def runs(draw):
     kind = draw(st.sampled_from(sorted(PARTITIONERS)))
     num_nodes, num_parts = draw(st.integers(1, 40)), draw(st.integers(1, 5))
     world_size, num_edges = draw(st.integers(1, 4)), draw(st.integers(0, 120))
@@ -43,10 +40,10 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
     per_edge |= {"edge_weight": rng.random(num_edges)} if draw(st.booleans()) else {}
     owners = {"owners": rng.integers(0, num_parts, num_nodes)} if kind == "assigned" else {}
     name = "probs" if kind == "frequency" else "hotness"
-    hotness: dict[str, Any] = {name: draw(st.sampled_from([hot, hot[0]]))}
+    hotness = {name: draw(st.sampled_from([hot, hot[0]]))}
     if kind != "frequency" and draw(st.booleans()):
         hotness = {}
-    plain: dict[str, Any] = {
+    plain = {
         "num_nodes": num_nodes,
         "num_parts": num_parts,
         "relabel": draw(st.booleans()),
@@ -56,7 +53,7 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
         plain["cache_ratio"] = draw(st.sampled_from([0, 0.1, 1]))
         plain["cache_memory_budget"] = draw(st.just(0) | st.integers(40, 300))
 
-    def bounds(size: int) -> np.ndarray:
+    def bounds(size):
         inner = sorted(draw(st.lists(st.integers(0, size), min_size=world_size - 1, max_size=world_size - 1)))
         return np.array([0, *inner, size])
 
@@ -76,28 +73,21 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(runs())
-def test_the_bytes_of_one_machine(drawn: dict[str, Any]) -> None:
+def test_the_bytes_of_one_machine(drawn):
     partitioner, plain = PARTITIONERS[drawn["kind"]], drawn["plain"]
     whole = {name: value for tables, _ in drawn["sliced"] for name, value in tables.items()}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         use_threads(patch)
         root = Path(directory)
 
-        def rank_of(exchange: LocalExchange) -> Any:
-            mine: Any = {
+        def rank_of(exchange):
+            mine = {
                 name: cut(value, bounds, exchange.rank)
                 for tables, bounds in drawn["sliced"]
                 for name, value in tables.items()
             }
-            return partition_distributed(
-                partitioner,
-                root / "ranks",
-                **plain,
-                **mine,
-                group=exchange,
-                round_bytes=drawn["round_bytes"],
-                num_threads=1,
-            )
+            options = {"round_bytes": drawn["round_bytes"], "num_threads": 1, "group": exchange}
+            return partition_distributed(partitioner, root / "ranks", **plain, **mine, **options)
 
         wanted = partitioner(root / "one", **plain, **whole, num_threads=1).partition()
         assert in_ranks(drawn["world_size"], rank_of) == [wanted] * drawn["world_size"]
@@ -106,18 +96,33 @@ def test_the_bytes_of_one_machine(drawn: dict[str, Any]) -> None:
         assert [path for path in expected if found[path] != expected[path]] == []
 
 
-def test_many_nodes_are_placed_by_the_same_sample() -> None:
+def test_many_nodes_are_placed_by_the_same_sample():
     rng = np.random.default_rng(1)
     hot = [rng.random(200_000).astype(np.float32) ** 5 for _ in range(4)]
     bounds, nodes = np.array([0, 0, 150_000, 200_000]), np.arange(0, 200_000, 1)
 
-    def rank_of(exchange: LocalExchange) -> np.ndarray:
+    def rank_of(exchange):
         mine = tuple(cut(hot, bounds, exchange.rank))
         return assign_by_hotness(SlicedHotness(exchange, mine, False, np.diff(bounds)), nodes, 4, 3, 0)
 
     wanted = assign_by_hotness(WholeHotness(hot), nodes, 4, 3, 0)
     for found in in_ranks(3, rank_of):
         np.testing.assert_array_equal(found, wanted)
+
+
+SLICE = {"num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "node_feat": np.ones((5, 1))}
+
+
+def refused_by_two_ranks(tmp_path, monkeypatch, words, partitioner, slices):
+    use_threads(monkeypatch)
+
+    def rank_of(exchange):
+        return partition_distributed(partitioner, tmp_path / "parts", **slices[exchange.rank], group=exchange)
+
+    for error in in_ranks(2, rank_of):
+        with pytest.raises(Exception, match=words):
+            raise error
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -145,24 +150,8 @@ def test_many_nodes_are_placed_by_the_same_sample() -> None:
         (RandomPartitioner, {"halo": 2}, "RandomPartitioner has no argument halo"),
     ],
 )
-def test_slices_that_do_not_fit_on_all_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitioner: Any, changed: dict[str, Any], words: str
-) -> None:
-    use_threads(monkeypatch)
-    given: dict[str, Any] = {
-        "num_parts": 2,
-        "num_nodes": 10,
-        "edge_index": np.zeros((2, 3), np.int64),
-        "node_feat": np.ones((5, 1)),
-    }
-
-    def rank_of(exchange: LocalExchange) -> Any:
-        return partition_distributed(partitioner, tmp_path / "parts", **(given | changed), group=exchange)
-
-    for error in in_ranks(2, rank_of):
-        with pytest.raises(Exception, match=words):
-            raise error
-    assert list(tmp_path.iterdir()) == []
+def test_slices_that_do_not_fit_on_all_ranks(tmp_path, monkeypatch, partitioner, changed, words):
+    refused_by_two_ranks(tmp_path, monkeypatch, words, partitioner, [SLICE | changed] * 2)
 
 
 @pytest.mark.parametrize(
@@ -179,36 +168,17 @@ def test_slices_that_do_not_fit_on_all_ranks(
         ({"hotness": np.ones(5)}, "hotness and probs are both given"),
     ],
 )
-def test_slices_that_do_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], words: str
-) -> None:
-    use_threads(monkeypatch)
-    given: dict[str, Any] = {
-        "num_parts": 2,
-        "num_nodes": 10,
-        "edge_index": np.zeros((2, 3), np.int64),
-        "probs": [np.ones(5)] * 2,
-        "node_feat": np.ones((5, 1)),
-    }
-
-    def rank_of(exchange: LocalExchange) -> Any:
-        arguments = given | (changed if exchange.rank == 1 else {})
-        return partition_distributed(FrequencyPartitioner, tmp_path / "parts", **arguments, group=exchange)
-
-    for error in in_ranks(2, rank_of):
-        with pytest.raises(Exception, match=words):
-            raise error
-    assert list(tmp_path.iterdir()) == []
+def test_slices_that_do_not_fit(tmp_path, monkeypatch, changed, words):
+    given = SLICE | {"probs": [np.ones(5)] * 2}
+    refused_by_two_ranks(tmp_path, monkeypatch, words, FrequencyPartitioner, [given, given | changed])
 
 
-def test_no_rank_has_the_hotness_of_all_nodes_for_all_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_rank_has_the_hotness_of_all_nodes_for_all_partitions(tmp_path, monkeypatch):
     use_threads(monkeypatch)
     num_nodes, received = 4000, [0, 0]
     original = LocalExchange._all_to_all
 
-    def counting(self: LocalExchange, *given: Any) -> Any:
+    def counting(self, *given):
         found = original(self, *given)
         received[self.rank] += sum(data.size for data in found[0])
         return found
@@ -216,17 +186,10 @@ def test_no_rank_has_the_hotness_of_all_nodes_for_all_partitions(
     monkeypatch.setattr(LocalExchange, "_all_to_all", counting)
     hot = np.random.default_rng(0).random((2, num_nodes // 2))
 
-    def rank_of(exchange: LocalExchange) -> Any:
-        return partition_distributed(
-            RandomPartitioner,
-            tmp_path / "parts",
-            8,
-            num_nodes,
-            np.zeros((2, 0), np.int64),
-            node_feat=np.ones((num_nodes // 2, 1)),
-            hotness=[hot[exchange.rank]] * 8,
-            group=exchange,
-        )
+    def rank_of(exchange):
+        tables = {"node_feat": np.ones((num_nodes // 2, 1)), "hotness": [hot[exchange.rank]] * 8}
+        graph = 8, num_nodes, np.zeros((2, 0), np.int64)
+        return partition_distributed(RandomPartitioner, tmp_path / "parts", *graph, **tables, group=exchange)
 
     in_ranks(2, rank_of)
     # Of 8 partitions a rank hears of 4, 8 bytes for each node; and rows of features.

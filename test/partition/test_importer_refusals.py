@@ -9,9 +9,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from dgl_writer import write_tensors
 from partition_world import load_all
-from peer_world import NUM_NODES, mapping, write_pyg
+from peer_world import NUM_NODES, mapping, write_pyg, write_tensors
 from torch_geometric.data import Data
 
 from glt.cli import main

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from dgl_writer import write_tensors
 from partition_world import assert_union_is_the_input, load_all
 from peer_world import (
     A_X_B,
@@ -19,10 +18,13 @@ from peer_world import (
     inputs,
     mapping,
     write_pyg,
+    write_tensors,
 )
 from torch_geometric.data import Data, HeteroData
 
+from glt.data.schema import Schema
 from glt.partition import Manifest, import_dgl, import_glt, import_pyg, read_part_config
+from glt.partition.importers.imported import Imported
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +39,10 @@ def hetero_maps(peers):
 
 
 def assert_is_dgl_hetero(root, given):
-    assert_union_is_the_input(
-        load_all(root),
-        HETERO_NODES,
-        hetero_edges(given, A_X_B, A_Z_A, B_Y_A),  # DGL sorts relations by name
-        node_feat={"a": given["a_feat"]},
-        node_label={"b": np.arange(9)},
-        edge_weight={A_X_B: np.arange(40.0)},
-    )
+    edges = hetero_edges(given, A_X_B, A_Z_A, B_Y_A)  # DGL sorts relations by name
+    tables = {"node_feat": {"a": given["a_feat"]}, "node_label": {"b": np.arange(9)}}
+    tables["edge_weight"] = {A_X_B: np.arange(40.0)}
+    assert_union_is_the_input(load_all(root), HETERO_NODES, edges, **tables)
 
 
 def owners(root, node_type=0):
@@ -72,13 +70,8 @@ def test_a_frequency_partition_of_glt_with_weights_and_caches(peers, given, tmp_
 
 def test_a_heterogeneous_directory_of_glt(peers, given, tmp_path):
     import_glt(peers / "glt_hetero", tmp_path / "out")
-    assert_union_is_the_input(
-        load_all(tmp_path / "out"),
-        HETERO_NODES,
-        hetero_edges(given, A_X_B, B_Y_A),
-        node_feat={"a": given["a_feat"]},
-        edge_feat={A_X_B: given["x_feat"]},
-    )
+    tables = {"node_feat": {"a": given["a_feat"]}, "edge_feat": {A_X_B: given["x_feat"]}}
+    assert_union_is_the_input(load_all(tmp_path / "out"), HETERO_NODES, hetero_edges(given, A_X_B, B_Y_A), **tables)
     for at, node_type in enumerate(HETERO_NODES):
         stored = torch.load(peers / f"glt_hetero/node_pb/{node_type}.pt").numpy()
         np.testing.assert_array_equal(owners(tmp_path / "out", at), stored)
@@ -258,3 +251,20 @@ def test_mappings_that_the_pipeline_stored_are_used(peers, given, tmp_path):
             write_tensors(source / f"part{part}/orig_{kind}.dgl", pieces)
     import_dgl(source, tmp_path / "out", tables={"edge_weight": "w"})
     assert_is_dgl_hetero(tmp_path / "out", given)
+
+
+def test_named_tables_of_types_keep_their_types(tmp_path):
+    edge_type = ("a", "to", "b")
+    edges, mask, kind = np.array([[0, 1], [2, 0]]), np.array([True, False, True]), np.arange(2)
+    nodes = [
+        {"owners": np.array([0, 1]), "node_attrs": {"year": np.arange(2)}},
+        {"owners": np.array([1, 0, 1]), "node_attrs": {"train_mask": mask, "year": np.arange(3)}},
+    ]
+    edge = {"edge_index": edges, "edge_attrs": {"kind": kind}}
+    imported = Imported(Schema(("a", "b"), (edge_type,)), 2, "by_dst", {}, nodes, [edge])
+    imported.write(tmp_path / "out", False, {})
+    named = {
+        "node_attrs": {"a": {"year": np.arange(2)}, "b": {"train_mask": mask, "year": np.arange(3)}},
+        "edge_attrs": {edge_type: {"kind": kind}},
+    }
+    assert_union_is_the_input(load_all(tmp_path / "out"), {"a": 2, "b": 3}, {edge_type: edges}, **named)

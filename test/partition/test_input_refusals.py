@@ -1,10 +1,6 @@
 """What cannot be read is refused by file, column and row, or by the key of a description."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +16,13 @@ pq = pytest.importorskip("pyarrow.parquet")
 ENDS = {"src": "a", "dst": "b"}
 
 
-def edges_in(tmp_path: Path, **columns: Any) -> Path:
+def edges_in(tmp_path, **columns):
     table = pa.table({"a": [0, 1, 2], "b": [1, 2, 0], **columns})
     pq.write_table(table, tmp_path / "e.parquet", row_group_size=2)
     return tmp_path / "e.parquet"
 
 
-def refused(path: Path, *words: str, **options: Any) -> None:
+def refused(path, *words, **options):
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
         read_graph(path, path.parent, **options)
     for word in words:

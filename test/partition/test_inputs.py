@@ -1,27 +1,27 @@
 """Whatever a graph comes from, the partition directory is the same, byte for byte: one run id."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import itertools
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from covering import covering
 from input_world import CITES, WRITES, assert_same, plain, run_id, typed
 from torch_geometric.data import Data, HeteroData
 
-from glt.partition import graph_arguments, read_graph
+from glt.cli import main
+from glt.partition import FennelPartitioner, RandomPartitioner, graph_arguments, read_graph
+from glt.partition.inputs.arrays import blank
+from glt.partition.inputs.tables import EdgeTable, Field, TableFiles, count_lines
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-def node_columns(arguments: dict[str, Any]) -> dict[str, Any]:
+def node_columns(arguments):
     feat = arguments["node_feat"]
     return {
         "id": np.arange(len(feat)),
@@ -31,7 +31,7 @@ def node_columns(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def edge_columns(arguments: dict[str, Any]) -> dict[str, Any]:
+def edge_columns(arguments):
     src, dst = arguments["edge_index"]
     feat = arguments["edge_feat"]
     columns = {"from": src, "to": dst, "g0": feat[:, 0], "g1": feat[:, 1]}
@@ -42,7 +42,7 @@ NODES = {"feat": {"columns": ["f0", "f1", "f2"], "dtype": "float32"}, "label": "
 EDGES = {"src": "from", "dst": "to", "feat": ["g0", "g1"], "weight": "w", "time": "t", "attrs": ["kind"]}
 
 
-def write(path: Path, columns: dict[str, Any], header: bool = True, delimiter: str = ",") -> None:
+def write(path, columns, header=True, delimiter=","):
     """A Parquet or CSV file, by its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
@@ -57,7 +57,7 @@ def write(path: Path, columns: dict[str, Any], header: bool = True, delimiter: s
         writer.writerows(zip(*as_text, strict=True))
 
 
-def pieces(columns: dict[str, Any], bounds: list[int]) -> list[dict[str, Any]]:
+def pieces(columns, bounds):
     return [{k: v[a:b] for k, v in columns.items()} for a, b in itertools.pairwise(bounds)]
 
 
@@ -157,7 +157,7 @@ def test_a_description_of_types(tmp_path, kind):
     assert_same(tmp_path, tmp_path / f"graph.{kind}", arguments)
 
 
-def save_all(root: Path, named: dict[str, Any]) -> None:
+def save_all(root, named):
     for name, array in named.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         np.save(root / name, array)
@@ -209,3 +209,228 @@ def test_saved_graphs_of_pyg(tmp_path):
     torch.save(hetero, tmp_path / "hetero.pt")
     out = tmp_path / "hetero"
     assert run_id(out / "1", read_graph(tmp_path / "hetero.pt", tmp_path)) == run_id(out / "2", graph_arguments(hetero))
+
+
+def big(num_nodes=3000, num_edges=70_000):
+    """A graph of more rows than a record batch has."""
+    rng = np.random.default_rng(0)
+    return {
+        "edge_index": rng.integers(0, num_nodes, (2, num_edges)),
+        "node_feat": rng.random((num_nodes, 3)).astype(np.float32),
+        "node_label": rng.integers(0, 5, num_nodes),
+        "edge_feat": rng.random((num_edges, 2)),
+        "edge_weight": rng.random(num_edges),
+        "edge_time": rng.integers(0, 99, num_edges),
+        "node_attrs": {"train_mask": rng.random(num_nodes) < 0.5, "year": rng.integers(1990, 2020, num_nodes)},
+        "edge_attrs": {"kind": rng.integers(0, 3, num_edges)},
+    }
+
+
+def shapes(arguments):
+    if isinstance(arguments, dict):
+        return {name: shapes(value) for name, value in arguments.items()}
+    return (arguments.dtype, arguments.shape) if isinstance(arguments, np.ndarray) else arguments
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tables")
+    arguments = big()
+    for name, columns in (("nodes", node_columns(arguments)), ("edges", edge_columns(arguments))):
+        write(root / f"{name}.parquet", columns)
+        write(root / f"{name}.csv", columns)
+        (root / f"{name}.csv.gz").write_bytes(gzip.compress((root / f"{name}.csv").read_bytes(), 1))
+    return root
+
+
+def describe(root, kind, typed, counted):
+    nodes = {"files": f"nodes.{kind}", "id": "id", **NODES} if counted else {}
+    edges = {"files": f"edges.{kind}", **EDGES}
+    document = {"nodes": nodes, "edges": edges}
+    if typed:
+        document = {
+            "node_types": {"a": nodes, "b": {"num_nodes": 3000}},
+            "edge_types": [{"type": ["a", "to", "b"], **edges}, {"type": ["b", "to", "b"], **edges}],
+        }
+    path = root / f"{kind}{typed}{counted}.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@covering(typed=[False, True], counted=[False, True], kind=["parquet", "csv", "csv.gz"])
+def test_an_outline_has_the_shapes_dtypes_and_forecast_of_the_graph(tables, tmp_path, kind, counted, typed):
+    source = describe(tables, kind, typed, counted)
+    whole, outline = (read_graph(source, tmp_path, outline=only) for only in (False, True))
+    assert shapes(dict(outline)) == shapes(dict(whole))
+    for partitioner in (RandomPartitioner, FennelPartitioner):
+        made = [partitioner(tmp_path / "parts", 4, **graph) for graph in (whole, outline)]
+        assert made[0].forecast() == made[1].forecast()
+    tables_of = [outline["edge_feat"], outline["edge_weight"], outline["edge_time"], outline["edge_attrs"]]
+    if not typed:  # what was not read is zero
+        assert not any(np.any(t) for t in tables_of[:3])
+
+
+def test_values_of_tables_are_not_read(tables, tmp_path, capsys, monkeypatch):
+    read = []
+    batches = TableFiles.batches
+
+    def counted(self, *given):
+        for path, first, batch in batches(self, *given):
+            read.append(batch.num_rows)
+            yield path, first, batch
+
+    monkeypatch.setattr(TableFiles, "batches", counted)
+    flags = ["--nodes", str(tables / "nodes.parquet"), "--src", "from", "--dst", "to", "--edge-feat", "g0,g1"]
+    command = ["partition", str(tables / "edges.parquet"), "--out", str(tmp_path / "parts"), "--num-parts", "2", *flags]
+    assert main([*command, "--dry-run"]) == 0
+    assert sum(read) == 3000 + (1 << 16) and list(tmp_path.iterdir()) == []
+    forecast = capsys.readouterr().out
+    assert forecast.startswith("forecast: 3000 nodes and 70000 edges")
+    read.clear()
+    assert main([*command, "--node-label", "y", "--balance", "label", "--dry-run"]) == 0  # whose values it needs
+    assert sum(read) >= 70_000
+
+
+def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
+    ids = {"src": np.array([3, 9, 4]), "dst": np.array([0, 1, 70])}
+    columns = {name: pa.array(values) for name, values in ids.items()}
+    fields = {name: Field(name, (name,)) for name in ids}
+    for name, told in (("told", True), ("untold", False)):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table(columns), path, write_statistics=told, row_group_size=2)
+        files = TableFiles((path,))
+        assert [files.largest(end) for end in ids] == ([9, 70] if told else [None, None])
+        found = EdgeTable("edges", files, fields, {}).outline(tmp_path, with_ids=True)
+        assert found["edge_index"].max(1).tolist() == [9, 70] and found["edge_index"].shape == (2, 3)
+        assert (found["edge_index"][:, -1].tolist() == [4, 70]) != told
+    pq.write_table(pa.table(columns).slice(0, 0), path)
+    assert TableFiles((path,)).largest("src") == -1
+    write(tmp_path / "e.csv", ids)
+    assert TableFiles((tmp_path / "e.csv",)).largest("src") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "num_lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\r\nb\r\n", 2), (b"\n\na\n\n\r\nb\rc", 3), (b"\n", 0)]
+)
+@pytest.mark.parametrize("block_bytes", [1, 2, 1 << 20])
+def test_lines_are_counted_in_blocks(tmp_path, monkeypatch, text, num_lines, block_bytes):
+    monkeypatch.setattr("glt.partition.inputs.tables._BLOCK_BYTES", block_bytes)
+    (tmp_path / "a.csv").write_bytes(text)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text))
+    assert count_lines(tmp_path / "a.csv") == count_lines(tmp_path / "a.csv.gz") == num_lines
+
+
+def test_damaged_files_are_named(tmp_path):
+    (tmp_path / "e.parquet").write_bytes(b"PAR1")
+    (tmp_path / "e.csv.gz").write_bytes(gzip.compress(b"src,dst\n" + b"1,2\n" * 99_999)[:-20])
+    for name in ("e.parquet", "e.csv.gz"):
+        for outline in (True, False):
+            with pytest.raises(ValueError, match=f"{name} cannot be read"):
+                read_graph(tmp_path / name, tmp_path, outline=outline)
+
+
+def test_zeros_of_any_size_take_no_memory():
+    zeros = blank(np.dtype(np.int64), (1 << 34, 2))  # 256 GiB
+    assert zeros.shape == (1 << 34, 2) and zeros.flags.c_contiguous and not zeros[:: 1 << 30].any()
+    assert blank(np.dtype(np.float32), (0, 3)).shape == (0, 3)
+
+
+def csv_gz(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt", newline="") as file:
+        csv.writer(file).writerows(np.asarray(rows).tolist() if isinstance(rows, np.ndarray) else rows)
+
+
+def mask(num_nodes, ids):
+    found = np.zeros(num_nodes, bool)
+    found[ids] = True
+    return found
+
+
+SPLIT = {"train": [3, 1], "valid": [0], "test": [2, 4, 5]}
+MASKS = {f"{'val' if name == 'valid' else name}_mask": mask(6, ids) for name, ids in SPLIT.items()}
+
+
+def test_a_folder_of_ogb_in_csv(tmp_path):
+    root = tmp_path / "ogbn_products"  # one of those whose edges are followed by their reverses
+    edges = np.array([[0, 1], [1, 2], [4, 4]])
+    feat = np.random.default_rng(0).random((6, 2)).astype(np.float32)
+    csv_gz(root / "raw/edge.csv.gz", edges)
+    csv_gz(root / "raw/num-node-list.csv.gz", [[6]])
+    csv_gz(root / "raw/num-edge-list.csv.gz", [[3]])
+    csv_gz(root / "raw/node-feat.csv.gz", [[repr(float(v)) for v in row] for row in feat])
+    csv_gz(root / "raw/node-label.csv.gz", np.arange(6)[:, None])
+    csv_gz(root / "raw/node_year.csv.gz", np.arange(2000, 2006)[:, None])
+    csv_gz(root / "raw/edge_kind.csv.gz", [[7], [8], [9]])
+    for name, ids in SPLIT.items():
+        csv_gz(root / f"split/sales_ranking/{name}.csv.gz", np.array(ids)[:, None])
+    wanted = {
+        "num_nodes": 6,
+        "edge_index": np.array([[0, 1, 1, 2, 4, 4], [1, 0, 2, 1, 4, 4]]),
+        "node_feat": feat,
+        "node_label": np.arange(6)[:, None],
+        "node_attrs": {"node_year": np.arange(2000, 2006)[:, None], **MASKS},
+        "edge_attrs": {"edge_kind": np.array([7, 7, 8, 8, 9, 9])[:, None]},
+    }
+    assert_same(tmp_path, root, wanted)
+    once = read_graph(root, tmp_path, add_inverse_edge=False)
+    np.testing.assert_array_equal(once["edge_index"], edges.T)
+    root.rename(tmp_path / "mine")
+    with pytest.raises(ValueError, match="state add_inverse_edge"):
+        read_graph(tmp_path / "mine", tmp_path)
+
+
+def test_a_folder_of_ogb_in_npz(tmp_path):
+    raw = tmp_path / "ogbn_papers100M/raw"
+    raw.mkdir(parents=True)
+    edges = np.array([[0, 1, 5], [1, 2, 0]])
+    feat = np.random.default_rng(0).random((6, 2)).astype(np.float16)
+    counts = {"num_nodes_list": np.array([6]), "num_edges_list": np.array([3])}
+    tables = {"edge_index": np.asfortranarray(edges), "node_feat": feat, "node_year": np.arange(6)[:, None]}
+    np.savez_compressed(raw / "data.npz", **tables, **counts)
+    label = np.array([[0], [np.nan], [2], [1], [1], [0]], np.float32)
+    np.savez(raw / "node-label.npz", node_label=label)
+    for name, ids in SPLIT.items():
+        csv_gz(tmp_path / f"ogbn_papers100M/split/time/{name}.csv.gz", np.array(ids)[:, None])
+    wanted = {"num_nodes": 6, "edge_index": edges, "node_feat": feat, "node_label": label}
+    wanted["node_attrs"] = {"node_year": np.arange(6)[:, None], **MASKS}
+    assert_same(tmp_path, tmp_path / "ogbn_papers100M", wanted)
+
+
+def test_a_folder_of_ogb_of_types(tmp_path):
+    root = tmp_path / "ogbn_mag"
+    csv_gz(root / "raw/num-node-dict.csv.gz", [["paper", "author"], [6, 3]])
+    csv_gz(root / "raw/triplet-type-list.csv.gz", [["paper", "cites", "paper"], ["author", "writes", "paper"]])
+    cites, writes = np.array([[0, 1], [5, 4]]), np.array([[2, 0], [0, 3], [1, 1]])
+    for triplet, edges in (("paper___cites___paper", cites), ("author___writes___paper", writes)):
+        csv_gz(root / f"raw/relations/{triplet}/edge.csv.gz", edges)
+        csv_gz(root / f"raw/relations/{triplet}/num-edge-list.csv.gz", [[len(edges)]])
+        csv_gz(root / f"raw/relations/{triplet}/edge_reltype.csv.gz", np.ones((len(edges), 1), int))
+    feat = np.arange(6.0)[:, None] + 0.25
+    csv_gz(root / "raw/node-feat/paper/node-feat.csv.gz", feat)
+    csv_gz(root / "raw/node-feat/paper/node_year.csv.gz", np.arange(6)[:, None])
+    csv_gz(root / "raw/node-label/paper/node-label.csv.gz", np.arange(6)[:, None])
+    for name, ids in SPLIT.items():
+        csv_gz(root / f"split/time/paper/{name}.csv.gz", np.array(ids)[:, None])
+    edges_of = {("author", "writes", "paper"): writes.T, ("paper", "cites", "paper"): cites.T}
+    wanted = {
+        "num_nodes": {"author": 3, "paper": 6},
+        "edge_index": edges_of,
+        "node_feat": {"paper": feat.astype(np.float32)},
+        "node_label": {"paper": np.arange(6)[:, None]},
+        "node_attrs": {"paper": {"node_year": np.arange(6)[:, None], **MASKS}},
+        "edge_attrs": {t: {"edge_reltype": np.ones((e.shape[1], 1), int)} for t, e in edges_of.items()},
+    }
+    assert_same(tmp_path, root, wanted)
+    binary = tmp_path / "ogbn_binary/raw"
+    binary.mkdir(parents=True)
+    np.savez(binary / "num_nodes_dict.npz", author=np.array([3]), paper=np.array([6]))
+    joined = {"___".join(t): e for t, e in edges_of.items()}
+    np.savez(binary / "edge_index_dict.npz", **joined)
+    np.savez(binary / "num_edges_dict.npz", **{t: np.array([e.shape[1]]) for t, e in joined.items()})
+    np.savez(binary / "edge_reltype_dict.npz", **{t: np.ones((e.shape[1], 1), int) for t, e in joined.items()})
+    np.savez(binary / "node_feat_dict.npz", paper=feat.astype(np.float32))
+    np.savez(binary / "node_year_dict.npz", paper=np.arange(6)[:, None])
+    np.savez(binary / "node-label.npz", paper=np.arange(6)[:, None])
+    (root / "split").rename(tmp_path / "ogbn_binary/split")
+    assert run_id(tmp_path / "out/b", read_graph(binary.parent, tmp_path)) == run_id(tmp_path / "out/w", wanted)

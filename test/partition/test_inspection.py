@@ -52,14 +52,8 @@ def test_masks_count_what_they_choose_and_tables_of_other_things_are_not_counted
 def test_named_tables_are_reported_and_masks_counted(tmp_path):
     mask = np.arange(10) < 4
     edges = np.array([[0, 1], [1, 2]])
-    RandomPartitioner(
-        tmp_path / "parts",
-        2,
-        10,
-        edges,
-        node_attrs={"train_mask": mask, "label": np.ones((10, 2))},
-        edge_attrs={"kind": np.arange(2)},
-    ).partition()
+    named = {"node_attrs": {"train_mask": mask, "label": np.ones((10, 2))}, "edge_attrs": {"kind": np.arange(2)}}
+    RandomPartitioner(tmp_path / "parts", 2, 10, edges, **named).partition()
     report = inspect_partitions(tmp_path / "parts")
     assert report.nodes[0].tables == {"attribute label": "float64 [2]", "train_mask": "bool []"}
     assert report.edges[0].tables == {"kind": "int64 []"}
@@ -134,23 +128,6 @@ def test_verify_names_every_bad_file_and_what_does_not_belong(hetero, capsys):
     shown = capsys.readouterr()
     assert "author.npy is missing" in shown.err and "node_book/paper.npy was altered" in shown.err
     assert "contents verified, 2 bad" in shown.out and "never read: part0/notes.txt" in shown.out
-
-
-def test_a_byte_that_no_load_looks_at_is_found_by_verify(world, tmp_path, monkeypatch):
-    from glt.partition.format import files as npy_file
-    from glt.partition.methods import partitioner
-
-    monkeypatch.setattr(npy_file, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(partitioner, "BLOCK_BYTES", 64)
-    arguments = {**world.arguments(), "node_feat": np.arange(10 * 1000.0).reshape(10, 1000)}
-    RandomPartitioner(tmp_path / "parts", 1, **arguments).partition()
-    path = tmp_path / "parts/part0/node_feat/node.npy"
-    data = bytearray(path.read_bytes())
-    data[40_000] ^= 1
-    path.write_bytes(data)
-    load_partition(tmp_path / "parts", 0, verify_whole_bytes=0)
-    (bad,) = inspect_partitions(tmp_path / "parts", verify=True).bad
-    assert bad.path == "part0/node_feat/node.npy" and "bytes 40000 to 40063" in bad.reason
 
 
 def test_the_text_names_types_tables_cut_and_balance(hetero, capsys):

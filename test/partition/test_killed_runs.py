@@ -23,7 +23,7 @@ def stopped_run(tmp_path):
     """Starts a partitioner that stops at a step, and returns it."""
     processes = []
 
-    def start(stage: str) -> subprocess.Popen:
+    def start(stage):
         script = Path(__file__).with_name("killed_run.py")
         command = [sys.executable, str(script), str(tmp_path / "parts"), stage]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -21,13 +21,8 @@ def pymetis_owner(num_nodes, edge_index, num_parts, recursive, **options):
     np.fill_diagonal(weight, 0)
     rows, cols = np.nonzero(weight)
     indptr = np.searchsorted(rows, np.arange(num_nodes + 1))
-    found = pymetis.part_graph(
-        num_parts,
-        pymetis.CSRAdjacency(indptr, cols),
-        eweights=weight[rows, cols],
-        recursive=recursive,
-        options=pymetis.Options(**options),
-    )
+    graph = {"adjacency": pymetis.CSRAdjacency(indptr, cols), "eweights": weight[rows, cols]}
+    found = pymetis.part_graph(num_parts, **graph, recursive=recursive, options=pymetis.Options(**options))
     return np.array(found.vertex_part), found.edge_cuts
 
 

@@ -1,34 +1,21 @@
 """What caches hold on disk, and what they are expected to save."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from partition_world import (
-    World,
-    assert_damage_is_named,
-    assert_union_is_the_input,
-    bits,
-    by_error,
-    hetero_world,
-    load_all,
-)
+from partition_world import assert_damage_is_named, assert_union_is_the_input, bits, by_error, hetero_world, load_all
 
 from glt.partition import FrequencyPartitioner, RandomPartitioner, inspect_partitions, load_partition
 
 HOTNESS = [np.array([9.0, 8, 7, 6, 5, 4, 3, 2, 1, 0]), np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 5.0])]
 
 
-def cached(root: Path) -> list[list[int]]:
+def cached(root):
     found = [part.nodes[0].cache for part in load_all(root)]
     return [[] if cache is None else cache.ids.tolist() for cache in found]
 
 
-def expected(owner: np.ndarray, most: int) -> list[list[int]]:
+def expected(owner, most):
     """The hottest nodes that others own, of equally hot ones the first."""
     found = []
     for idx, hotness in enumerate(HOTNESS):
@@ -52,9 +39,7 @@ def expected(owner: np.ndarray, most: int) -> list[list[int]]:
         ({"cache_memory_budget": 28, "cache_ratio": 0.5}, 1),
     ],
 )
-def test_a_cache_holds_the_hottest_nodes_of_others(
-    tmp_path: Path, world: World, room: dict[str, Any], most: int
-) -> None:
+def test_a_cache_holds_the_hottest_nodes_of_others(tmp_path, world, room, most):
     root = tmp_path / "parts"
     manifest = RandomPartitioner(root, 2, hotness=HOTNESS, **room, **world.arguments()).partition()
     parts = load_all(root)
@@ -80,7 +65,7 @@ def test_a_cache_holds_the_hottest_nodes_of_others(
 
 
 @pytest.mark.parametrize("partitioner", [RandomPartitioner, FrequencyPartitioner])
-def test_types(tmp_path: Path, partitioner: Any) -> None:
+def test_types(tmp_path, partitioner):
     given = hetero_world("node")
     rng = np.random.default_rng(0)
     hotness = {t: [rng.random(n) for _ in range(3)] for t, n in given["num_nodes"].items()}
@@ -104,7 +89,7 @@ def test_types(tmp_path: Path, partitioner: Any) -> None:
                 assert cache.feat.dtype == torch.bfloat16
 
 
-def test_named_tables_are_cached_too(tmp_path: Path, world: World) -> None:
+def test_named_tables_are_cached_too(tmp_path, world):
     attrs = {"train_mask": np.arange(10) % 3 == 0, "z": np.arange(20.0).reshape(10, 2)}
     # 28 bytes as above, a bool and two doubles: 45.
     made = RandomPartitioner(
@@ -125,7 +110,7 @@ def test_named_tables_are_cached_too(tmp_path: Path, world: World) -> None:
     assert expected.result_bytes - bare.result_bytes == on_disk + (250 + 8) * len(files)  # with their entries
 
 
-def test_several_types_are_forecast_together(tmp_path: Path) -> None:
+def test_several_types_are_forecast_together(tmp_path):
     given = hetero_world()
     hotness = {"paper": np.ones(23), "größe__x": np.full(5, 10.0)}
     manifest = RandomPartitioner(
@@ -138,7 +123,7 @@ def test_several_types_are_forecast_together(tmp_path: Path) -> None:
     assert forecast.total_hit_ratio == pytest.approx(23 / 73)
 
 
-def test_one_partition_has_nothing_to_cache(tmp_path: Path, world: World) -> None:
+def test_one_partition_has_nothing_to_cache(tmp_path, world):
     hotness = np.arange(10)
     manifest = RandomPartitioner(
         tmp_path / "parts", 1, hotness=hotness, cache_ratio=0.5, **world.arguments()
@@ -148,13 +133,13 @@ def test_one_partition_has_nothing_to_cache(tmp_path: Path, world: World) -> Non
     assert manifest.forecast.total_remote_ratio == manifest.forecast.total_hit_ratio == 0
 
 
-def test_without_hotness_there_is_no_forecast(directory: Path) -> None:
+def test_without_hotness_there_is_no_forecast(directory):
     manifest = load_partition(directory, 0).manifest
     assert manifest.forecast is manifest.node_types[0].forecast is None
 
 
 @pytest.mark.parametrize("name", ["ids", "feat", "label"])
-def test_a_damaged_cache_is_named(tmp_path: Path, world: World, name: str) -> None:
+def test_a_damaged_cache_is_named(tmp_path, world, name):
     root = tmp_path / "parts"
     RandomPartitioner(root, 2, hotness=HOTNESS, cache_ratio=0.2, **world.arguments()).partition()
     load_partition(root, 1)
@@ -185,12 +170,12 @@ def test_a_damaged_cache_is_named(tmp_path: Path, world: World, name: str) -> No
         ],
     },
 )
-def test_refusals(tmp_path: Path, world: World, given: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_refusals(tmp_path, world, given, error, words):
     with pytest.raises(error, match=words):
         RandomPartitioner(tmp_path / "parts", 2, **(world.arguments() | given))
 
 
-def test_the_forecast_is_that_of_numbers_not_of_how_they_lie_in_memory(tmp_path: Path) -> None:
+def test_the_forecast_is_that_of_numbers_not_of_how_they_lie_in_memory(tmp_path):
     num_nodes = 100_003
     rng = np.random.default_rng(2)  # of six seeds, two show it
     hot = rng.random(num_nodes) * 10.0 ** rng.integers(-9, 9, num_nodes)
@@ -200,13 +185,8 @@ def test_the_forecast_is_that_of_numbers_not_of_how_they_lie_in_memory(tmp_path:
     wide = np.stack([hot] * 3, axis=1)
     found = []
     for at, each in enumerate((hot, odd, wide[:, 1], hot[::-1].copy()[::-1])):
-        manifest = RandomPartitioner(
-            tmp_path / str(at),
-            2,
-            num_nodes,
-            np.zeros((2, 0), np.int64),
-            hotness=each,
-            node_feat=np.zeros((num_nodes, 1), np.int8),
-        ).partition()
+        given = {"hotness": each, "node_feat": np.zeros((num_nodes, 1), np.int8)}
+        made = RandomPartitioner(tmp_path / str(at), 2, num_nodes, np.zeros((2, 0), np.int64), **given)
+        manifest = made.partition()
         found.append(manifest.run_id)
     assert found[1:] == found[:1] * 3

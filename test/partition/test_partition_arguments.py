@@ -1,3 +1,6 @@
+"""Arguments of partitioners that do not fit are named."""
+
+import re
 import resource
 import warnings
 
@@ -174,3 +177,100 @@ def test_a_run_that_cannot_write_names_the_file_and_leaves_nothing(tmp_path, nam
 def test_bad_resources_are_refused_by_name(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         RandomPartitioner(tmp_path / "parts", 2, 3, EDGES, **options)
+
+
+NODES = {"user": 3, "item": 4}
+BUYS, LIKES = ("user", "buys", "item"), ("item", "like", "item")
+TYPED_EDGES = {BUYS: np.array([[0, 1, 2], [1, 2, 3]]), LIKES: np.array([[3, 3], [0, 1]])}
+WHERE = re.escape(f"[{BUYS!r}]")
+
+
+@by_error(
+    ("options", "message"),
+    {
+        TypeError: [
+            ({"num_nodes": 7}, "num_nodes = 7: expected a dict by node type, since edge_index is a dict"),
+            ({"edge_index": TYPED_EDGES[BUYS]}, "edge_index is a ndarray: expected a dict by edge type, since num_nod"),
+            ({"num_nodes": {"user": 3.0, "item": 4}}, r"num_nodes\['user'\] = 3.0: expected an integer"),
+            ({"num_nodes": {3: 3, "item": 4}}, "node_types holds 3: expected names of node types"),
+            ({"edge_index": {"buys": TYPED_EDGES[BUYS]}}, "edge_types holds 'buys': expected .source type, relation"),
+            ({"edge_index": {BUYS: None}}, f"edge_index{WHERE} is a NoneType"),
+            ({"node_feat": np.zeros(3)}, "node_feat has type ndarray: expected a dict by node type"),
+            ({"node_label": {"item": [1]}}, r"node_label\['item'\] is a list"),
+            ({"edge_weight": {BUYS: np.ones(3, complex)}}, f"edge_weight{WHERE} has dtype torch.complex128: .*"),
+            ({"edge_weight": {BUYS: [1, 2, 3]}}, f"edge_weight{WHERE} is a list: expected a torch.Tensor or"),
+            ({"edge_time": {BUYS: np.zeros(3)}}, f"edge_time{WHERE} has dtype torch.float64: expected int"),
+            ({"node_time": {"item": None, "user": "now"}}, r"node_time\['user'\] is a str"),
+        ],
+        ValueError: [
+            ({"num_nodes": {}, "edge_index": {}}, "num_nodes = {}: expected the number of nodes of at least"),
+            ({"num_nodes": {"user": 3}}, r"edge type .*buys.* ends in node type 'item', which is not among"),
+            ({"num_nodes": {"user": -1, "item": 4}}, r"num_nodes\['user'\] = -1: expected 0 to"),
+            ({"num_nodes": {**NODES, "": 2}}, "node type '' has an empty name"),
+            ({"edge_index": {("user", "", "item"): TYPED_EDGES[BUYS]}}, "edge type .'user', '', 'item'. has an empty"),
+            ({"num_nodes": {**NODES, "ä" * 50: 1}}, "needs a file name of 304 bytes .*expected at most 255"),
+            (
+                {"edge_index": {("user", "x" * 252, "item"): TYPED_EDGES[BUYS]}},
+                "needs a file name of 268 bytes .*shorter name",
+            ),
+            ({"edge_index": {BUYS: TYPED_EDGES[BUYS].T}}, rf"edge_index{WHERE} has shape \[3, 2\]: expected \[2, num"),
+            ({"node_feat": {"user": np.zeros(4)}}, r"node_feat\['user'\] has shape \[4\]: expected one row per"),
+            ({"edge_feat": {BUYS: np.zeros(2)}}, rf"edge_feat{WHERE} has shape \[2\]"),
+            ({"edge_weight": {BUYS: np.zeros(2)}}, rf"edge_weight{WHERE} has shape \[2\]: expected one row per"),
+            ({"edge_weight": {BUYS: np.zeros((3, 2))}}, rf"edge_weight{WHERE} has .* expected one number per"),
+            (
+                {"edge_weight": {BUYS: np.array([1, 2**53 + 2, 1])}},
+                rf"edge_weight{WHERE}\[1\] = {2**53 + 2}: expected weights that a double holds",
+            ),
+            ({"edge_weight": {BUYS: np.array([1, 1, -1])}}, rf"edge_weight{WHERE}\[2\] = -1.0"),
+            ({"edge_weight": {BUYS: np.array([1, -2.0, 1])}}, rf"edge_weight{WHERE}\[1\] = -2.0: expected fin"),
+            ({"edge_weight": {BUYS: torch.tensor([0, 1, torch.nan])}}, rf"edge_weight{WHERE}\[2\] = nan"),
+            ({"edge_weight": {BUYS: np.array([np.inf, 1, 1])}}, rf"edge_weight{WHERE}\[0\] = inf"),
+            ({"edge_time": {BUYS: np.zeros(4, int)}}, rf"edge_time{WHERE} has shape \[4\]: expected one row per"),
+            ({"node_time": {"item": torch.zeros(3).long()}}, r"node_time\['item'\] has shape \[3\]: expected on"),
+            (
+                {"edge_time": {LIKES: np.zeros(2, int)}, "node_time": {"user": np.zeros(3, int)}},
+                "edge_time and node_time are both given: expected one of them",
+            ),
+        ],
+        IndexError: [
+            (
+                {"num_nodes": {"user": 3, "item": 3}},
+                rf"edge_index{WHERE}\[1\]\[2\] = 3 is outside \[0, 3\): pass num_nodes\['item'\] larger than every id",
+            )
+        ],
+        KeyError: [
+            ({"node_feat": {"users": np.zeros(3)}}, "node_feat names node type 'users': expected one of"),
+            ({"edge_feat": {("user", "x", "item"): np.zeros(3)}}, "edge_feat names edge type .*expected one of"),
+            ({"edge_weight": {"user": np.zeros(3)}}, "edge_weight names edge type 'user'"),
+        ],
+    },
+)
+def test_bad_arguments_are_refused_by_name_and_type(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        RandomPartitioner(tmp_path / "parts", 2, **{"num_nodes": NODES, "edge_index": TYPED_EDGES, **options})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"edge_weight": np.array([1, np.nan, 1])}, ValueError, r"edge_weight\[1\] = nan"),
+        ({"edge_weight": {BUYS: np.ones(3)}}, TypeError, "edge_weight is a dict by type: expected a single value"),
+        (
+            {"edge_time": np.zeros(3, int), "node_time": np.zeros(4, int)},
+            ValueError,
+            "edge_time and node_time are both",
+        ),
+    ],
+)
+def test_a_homogeneous_graph_is_spoken_of_without_types(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        RandomPartitioner(tmp_path / "parts", 2, 4, TYPED_EDGES[BUYS], **options)
+
+
+def test_the_first_of_many_bad_weights_is_named(tmp_path):
+    weight = np.ones((1 << 20) + 10)
+    weight[-4:] = -1
+    with pytest.raises(ValueError, match=rf"edge_weight\[{(1 << 20) + 6}\] = -1.0"):
+        RandomPartitioner(tmp_path / "parts", 2, 1, np.zeros((2, weight.size), np.int64), edge_weight=weight)

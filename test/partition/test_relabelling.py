@@ -3,7 +3,6 @@
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,21 +10,12 @@ import torch
 from covering import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import World, assert_damage_is_named, assert_union_is_the_input, hetero_world, load_all
+from partition_world import assert_damage_is_named, assert_union_is_the_input, hetero_world, load_all
 from test_hetero import graphs
 
 from glt.data.schema import HOMOGENEOUS
 from glt.errors import PartitionError
-from glt.partition import (
-    IdMap,
-    Manifest,
-    Partition,
-    PartitionerBase,
-    RandomPartitioner,
-    load_id_map,
-    load_partition,
-    to_original_order,
-)
+from glt.partition import Manifest, PartitionerBase, RandomPartitioner, load_id_map, load_partition, to_original_order
 from glt.partition.format.book import id_dtype
 
 
@@ -34,17 +24,17 @@ class Given(PartitionerBase):
 
     owners: list[np.ndarray]
 
-    def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
+    def assign_nodes(self, node_type, num_nodes):
         return self.owners[node_type]
 
 
-def write(root: Path, owners: list[np.ndarray], num_parts: int, world: dict[str, Any], **options: Any) -> None:
+def write(root, owners, num_parts, world, **options):
     partitioner = Given(root, num_parts, **world, **options)
     partitioner.owners = owners
     partitioner.partition()
 
 
-def in_new_ids(world: dict[str, Any], owners: list[np.ndarray], edge_dir: str) -> tuple[dict, list, list]:
+def in_new_ids(world, owners, edge_dir):
     """The input with nodes and edges in the order of their owners; and the original ids of both, by type."""
     is_hetero = isinstance(world["num_nodes"], dict)
     nodes, edges = ({None: world[name]} if not is_hetero else world[name] for name in ("num_nodes", "edge_index"))
@@ -62,21 +52,21 @@ def in_new_ids(world: dict[str, Any], owners: list[np.ndarray], edge_dir: str) -
         maps = node_maps if name.startswith("node") else edge_maps
         tables = world[name] if is_hetero else {None: world[name]}
         named = name.endswith("attrs")
-        moved: dict[Any, Any] = {}
+        moved = {}
         for t, table in tables.items():
             moved[t] = {n: rows[maps[t]] for n, rows in table.items()} if named else table[maps[t]]
         relabelled[name] = moved if is_hetero else moved[None]
     return relabelled, list(node_maps.values()), list(edge_maps.values())
 
 
-def assert_maps(maps: list[IdMap | None], originals: list[np.ndarray]) -> None:
+def assert_maps(maps, originals):
     for of, original in zip(maps, originals, strict=True):
         assert of is not None and of.original.dtype == of.new.dtype == id_dtype(len(original))
         np.testing.assert_array_equal(of.original, original)
         np.testing.assert_array_equal(of.new, np.argsort(original))
 
 
-def assert_relabelled(root: Path, owners: list[np.ndarray], world: dict[str, Any]) -> list[Partition]:
+def assert_relabelled(root, owners, world):
     parts = load_all(root)
     manifest = parts[0].manifest
     relabelled, node_maps, edge_maps = in_new_ids(world, owners, manifest.edge_dir)
@@ -135,7 +125,7 @@ def test_pieces_of_a_pass_fit_together(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def relabelled(world: World, tmp_path: Path) -> Path:
+def relabelled(world, tmp_path):
     RandomPartitioner(tmp_path / "relabelled", 3, **world.arguments(), relabel=True).partition()
     return tmp_path / "relabelled"
 

@@ -4,12 +4,11 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pybind11
-from ptx_program import Kernel, kernels_of
+from ptx_program import kernels_of
 from ptx_to_cpp import cpp_of
 
 HERE = Path(__file__).parent
@@ -20,12 +19,20 @@ ARCH = "90"
 # cudart.cc.
 WITH_CUDA = ["device_batch", "gather", "module"]
 KERNELS = [*sorted((ROOT / "csrc/cuda").glob("*.cu")), ROOT / "test/cuda/draws.cu"]
+NVCC = [
+    CUDA / "bin" / "nvcc", "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{ROOT}/csrc",
+    "-Xcompiler=-fPIC,-fvisibility=hidden",
+]  # fmt: skip
 CXX = ["g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
 
 
-def why_not() -> str | None:
+def has_nvcc():
+    return NVCC[0].exists()
+
+
+def why_not():
     """Says what is missing here to build it, or None."""
-    if not (CUDA / "bin" / "nvcc").exists():
+    if not has_nvcc():
         return f"needs nvcc: {CUDA}/bin/nvcc does not exist"
     if not shutil.which("g++"):
         return "needs g++"
@@ -35,19 +42,19 @@ def why_not() -> str | None:
     return None
 
 
-def reused_sources() -> list[Path]:
+def reused_sources():
     """Returns the sources whose objects of an ordinary build serve here too."""
     own = [*(ROOT / "csrc/python" / f"{name}.cc" for name in WITH_CUDA), ROOT / "csrc/cuda/host_launcher.cc"]
     return [source for source in (ROOT / "csrc").glob("*/*.cc") if source not in own]
 
 
-def objects_of(source: Path) -> list[Path]:
+def objects_of(source):
     """Returns what setup.py made of a source as it is now, the latest last."""
     folder = ROOT / "build" / "obj" / source.parent.relative_to(ROOT)
     return sorted(filter(is_fresh, folder.glob(f"{source.name}.*.o")), key=lambda path: path.stat().st_mtime)
 
 
-def is_fresh(obj: Path) -> bool:
+def is_fresh(obj):
     depfile = obj.with_suffix(".d")
     if not depfile.exists():
         return False
@@ -56,46 +63,49 @@ def is_fresh(obj: Path) -> bool:
     return all((ROOT / name).exists() and (ROOT / name).stat().st_mtime <= made for name in made_of)
 
 
-def run(*command: str | Path, folder: Path) -> None:
+def run(*command, folder):
     done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise RuntimeError(f"{' '.join(str(part) for part in command)}\n{done.stderr[-4000:]}")
 
 
-def compile_cpp(source: Path, folder: Path, *options: str) -> Path:
+def compile_cpp(source, folder, *options):
     obj = folder / f"{source.stem}.o"
     run(*CXX, f"-I{HERE}", *options, "-c", source, "-o", obj, folder=folder)
     return obj
 
 
-def compile_cuda(source: Path, folder: Path) -> tuple[Path, list[Kernel]]:
+def kernels_in(source, folder):
+    """Returns the kernels of a .cu file."""
+    ptx = folder / f"{source.stem}.ptx"
+    run(*NVCC, f"-arch=compute_{ARCH}", "-ptx", source, "-o", ptx, folder=folder)
+    return kernels_of(ptx.read_text())
+
+
+def compile_cuda(source, folder):
     """Returns the host's part of a .cu file, and the kernels of the device's."""
     own = folder / source.stem
     own.mkdir()
     obj = own / f"{source.stem}.o"
-    run(
-        CUDA / "bin" / "nvcc", "-std=c++20", "-O3", "--expt-relaxed-constexpr", "--keep", f"-I{ROOT}/csrc",
-        f"-gencode=arch=compute_{ARCH},code=compute_{ARCH}", "-Xcompiler=-fPIC,-fvisibility=hidden",
-        "-c", source, "-o", obj, folder=own,
-    )  # fmt: skip
+    run(*NVCC, "--keep", f"-gencode=arch=compute_{ARCH},code=compute_{ARCH}", "-c", source, "-o", obj, folder=own)
     return obj, kernels_of((own / f"{source.stem}.ptx").read_text())
 
 
-def compile_kernels(kernels: list[Kernel], name: str, folder: Path) -> Path:
+def compile_kernels(kernels, name, folder):
     source = folder / f"{name}.cc"
     source.write_text(cpp_of(kernels))
     return compile_cpp(source, folder, "-O1")
 
 
-def halves(kernels: Iterable[Kernel]) -> list[list[Kernel]]:
+def halves(kernels):
     """Returns two lists of about as many instructions, for two compilers."""
-    parts: list[list[Kernel]] = [[], []]
+    parts = [[], []]
     for kernel in sorted(kernels, key=lambda k: -len(k.body)):
         min(parts, key=lambda part: sum(len(k.body) for k in part)).append(kernel)
     return parts
 
 
-def build_core(folder: Path) -> tuple[Path, list[str]]:
+def build_core(folder):
     """Returns the extension, and the names of its kernels."""
     includes = [f"-I{ROOT}/csrc", f"-I{CUDA}/include", f"-I{pybind11.get_include()}"]
     includes.append(f"-I{sysconfig.get_paths()['include']}")
@@ -115,7 +125,7 @@ def build_core(folder: Path) -> tuple[Path, list[str]]:
     return library, [kernel.name for kernel in kernels]
 
 
-def build_kernels(ptx: str, folder: Path) -> Path:
+def build_kernels(ptx, folder):
     """Returns a library of these kernels, which has the function ``ptx_run`` of emulator.h."""
     objects = [compile_kernels(kernels_of(ptx), "kernels", folder), compile_cpp(HERE / "emulator.cc", folder, "-O1")]
     library = folder / "kernels.so"

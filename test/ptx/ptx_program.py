@@ -1,7 +1,6 @@
 """Reads what nvcc writes for a GPU: the kernels of a PTX file, instruction by instruction (PTX ISA 9.0, NVIDIA)."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -35,7 +34,7 @@ class Kernel:
     body: list[Instruction | Register | str] = field(default_factory=list)  # a text is a label ("L:"), "{" or "}"
 
 
-def statements(text: str) -> Iterator[tuple[int, str]]:
+def statements(text):
     """Yields (line, statement): what a semicolon ends, the head of a kernel, a label, or a brace that opens or closes a
     scope."""
     kept, begin = "", 0
@@ -59,7 +58,7 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
                 kept = ""
 
 
-def instruction_of(line: int, text: str) -> Instruction:
+def instruction_of(line, text):
     match = re.fullmatch(r"(?:@(!?[%\w]+)\s+)?([a-z][\w.:]*)\s*(.*)", text)
     if not match:
         raise UnknownPtx(f"line {line}: {text}")
@@ -68,9 +67,9 @@ def instruction_of(line: int, text: str) -> Instruction:
     return Instruction(line, guard, opcode.split("."), operands)
 
 
-def kernels_of(text: str) -> list[Kernel]:
+def kernels_of(text):
     """Returns the kernels of a PTX file. Functions that are called, and memory outside of kernels, are not known."""
-    kernels: list[Kernel] = []
+    kernels = []
     depth = 0
     for line, statement in statements(text):
         if ".entry" in statement:

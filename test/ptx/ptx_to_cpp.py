@@ -6,9 +6,8 @@ switch leads back to where it stopped.
 """
 
 import re
-from collections.abc import Iterator
 
-from ptx_program import Instruction, Kernel, Register, UnknownPtx
+from ptx_program import Register, UnknownPtx
 
 CTYPES = {
     "pred": "bool", "f32": "float", "f64": "double", "b8": "uint8_t", "u8": "uint8_t", "s8": "int8_t",
@@ -20,7 +19,7 @@ PLAIN = {"add", "sub", "neg", "abs", "min", "max", "and", "or", "xor", "not", "s
 ROUNDED = {"rn", "approx", "ftz"}
 
 
-def places(sizes: list[tuple[str, int]]) -> tuple[dict[str, int], int]:
+def places(sizes):
     """Returns where each of these arrays begins, and how long all are."""
     begins, end = {}, 0
     for name, size in sizes:
@@ -29,19 +28,19 @@ def places(sizes: list[tuple[str, int]]) -> tuple[dict[str, int], int]:
     return begins, end
 
 
-def parts_of(operand: str) -> list[str]:
+def parts_of(operand):
     """The registers of "{a, b}", or the one of "a"."""
     return re.findall(r"[^{},\s]+", operand)
 
 
 class Translation:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel):
         self.kernel = kernel
         self.params, self.param_bytes = places(kernel.params)
         self.shared, self.shared_bytes = places(kernel.shared)
         self.num_stops = 0
 
-    def text(self) -> str:
+    def text(self):
         body = "\n".join(self.lines())
         fields = " ".join(f"{CTYPES[r.type]} {r.prefix[1:]}[{r.count}];" for r in self.kernel.registers)
         sizes = ", ".join(str(size) for _, size in self.kernel.params)
@@ -60,7 +59,7 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
 }}
 """
 
-    def lines(self) -> Iterator[str]:
+    def lines(self):
         for item in self.kernel.body:
             if isinstance(item, Register):
                 yield f"{CTYPES[item.type]} {item.prefix.removeprefix('%')}_;"
@@ -76,13 +75,13 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
                     text = f"if ({'!' * negated}{self.place(name)}) {{ {text} }}"
                 yield text
 
-    def place(self, name: str) -> str:
+    def place(self, name):
         """A register as a C++ variable."""
         if match := re.fullmatch(r"%([a-z]+)(\d+)", name):
             return f"t.{match[1]}[{match[2]}]"
         return f"{name.removeprefix('%')}_"
 
-    def value(self, operand: str, kind: str) -> str:
+    def value(self, operand, kind):
         """What an operand means to an instruction that takes `kind`."""
         ctype = CTYPES[kind]
         if re.fullmatch(r"%(tid|ntid|ctaid|nctaid)\.[xyz]", operand):
@@ -98,16 +97,16 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
             return f"static_cast<{ctype}>(kSharedBase + {self.shared[operand]})"
         return f"as<{ctype}>({self.place(operand)})"
 
-    def address(self, operand: str) -> str:
+    def address(self, operand):
         base, sign, offset = re.fullmatch(r"\[([%$\w.]+?)(?:(\+)(-?\w+))?\]", operand).groups()
         # Addresses of shared memory have 32 bits.
         at = f"uint64_t{{{self.place(base)}}}" if base.startswith("%") else self.value(base, "u64")
         return f"{at} + static_cast<uint64_t>({int(offset, 0)}ll)" if sign else at
 
-    def put(self, operand: str, value: str) -> str:
+    def put(self, operand, value):
         return f"put({self.place(operand)}, {value});"
 
-    def instruction(self, it: Instruction) -> str:
+    def instruction(self, it):
         name, mods, args = it.opcode[0], it.opcode[1:], it.operands
         kind = mods[-1] if mods else ""
         if hasattr(self, f"do_{name}"):
@@ -222,7 +221,7 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
     def do_bra(self, it, mods, args):
         return f"goto {args[0].lstrip('$')};"
 
-    def others_first(self) -> str:
+    def others_first(self):
         self.num_stops += 1
         return f"t.stop = {self.num_stops}; t.waits = false; return;\ncase {self.num_stops}:;"
 
@@ -239,6 +238,6 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
         return f'fault(block, t, {it.line}, "trap");'
 
 
-def cpp_of(kernels: list[Kernel]) -> str:
+def cpp_of(kernels):
     """Returns C++ in which all these kernels register themselves by name."""
     return '#include "machine.h"\n\nusing namespace ptx;\n\n' + "\n".join(Translation(k).text() for k in kernels)

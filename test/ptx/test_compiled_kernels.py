@@ -6,20 +6,26 @@ that has the host's memory (cudart.cc). Accesses at odd addresses, reads and wri
 that nobody wrote, barriers that some threads miss, and copies from memory that is not pinned are errors. What no
 emulation shows: time, captures by others, a second GPU, streams that run beside each other, and the compiler from PTX
 to the machine's code.
+
+The default run only has nvcc write the kernels and translates them: building the extension and running the tests on it
+takes minutes, and is left to `make test-full`.
 """
 
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ptx_build import ROOT, build_core, why_not
+from ptx_build import CUDA, KERNELS, ROOT, build_core, has_nvcc, kernels_in, why_not
+from ptx_to_cpp import cpp_of
 
 HERE = Path(__file__).parent
 WAIT_S = 600  # minutes on a machine of two cores that is busy
-pytestmark = [
+on_the_emulator = [
+    pytest.mark.full,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(2 * WAIT_S),
 ]
@@ -37,6 +43,17 @@ TESTS = {
         "test/sampler/test_device_sampling.py", "test/loader/test_loaders_on_device.py",
     ],
 }  # fmt: skip
+
+
+@pytest.mark.skipif(not has_nvcc(), reason=f"needs nvcc: {CUDA}/bin/nvcc does not exist")
+def test_the_emulator_knows_every_instruction_of_every_kernel(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        kernels = [
+            kernel for found in pool.map(lambda source: kernels_in(source, tmp_path), KERNELS) for kernel in found
+        ]
+    assert len(kernels) >= 51
+    translated = cpp_of(kernels)
+    assert all(f"run_{kernel.name}(" in translated for kernel in kernels)
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +87,15 @@ def runs(compiled):
             process.wait()
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=on_the_emulator) for name in TESTS])
 def test_the_kernels_as_compiled_give_the_cpus_batches(runs, name):
     output, code = runs[name]
     assert code == 0, output
     assert " passed" in output
 
 
+@pytest.mark.full
+@on_the_emulator[1]
 def test_all_kernels_were_run(runs, compiled):
     _, kernels, log = compiled
-    assert len(kernels) >= 51
     assert sorted(set(kernels) - set(log.read_text().split())) == []

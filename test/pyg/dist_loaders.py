@@ -11,7 +11,6 @@ compare with them is distributed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -43,18 +42,11 @@ class Distributed:
     local: Any
     columns: tuple[str, ...]
 
-    def __new__(cls, data: Any, *given: Any, **options: Any) -> Any:
+    def __new__(cls, data, *given, **options):
         return cls.local(data, *given, **options) if isinstance(data, tuple) else object.__new__(cls)
 
-    def _init(self, data: Any, arguments: dict[str, Any], transform: Any, options: dict[str, Any]) -> None:
-        """Makes the distributed loader, and the local one of the same seed.
-
-        Args:
-            data: Of the test.
-            arguments: What both loaders are given.
-            transform: Of batches.
-            options: Further options of the test.
-        """
+    def _init(self, data, arguments, transform, options):
+        """Makes the distributed loader, and the local one of the same seed."""
         given = self.__dict__
         given["data"], given["transform"] = data, transform
         options = {name: value for name, value in options.items() if name not in _OF_DATALOADERS}
@@ -67,47 +59,47 @@ class Distributed:
         # With an order of the caller's, each epoch has seeds of its own, and so a loader.
         given["_made"] = None if given["_order"] is not None else self._make(self._arguments)
 
-    def _edge_type(self, arguments: dict[str, Any]) -> Any:
+    def _edge_type(self, arguments):
         return None
 
-    def _make(self, arguments: dict[str, Any]) -> tuple[Any, Any]:
+    def _make(self, arguments):
         made = self.job.loader(
             self._graph_dir, self.kind, self._num_workers, with_edge=True, collect_features=True, **arguments
         )
         return made, self.local(self.data, **arguments, random_seed=made.random_seed)
 
-    def _of(self, positions: Any, **others: Any) -> dict[str, Any]:
+    def _of(self, positions, **others):
         """The arguments with the seeds at these positions alone."""
         columns = {name: self._arguments[name] for name in self.columns if self._arguments[name] is not None}
         return self._arguments | {name: column[positions] for name, column in columns.items()} | others
 
-    def __len__(self) -> int:
+    def __len__(self):
         if self._made is None:
             return -(-len(self._order) // self._arguments.get("batch_size", 1))
         return len(self._made[0])
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         made = self._made or self._make(self._of(list(self._order)))
         with torch.random.fork_rng(devices=[]):  # torch's DataLoader draws a seed
             wanted = iter(made[1])
         return self._batches(iter(made[0]), wanted)
 
-    def _batches(self, batches: Iterator[Any], wanted: Iterator[Any]) -> Iterator[Any]:
+    def _batches(self, batches, wanted):
         for batch, local in zip(batches, wanted, strict=True):
             yield self._checked(batch, local)
 
-    def _checked(self, batch: Any, local: Any) -> Any:
+    def _checked(self, batch, local):
         self.job.num_batches += 1
         batch = as_of(self.data, batch)
         assert_same(batch, local)
         return batch if self.transform is None else self.transform(batch)
 
-    def __call__(self, index: Any) -> Any:
+    def __call__(self, index):
         """Samples around some of the seeds: an epoch of one batch."""
         batch, local = self._make(self._of(torch.as_tensor(index), batch_size=len(index), shuffle=False))
         return self._checked(next(iter(batch)), next(iter(local)))
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"{type(self).__name__}()"
 
 
@@ -115,10 +107,10 @@ class NeighborLoader(Distributed, torch_geometric.loader.NeighborLoader):
     kind, local, columns = "DistNeighborLoader", glt.loader.NeighborLoader, ("input_time",)
 
     def __init__(
-        self, data: Any, num_neighbors: Any, input_nodes: Any = None, input_time: Any = None, replace: bool = False,
-        subgraph_type: Any = "directional", disjoint: bool = False, temporal_strategy: str = "uniform",
-        time_attr: Any = None, weight_attr: Any = None, transform: Any = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self, data, num_neighbors, input_nodes = None, input_time = None, replace = False,
+        subgraph_type = "directional", disjoint = False, temporal_strategy = "uniform",
+        time_attr = None, weight_attr = None, transform = None, **options,
+    ) :  # fmt: skip
         given = locals()
         if input_nodes is None:
             input_nodes = torch.arange(data.num_nodes)  # a trainer is told its seeds
@@ -129,14 +121,15 @@ class NeighborLoader(Distributed, torch_geometric.loader.NeighborLoader):
         # What PyG's models ask a loader of.
         self.__dict__["node_sampler"] = _WithNumNeighbors(num_neighbors)
 
-    def _of(self, positions: Any, **others: Any) -> dict[str, Any]:
+    def _of(self, positions, **others):
         arguments = self._arguments
         node_type, nodes, input_id = get_input_nodes(self.data, arguments["input_nodes"], arguments.get("input_id"))
         input_id = torch.arange(len(nodes)) if input_id is None else input_id
         seeds = nodes[positions]
         return super()._of(positions, **others) | {
-            "input_nodes": seeds if node_type is None else (node_type, seeds), "input_id": input_id[positions],
-        }  # fmt: skip
+            "input_nodes": seeds if node_type is None else (node_type, seeds),
+            "input_id": input_id[positions],
+        }
 
 
 class LinkNeighborLoader(Distributed, torch_geometric.loader.LinkNeighborLoader):
@@ -144,11 +137,11 @@ class LinkNeighborLoader(Distributed, torch_geometric.loader.LinkNeighborLoader)
     columns = ("edge_label", "edge_label_time")
 
     def __init__(
-        self, data: Any, num_neighbors: Any, edge_label_index: Any = None, edge_label: Any = None,
-        edge_label_time: Any = None, replace: bool = False, subgraph_type: Any = "directional", disjoint: bool = False,
-        temporal_strategy: str = "uniform", neg_sampling: Any = None, neg_sampling_ratio: float | None = None,
-        time_attr: Any = None, weight_attr: Any = None, transform: Any = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self, data, num_neighbors, edge_label_index = None, edge_label = None,
+        edge_label_time = None, replace = False, subgraph_type = "directional", disjoint = False,
+        temporal_strategy = "uniform", neg_sampling = None, neg_sampling_ratio = None,
+        time_attr = None, weight_attr = None, transform = None, **options,
+    ) :  # fmt: skip
         given = locals()
         edge_type, edges = get_edge_label_index(data, edge_label_index)
         arguments = {name: given[name] for name in (*_SAMPLING, "edge_label", "edge_label_time")}
@@ -158,28 +151,28 @@ class LinkNeighborLoader(Distributed, torch_geometric.loader.LinkNeighborLoader)
         }  # fmt: skip
         self._init(data, arguments, transform, options)
 
-    def _edge_type(self, arguments: dict[str, Any]) -> Any:
+    def _edge_type(self, arguments):
         edges = arguments["edge_label_index"]
         return edges[0] if isinstance(edges, tuple) else None
 
-    def _of(self, positions: Any, **others: Any) -> dict[str, Any]:
+    def _of(self, positions, **others):
         edge_type, edges = get_edge_label_index(self.data, self._arguments["edge_label_index"])
         input_id = self._arguments.get("input_id")
         input_id = torch.arange(edges.shape[1]) if input_id is None else input_id
         edges = edges[:, positions]
         return super()._of(positions, **others) | {
-            "edge_label_index": edges if edge_type is None else (edge_type, edges), "input_id": input_id[positions],
-        }  # fmt: skip
+            "edge_label_index": edges if edge_type is None else (edge_type, edges),
+            "input_id": input_id[positions],
+        }
 
 
 class _WithNumNeighbors:
-    def __init__(self, num_neighbors: Any) -> None:
+    def __init__(self, num_neighbors):
         self.num_neighbors = NumNeighbors(num_neighbors)
 
 
-def as_of(data: Any, batch: Any) -> Any:
-    """The batch as PyG's: partitions do not remember whether the data said ``num_nodes`` or left it to be inferred, and
-    their batches always say it; here only if the data does."""
+def as_of(data, batch):
+    """The batch as PyG's: with ``num_nodes`` only if the data says it, which partitions do not remember."""
     batch = copy.copy(batch)
     said = {store._key for store in data.stores if "num_nodes" in store}
     for store in batch.stores:
@@ -188,7 +181,7 @@ def as_of(data: Any, batch: Any) -> Any:
     return batch
 
 
-def assert_same(batch: Any, local: Any) -> None:
+def assert_same(batch, local):
     """Compares a batch with the local one, which may have attributes of the graph as a whole besides."""
     assert type(batch) is type(local)
     stores = {store._key: store for store in batch.stores}

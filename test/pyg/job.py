@@ -1,12 +1,9 @@
 """The distributed job that PyG's tests run in: this process is its first trainer."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from other_trainer import GROUP, OtherTrainer
 from partitioned import Partitions
@@ -31,7 +28,7 @@ class Job:
         remote_bytes: Of them, what the other trainer was asked for.
     """
 
-    def __init__(self, mode: str, num_parts: int, read_local: bool) -> None:
+    def __init__(self, mode, num_parts, read_local):
         glt.distributed.init_worker_group(num_parts, 0, GROUP)
         self.mode = mode
         self._directory = Path(tempfile.mkdtemp(prefix="pygs-tests-"))
@@ -40,21 +37,14 @@ class Job:
         self._shared = {"master_addr": "localhost", "master_port": free_port(), "read_local": read_local,
                         "rpc_timeout": _RPC_TIMEOUT_S}  # fmt: skip
         self._numbers = itertools.count()
-        self._loaders: dict[int, Any] = {}
+        self._loaders = {}
         self._asks = num_parts > 1 and not read_local
         self.num_batches = 0
         self.remote_bytes = 0
 
-    def loader(self, graph_dir: Path, kind: str, num_workers: int, **arguments: Any) -> Any:
-        """Makes a loader; it is shut down at the end of the test.
-
-        Args:
-            graph_dir: The graph, partitioned.
-            kind: Which class of :mod:`glt.distributed`.
-            num_workers: Sampling processes, in worker mode.
-            **arguments: Of the loader.
-        """
-        options: Any = CollocatedDistSamplingWorkerOptions(**self._shared)
+    def loader(self, graph_dir, kind, num_workers, **arguments):
+        """Makes a loader of a class of :mod:`glt.distributed`, which is shut down at the end of the test."""
+        options = CollocatedDistSamplingWorkerOptions(**self._shared)
         if self.mode == "worker":
             options = MpDistSamplingWorkerOptions(**self._shared, num_workers=num_workers, channel_size="16MB")
         number = next(self._numbers)
@@ -74,7 +64,7 @@ class Job:
         self._loaders[number] = made
         return made
 
-    def end_test(self) -> None:
+    def end_test(self):
         """Shuts down the loaders of a test, in the order in which they were made, and lets go of its data."""
         for number, loader in self._loaders.items():
             if self._other is not None:
@@ -84,12 +74,8 @@ class Job:
         self._loaders.clear()
         self.partitions.forget()
 
-    def end(self) -> None:
-        """Ends the job.
-
-        Raises:
-            RuntimeError: If the other trainer was asked and should not have been, or the reverse.
-        """
+    def end(self):
+        """Ends the job; RuntimeError if the other trainer was asked and should not have been, or the reverse."""
         self.end_test()
         if self._other is not None:
             self._other.end()

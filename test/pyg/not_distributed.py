@@ -1,10 +1,8 @@
 """Tests of PyG's that distributed loaders cannot be asked, and why."""
 
-from __future__ import annotations
-
 NOT_ASKED = {
     "test_zip_loader": "ZipLoader draws the seeds and has its loaders sample them, by their collate_fn: distributed "
-    "loaders sample ahead, around seeds that they know from the start. zip(loader1, loader2) is what remains of it",
+    "loaders sample ahead, around seeds that they know from the start. zip(loader1, loader2) is what remains of it"
 }
 """They fail, all cases of them: one that passes is reported, to be struck off."""
 

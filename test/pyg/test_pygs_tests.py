@@ -66,8 +66,7 @@ def name(case):
 
 
 def run(pygs_tests, files, report, timeout_s, **environment):
-    """Runs PyG's tests in a process of their own; returns what became of each case, its distributed batches, and the
-    output."""
+    """Runs PyG's tests in a process; returns what became of each case, its distributed batches, and the output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "on_glt", "-p", "no:cacheprovider", "-c", os.devnull,
                f"--rootdir={pygs_tests}", f"--junitxml={report}", "-W", "ignore", "-k", SELECTED, *files]  # fmt: skip
     path = os.pathsep.join([str(HERE.parent.parent), str(HERE)])
@@ -107,10 +106,8 @@ def test_pygs_tests_pass(pygs_tests, tmp_path, mode):
      ("worker", 2, False)],
 )  # fmt: skip
 def test_pygs_tests_pass_on_distributed_loaders(pygs_tests, tmp_path, mode, num_parts, read_local):
-    outcomes, batches, output = run(
-        pygs_tests, FILES, tmp_path / "report.xml", 3600, GLT_PYG_MODE=mode, GLT_PYG_PARTS=str(num_parts),
-        GLT_PYG_READ_LOCAL=str(int(read_local)),
-    )  # fmt: skip
+    options = {"GLT_PYG_PARTS": str(num_parts), "GLT_PYG_READ_LOCAL": str(int(read_local))}
+    outcomes, batches, output = run(pygs_tests, FILES, tmp_path / "report.xml", 3600, GLT_PYG_MODE=mode, **options)
     assert_passed(outcomes, output)
     assert {name(case) for case, outcome in outcomes.items() if outcome == "xfailed"} == set(NOT_ASKED)
     passed = {name(case) for case, outcome in outcomes.items() if outcome == "passed"}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gpus import GPU, needs_gpu
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from glt.data import Dataset, Graph, Topology
@@ -18,13 +19,6 @@ HOMO = random_graph(80, 700, seed=3).to_data()
 HOMO.time = torch.arange(80) % 20
 HOMO.edge_weight = torch.rand(700, generator=torch.Generator().manual_seed(2))
 
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
 OPTIONS = [
     {},
     {"replace": True, "with_edge": False},
@@ -148,12 +142,10 @@ def test_link_batches_of_every_edge_type(exclude, monkeypatch):
         assert_same_links(sampler.sample_from_edges(index, NegativeSampling("binary", 1), batch_key=3), expected)
 
 
-@pytest.mark.cuda
+@needs_gpu
 @pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
 @pytest.mark.parametrize(("options", "neg_sampling"), LINK_OPTIONS, ids=named)
 def test_link_batches_on_a_gpu_give_what_the_cpu_gives(options, neg_sampling, mode):
-    if missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
     on_cpu, index = link_case(options)
     expected = on_cpu.sample_from_edges(index, neg_sampling, batch_key=3)
     graph = replace(on_cpu.graph, graphs=tuple(Graph(t, mode) for t in on_cpu.graph.topologies))
@@ -199,12 +191,10 @@ def test_a_sampler_asks_its_kernels(options, monkeypatch):
         whole(sampler, [5, 80])
 
 
-@pytest.mark.cuda
+@needs_gpu
 @pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_sampler_on_a_gpu_gives_what_the_cpu_gives(options, mode):
-    if missing_for_cuda() is not None:
-        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
     on_cpu = NeighborSampler(HOMO, [4, -1, 2], random_seed=1, **options)
     graph = replace(on_cpu.graph, graphs=tuple(Graph(t, mode) for t in on_cpu.graph.topologies))
     on_gpu = NeighborSampler(graph, [4, -1, 2], random_seed=1, device="cuda", **options)
@@ -221,10 +211,8 @@ def test_a_sampler_on_a_gpu_gives_what_the_cpu_gives(options, mode):
 def test_batches_begun_are_ended_in_any_order(disjoint, device):
     data = Dataset.from_pyg(HOMO)
     expected = NeighborSampler(data, [3, -1], disjoint=disjoint, random_seed=1)
-    sampler = NeighborSampler(
-        data if device is None else data.with_mode("ZERO_COPY"), [3, -1], disjoint=disjoint, random_seed=1,
-        device=device,
-    )  # fmt: skip
+    options = {"disjoint": disjoint, "random_seed": 1, "device": device}
+    sampler = NeighborSampler(data if device is None else data.with_mode("ZERO_COPY"), [3, -1], **options)
     nodes = [NodeSamplerInput(None, torch.arange(at, 80, 5)) for at in range(3)]
     edges = [EdgeSamplerInput(None, *HOMO.edge_index[:, at:20]) for at in range(3)]
     negatives = NegativeSampling("binary")

@@ -238,9 +238,10 @@ def test_large_ids_are_exact(first, disjoint):
     """Ids that a float32, or an int32, cannot hold, of nodes and of edges."""
     nodes, ids = first + torch.arange(12), first + 5 * torch.arange(12)
     dataset = Dataset.from_arrays(
-        {("far", "to", "near"): torch.stack([nodes, torch.arange(12) // 4])}, {"far": first + 100, "near": 3},
+        {("far", "to", "near"): torch.stack([nodes, torch.arange(12) // 4])},
+        {"far": first + 100, "near": 3},
         edge_ids={("far", "to", "near"): ids},
-    )  # fmt: skip
+    )
     out = sampled(NeighborSampler(dataset, [-1], disjoint=disjoint, random_seed=0), [2, 0], None, "near", batch_key=0)
     assert out.node["far"].tolist() == nodes[8:].tolist() + nodes[:4].tolist()
     assert out.edge["far", "to", "near"].tolist() == ids[8:].tolist() + ids[:4].tolist()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from batch_law import assert_same, reference
 from dist_world import World
+from network import enter, switch
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Failed, Stage
-from two_hosts import enter, switch
 
 pytestmark = pytest.mark.integration
 

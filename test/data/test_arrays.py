@@ -1,19 +1,78 @@
-"""The pool: recycled memory, no page faults once warm, and no surprises when views live on."""
+"""Arrays in files, and the pool of memory."""
 
 import gc
 import resource
 import subprocess
 import sys
 import threading
+import tokenize
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glt import _core
+from glt.data import arrays as npy_array
 from glt.data import arrays as pool
+from glt.data.arrays import load_npy, map_npy
+
+SAVED = np.arange(20)
 
 
-def minor_faults() -> int:
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("npy") / "ids.npy"
+
+
+def test_what_was_saved_is_read_or_mapped(path):
+    np.save(path, SAVED)
+    assert load_npy(path).tolist() == map_npy(path, mode="r").tolist() == SAVED.tolist()
+    mapped = map_npy(path)
+    mapped[0] = 7
+    assert load_npy(path)[0] == 0, "copy-on-write"
+    with pytest.raises(FileNotFoundError):
+        load_npy(path.parent / "other.npy")
+
+
+def test_several_arrays_are_not_one(path):
+    several = path.with_suffix(".npz")
+    np.savez(several, a=SAVED)
+    with pytest.raises(ValueError, match=r"seeds = 7 is an \.npz file of several arrays"):
+        load_npy(several, "seeds = 7")
+
+
+@pytest.mark.parametrize("error", [tokenize.TokenError("EOF", (2, 0)), SystemError("odd"), EOFError(), SyntaxError()])
+@pytest.mark.parametrize("read", [load_npy, map_npy])
+def test_all_that_numpy_raises_says_which_file(path, monkeypatch, error, read):
+    def raises(*_, **__):
+        raise error
+
+    monkeypatch.setattr(npy_array.np, "load", raises)
+    with pytest.raises(ValueError, match=r"labels is not a readable \.npy file"):
+        read(path, "labels")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    at=st.integers(0, 127),
+    put=st.binary(max_size=8),
+    size=st.integers(0, 400),
+    read=st.sampled_from([load_npy, map_npy]),
+)
+@pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")  # written by Python 2, or so it looks
+def test_damaged_files_are_arrays_or_refused_by_name(path, at, put, size, read):
+    np.save(path, SAVED)
+    data = path.read_bytes()
+    path.write_bytes((data[:at] + put + data[at + len(put) :])[:size])
+    try:
+        read(path)
+    except ValueError as refused:
+        assert str(refused).startswith(f"{path} is not a readable .npy file: ")
+
+
+def minor_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -21,7 +80,7 @@ def minor_faults() -> int:
     "dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.int64, torch.complex64]
 )
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (300, 0, 5), (1000, 129), (40, 50, 60)])
-def test_it_is_an_empty_tensor_like_any_other(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_it_is_an_empty_tensor_like_any_other(dtype, shape):
     tensor = pool.pooled_empty(shape, dtype)
     assert tensor.dtype == dtype and tensor.shape == shape and tensor.is_contiguous()
     assert tensor.numel() == 0 or tensor.data_ptr() % 64 == 0
@@ -30,15 +89,15 @@ def test_it_is_an_empty_tensor_like_any_other(dtype: torch.dtype, shape: tuple[i
 
 
 @pytest.mark.parametrize("nbytes", [200_000, 12_000_000])
-def test_a_steady_state_has_no_page_faults(nbytes: int) -> None:
-    def step(i: int) -> torch.Tensor:
+def test_a_steady_state_has_no_page_faults(nbytes):
+    def step(i):
         tensor = pool.pooled_empty((nbytes - i % 7 * 4096,), torch.uint8)  # batches differ a little
         tensor.fill_(i % 256)
         return tensor[100:200]
 
     kept = [step(i) for i in range(6)]
 
-    def faults_of_a_round() -> int:
+    def faults_of_a_round():
         before = minor_faults()
         for i in range(42):
             kept[i % len(kept)] = step(i)  # a view keeps the whole block alive
@@ -51,7 +110,7 @@ def test_a_steady_state_has_no_page_faults(nbytes: int) -> None:
     assert all(int(view[0]) == int(view[-1]) for view in kept)
 
 
-def test_memory_of_a_living_view_is_not_handed_out_again() -> None:
+def test_memory_of_a_living_view_is_not_handed_out_again():
     blocks = _core.BlockPool(1 << 30)
     kept = [blocks.acquire(100_000)[i:] for i in range(20)]
     for i, array in enumerate(kept):
@@ -60,7 +119,7 @@ def test_memory_of_a_living_view_is_not_handed_out_again() -> None:
     assert blocks.stats()["reused"] == 0
 
 
-def test_similar_sizes_share_and_waste_is_bounded() -> None:
+def test_similar_sizes_share_and_waste_is_bounded():
     blocks = _core.BlockPool(1 << 30)
     for nbytes in (1_000_000, 990_000, 1_010_000, 1_040_000):
         blocks.acquire(nbytes)
@@ -73,7 +132,7 @@ def test_similar_sizes_share_and_waste_is_bounded() -> None:
         del array
 
 
-def test_memory_that_was_used_last_is_handed_out_first() -> None:
+def test_memory_that_was_used_last_is_handed_out_first():
     blocks = _core.BlockPool(1 << 30)
     kept = [blocks.acquire(100_000) for _ in range(5)]
     addresses = [array.ctypes.data for array in kept]
@@ -83,7 +142,7 @@ def test_memory_that_was_used_last_is_handed_out_first() -> None:
     assert [addresses.index(array.ctypes.data) for array in again] == [2, 4, 1, 3, 0]
 
 
-def test_free_memory_stays_below_the_limit() -> None:
+def test_free_memory_stays_below_the_limit():
     blocks = _core.BlockPool(3 << 20)
     arrays = [blocks.acquire(1 << 20) for _ in range(10)]
     assert blocks.stats()["used_bytes"] == 10 << 20
@@ -94,7 +153,7 @@ def test_free_memory_stays_below_the_limit() -> None:
     assert blocks.stats()["free_bytes"] == 3 << 20
 
 
-def test_free_memory_is_given_up_before_there_is_none() -> None:
+def test_free_memory_is_given_up_before_there_is_none():
     """200 MB of free blocks, none of which is large enough, and a limit that leaves no room beside them."""
     code = (
         "import resource\n"
@@ -112,7 +171,7 @@ def test_free_memory_is_given_up_before_there_is_none() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_blocks_outlive_their_pool() -> None:
+def test_blocks_outlive_their_pool():
     blocks = _core.BlockPool(1 << 20)
     array = blocks.acquire(500_000)
     del blocks
@@ -121,11 +180,11 @@ def test_blocks_outlive_their_pool() -> None:
     assert array.sum() == 2_500_000
 
 
-def test_threads_may_take_and_drop_at_will() -> None:
+def test_threads_may_take_and_drop_at_will():
     blocks = _core.BlockPool(1 << 24)
-    bad: list[int] = []
+    bad = []
 
-    def work(number: int) -> None:
+    def work(number):
         for i in range(300):
             array = blocks.acquire(70_000 + i * 100)
             array[:] = number
@@ -140,7 +199,7 @@ def test_threads_may_take_and_drop_at_will() -> None:
     assert not bad and blocks.stats()["used_bytes"] == 0
 
 
-def test_tensors_alive_at_exit_do_no_harm() -> None:
+def test_tensors_alive_at_exit_do_no_harm():
     code = (
         "import torch, threading\n"
         "from glt.data import arrays as pool\n"
@@ -153,7 +212,7 @@ def test_tensors_alive_at_exit_do_no_harm() -> None:
     assert done.returncode == 0 and done.stderr == ""
 
 
-def test_more_than_the_machine_has_is_a_memory_error() -> None:
+def test_more_than_the_machine_has_is_a_memory_error():
     with pytest.raises(MemoryError):
         pool.process_pool().acquire(1 << 60)
     assert pool.process_pool().stats()["used_bytes"] < 1 << 59

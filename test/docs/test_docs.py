@@ -1,4 +1,4 @@
-"""docs/dgl.md: every name of glt that it gives for one of DGL's exists, and its code runs."""
+"""The documents name what is there."""
 
 import re
 from importlib import import_module
@@ -9,16 +9,66 @@ import torch
 from torch_geometric.data import Data
 
 import glt
+from glt import _deadlines
 from glt.cli import main
 from glt.data.synthetic import synthetic_graph
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deadlines.md").read_text()
+ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "::" in line]
+
+
+def test_seconds_are_those_of_the_table():
+    named = re.findall(r"(?<!\+ )`([A-Z_]+_S)` \(([\d.]+) s\)", PAGE) + [
+        ("DEFAULT_RPC_S", seconds) for seconds in re.findall(r"`rpc_timeout` \(([\d.]+) s\)", PAGE)
+    ]
+    assert len(named) > 15
+    assert {name: float(seconds) for name, seconds in named} == {name: getattr(_deadlines, name) for name, _ in named}
+    sums = re.findall(r"((?:`[A-Z_]+_S` \+ )+`[A-Z_]+_S`): ([\d.]+) s", PAGE)
+    assert sums
+    for terms, seconds in sums:
+        assert sum(getattr(_deadlines, name) for name in re.findall(r"[A-Z_]+_S", terms)) == float(seconds)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_is_tested(row):
+    file, name = re.findall(r"`([\w/]+\.py)::(\w+)`", row)[0]
+    assert f"def {name}(" in (ROOT / "test" / "distributed" / file).read_text(), row
+
+
+def test_no_module_has_time_constants_of_its_own():
+    """But those that are sent to other hosts and import no glt."""
+    apart = {"_deadlines.py", "launch/keeper.py", "launch/check.py", "launch/agent.py"}
+    found = []
+    for path in (ROOT / "glt").rglob("*.py"):
+        name = str(path.relative_to(ROOT / "glt"))
+        for line in path.read_text().splitlines():
+            if name not in apart and re.match(r"_?[A-Z][A-Z_]*_S\b(?<!BYTES_PER_S).*= *[\d.]+", line):
+                found.append(f"{name}: {line}")
+    assert not found
+
+
+def test_each_deadline_is_used():
+    used = "".join(path.read_text() for path in (ROOT / "glt").rglob("*.py"))
+    names = [name for name in vars(_deadlines) if name.endswith("_S")]
+    assert len(names) > 30 and [name for name in names if f"deadlines.{name}" not in used] == []
+
+
+def test_files_of_the_design_page_exist():
+    named = set(re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs/design.md").read_text()))
+    assert len(named) > 20
+    homes = [ROOT / "glt", ROOT / "glt/distributed", ROOT / "glt/partition", ROOT / "glt/partition/methods"]
+    assert [name for name in sorted(named) if not any((home / name).is_file() for home in homes)] == []
+
+
 TEXT = (ROOT / "docs" / "dgl.md").read_text()
-ROWS = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in TEXT.splitlines() if line.startswith("| ")]
+NAMES = [
+    [cell.strip() for cell in line.strip("| ").split(" | ")] for line in TEXT.splitlines() if line.startswith("| ")
+]
 CODE = re.findall(r"^```python\n# glt\n(.*?)^```", TEXT, re.M | re.S)
 
 
-def names_of_glt() -> list[str]:
+def names_of_glt():
     return sorted(set(re.findall(r"`((?:glt|examples)[ ./][^`]*)`", TEXT)))
 
 
@@ -38,8 +88,8 @@ def test_what_the_document_names_exists(name, capsys):
 
 
 def test_every_name_of_dgl_has_one_of_glt():
-    assert ROWS[0][:2] == ["in DGL", "in glt"] and len(ROWS) > 20
-    for dgls, ours, *_ in ROWS[1:]:
+    assert NAMES[0][:2] == ["in DGL", "in glt"] and len(NAMES) > 20
+    for dgls, ours, *_ in NAMES[1:]:
         assert dgls and re.search(r"`(glt|examples)[ ./]", ours), f"{dgls}: {ours}"
     for name in (
         "partition_graph", "initialize", "DistGraph", "ndata", "edata", "find_edges", "in_degrees", "out_degrees",
@@ -48,7 +98,7 @@ def test_every_name_of_dgl_has_one_of_glt():
         "mp.spawn", "number_of_nodes", "part_config", "get_num_clients", "to_block", "MultiLayerNeighborSampler",
         "copy_files", "NID", "EID", "dgl.contrib.sampling.NeighborSampler", "NodeFlow",
     ):  # fmt: skip
-        assert any(name in row[0] for row in ROWS), f"DGL's {name} is not in the table"
+        assert any(name in row[0] for row in NAMES), f"DGL's {name} is not in the table"
 
 
 def test_the_code_runs_one_block_after_the_other(tmp_path, monkeypatch):
