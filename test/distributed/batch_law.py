@@ -1,12 +1,10 @@
 """Cases of the one-batch law, and the batches that they must give wherever they are sampled."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from dist_world import NUM_NODES, World, seeds_of
+from dist_world import NUM_NODES, seeds_of
 
 import glt
 from glt.testing import reference_batch
@@ -34,7 +32,7 @@ CASES = [
 ]
 
 
-def reference(world: World, case: Case, rank: int) -> list[dict]:
+def reference(world, case, rank):
     """The same batches from the whole graph in this process."""
     graph = world.graph
     seeds, given = seeds_of(rank), case.loader
@@ -51,7 +49,7 @@ def reference(world: World, case: Case, rank: int) -> list[dict]:
                 given.get("replace", False), SEED + rank, epoch, index.index, world.edge_dir,
             )  # fmt: skip
             node, edge = torch.from_numpy(made.node), torch.from_numpy(made.edge)
-            batch: dict[str, Any] = {
+            batch = {
                 "n_id": node,
                 "edge_index": torch.stack([torch.from_numpy(made.row), torch.from_numpy(made.col)]),
                 "input_id": index.input_id,
@@ -71,7 +69,7 @@ def reference(world: World, case: Case, rank: int) -> list[dict]:
     return batches
 
 
-def assert_same(got: list[dict], wanted: list[dict], what: str) -> None:
+def assert_same(got, wanted, what):
     assert len(got) == len(wanted), what
     for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
         assert a.keys() == b.keys(), f"{what}, batch {i}"

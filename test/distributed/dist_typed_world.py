@@ -1,8 +1,5 @@
 """A heterogeneous graph with everything awkward in it, and the batches that the whole of it gives in this process."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from glt.distributed.engine.sampler import BatchStart
 from glt.partition import RandomPartitioner
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, negative_rounds, run_rounds
-from glt.testing.cluster import Trainer
 
 NUM_NODES = {"user": 90, "item": 60, "tag": 7, "ghost": 0}
 RATES, RATED, FOLLOWS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "follows", "user")
@@ -51,7 +47,7 @@ class TypedWorld:
     edge_time: dict[Any, Tensor]
     node_time: dict[Any, Tensor]
 
-    def to_data(self) -> HeteroData:
+    def to_data(self):
         """The same for the local loaders: along out-edges they need :meth:`to_dataset`."""
         data = HeteroData()
         for node_type, num_nodes in NUM_NODES.items():
@@ -67,7 +63,7 @@ class TypedWorld:
                     data[edge_type][name] = table[edge_type]
         return data
 
-    def topologies(self, weighted: bool = False) -> list[Topology]:
+    def topologies(self, weighted=False):
         """The whole graph, by edge type."""
         found = []
         for edge_type, (_, neighbor) in zip(SCHEMA.edge_types, SCHEMA.ends(self.edge_dir), strict=True):
@@ -86,10 +82,10 @@ class TypedWorld:
         return found
 
 
-def edges_of(seed: int) -> dict[Any, Tensor]:
+def edges_of(seed):
     rng = np.random.default_rng(seed)
 
-    def edges(source: str, target: str, num_edges: int) -> Tensor:
+    def edges(source, target, num_edges):
         # Squares make hubs; the last nodes of each type have no edges.
         ends = [(0.9 * NUM_NODES[t] * rng.random(num_edges) ** 2).astype(np.int64) for t in (source, target)]
         return torch.from_numpy(np.stack(ends))
@@ -102,9 +98,7 @@ def edges_of(seed: int) -> dict[Any, Tensor]:
     }  # fmt: skip
 
 
-def write_typed_world(
-    root: Path, num_parts: int, edge_dir: str = "in", time_level: str = "edge", **given: Any
-) -> TypedWorld:
+def write_typed_world(root, num_parts, edge_dir="in", time_level="edge", **given):
     rng = np.random.default_rng(6)
     edge_index = edges_of(5)
     weight = torch.from_numpy(rng.random(700))
@@ -150,10 +144,10 @@ class Case:
     kind: str = "DistNeighborLoader"
 
     @property
-    def is_link(self) -> bool:
+    def is_link(self):
         return self.kind == "DistLinkNeighborLoader"
 
-    def seeds(self, rank: int) -> Tensor:
+    def seeds(self, rank):
         """Uneven between ranks, with duplicates."""
         if self.is_link:
             ends = torch.stack([torch.arange(rank, 40 + rank, 2) % NUM_NODES[self.seed_type[e]] for e in (0, 2)])
@@ -162,10 +156,10 @@ class Case:
         ids = torch.arange(rank, NUM_NODES[self.seed_type], 3)[: 14 + 3 * rank]
         return torch.cat([ids, ids[:3], ids[1:2]])
 
-    def given_times(self, rank: int) -> Tensor | None:
+    def given_times(self, rank):
         return (torch.arange(self.seeds(rank).shape[-1]) * 7 + 11) % 50 if self.times else None
 
-    def arguments(self, rank: int) -> dict[str, Any]:
+    def arguments(self, rank):
         """What the loader is called with, apart from the data and where it samples."""
         seeds, times = self.seeds(rank), self.given_times(rank)
         name, late = ("edge_label_index", "edge_label_time") if self.is_link else ("input_nodes", "input_time")
@@ -176,7 +170,7 @@ class Case:
         }  # fmt: skip
 
 
-def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
+def run_cases(trainer, path, mode, given, cases):
     """Two epochs of each case."""
     data = join(trainer, path)
     results = []
@@ -189,7 +183,7 @@ def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], ca
     return results
 
 
-def snapshot(batch: Any) -> dict[str, Any]:
+def snapshot(batch):
     """All of a batch, in memory of its own, by ``type/attribute``."""
     found = {}
     for store in batch.stores:
@@ -198,7 +192,7 @@ def snapshot(batch: Any) -> dict[str, Any]:
     return found
 
 
-def reference(world: TypedWorld, case: Case, rank: int) -> Iterator[dict[str, Any]]:
+def reference(world, case, rank):
     """The batches of a case, sampled from the whole graph by the native core."""
     flags = case.loader
     temporal = flags.get("time_attr") is not None
@@ -235,11 +229,9 @@ def reference(world: TypedWorld, case: Case, rank: int) -> Iterator[dict[str, An
             yield found | start.known
 
 
-def start_nodes(
-    world: TypedWorld, case: Case, nodes: Tensor, late: Tensor | None, input_id: Tensor, key: int
-) -> BatchStart:
+def start_nodes(world, case, nodes, late, input_id, key):
     store = f"{case.seed_type}/"
-    known: dict[str, Any] = {f"{store}input_id": input_id, f"{store}batch_size": len(nodes)}
+    known = {f"{store}input_id": input_id, f"{store}batch_size": len(nodes)}
     if late is not None:
         known[f"{store}seed_time"] = late
     elif case.loader.get("time_attr") is not None:
@@ -249,9 +241,7 @@ def start_nodes(
     return BatchStart([(SCHEMA.node_index(case.seed_type), nodes)], late, known=known)
 
 
-def start_links(
-    world: TypedWorld, case: Case, edges: Tensor, late: Tensor | None, input_id: Tensor, key: int
-) -> BatchStart:
+def start_links(world, case, edges, late, input_id, key):
     flags = case.loader
     temporal = flags.get("time_attr") is not None
     source, _, target = case.seed_type
@@ -274,7 +264,7 @@ def start_links(
     made = link_batch(index, ends, disjoint, drawn, negatives)
     r = SCHEMA.edge_index(case.seed_type)
     excluded = exclusions(index, r, SCHEMA, world.edge_dir, flags.get("exclude_edges"))
-    known: dict[str, Any] = {f"{case.seed_type}/input_id": input_id}
+    known = {f"{case.seed_type}/input_id": input_id}
     places = {
         "src_index": [source],
         "dst_pos_index": [target],
@@ -286,9 +276,9 @@ def start_links(
     return BatchStart(made.seeds, made.seed_time, made.example, excluded, known)
 
 
-def read(world: TypedWorld, batch: _core.Batch, flags: dict[str, Any], disjoint: bool) -> dict[str, Any]:
+def read(world, batch, flags, disjoint):
     """What a batch holds, all but its seeds."""
-    found: dict[str, Any] = {}
+    found = {}
     collect = flags.get("collect_features", False)
     for t, node_type in enumerate(SCHEMA.node_types):
         node = torch.from_numpy(batch.nodes(t))

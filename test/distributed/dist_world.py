@@ -1,20 +1,15 @@
 """The graph of the distributed tests, and what trainers do with it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import glt
-from glt.partition import PartitionerBase, RandomPartitioner
-from glt.testing import SmallGraph, random_graph
-from glt.testing.cluster import Trainer
+from glt.partition import RandomPartitioner
+from glt.testing import random_graph
 
 NUM_NODES, NUM_EDGES = 600, 6000
 FIELDS = ("n_id", "edge_index", "e_id", "input_id", "x", "y", "edge_attr")
@@ -32,14 +27,14 @@ class World:
     edge_attr: Tensor | None
 
     @property
-    def graph(self) -> SmallGraph:
+    def graph(self):
         return random_graph(NUM_NODES, NUM_EDGES, seed=3)
 
 
 def write_world(
-    root: Path, num_parts: int, edge_dir: str = "in", tables: str = "xye",
-    partitioner: type[PartitionerBase] = RandomPartitioner, **options: Any,
-) -> World:  # fmt: skip
+    root, num_parts, edge_dir = "in", tables = "xye",
+    partitioner = RandomPartitioner, **options,
+):  # fmt: skip
     """``tables``: ``x`` float32 features, ``b`` bfloat16 features, ``y`` labels, ``e`` edge features."""
     graph = random_graph(NUM_NODES, NUM_EDGES, seed=3)
     x = graph.x.bfloat16() if "b" in tables else graph.x if "x" in tables else None
@@ -53,7 +48,7 @@ def write_world(
 
 
 @contextmanager
-def standalone_job(path: Path, name: str = "graph") -> Iterator[glt.distributed.DistGraph]:
+def standalone_job(path, name="graph"):
     """Makes this process a job of its own over partitions; gives the graph."""
     glt.distributed.initialize(part_config=path)
     try:
@@ -62,13 +57,13 @@ def standalone_job(path: Path, name: str = "graph") -> Iterator[glt.distributed.
         glt.distributed.finalize()
 
 
-def seeds_of(rank: int) -> Tensor:
+def seeds_of(rank):
     """Uneven between ranks, with duplicates."""
     ids = torch.arange(rank, NUM_NODES, 4)[: 100 + 17 * rank]
     return torch.cat([ids, ids[:5], ids[2:4]])
 
 
-def options(trainer: Trainer, mode: str, **given: Any) -> Any:
+def options(trainer, mode, **given):
     """Worker options of a cluster's trainer; ``mode``: ``'mp'`` or ``'collocated'``."""
     # On one host nobody would ask anyone; most tests are about asking.
     given = {
@@ -83,14 +78,14 @@ def options(trainer: Trainer, mode: str, **given: Any) -> Any:
     return glt.distributed.CollocatedDistSamplingWorkerOptions(**given)
 
 
-def join(trainer: Trainer, path: Path, partition_idx: int | None = None, **load: Any) -> glt.distributed.DistDataset:
+def join(trainer, path, partition_idx=None, **load):
     """Makes this process a trainer of the job and loads its partition."""
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
     index = trainer.rank if partition_idx is None else partition_idx
     return glt.distributed.DistDataset().load(path, index, "CPU", **load)
 
 
-def snapshot(batch: Any) -> dict[str, Any]:
+def snapshot(batch):
     """All of a batch, in memory of its own."""
     kept = {name: batch[name].clone() for name in FIELDS if name in batch}
     return kept | {

@@ -1,23 +1,17 @@
 """What differs between the trainers of one loader: refused, or settled the same way on all of them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from dist_typed_world import RATES, TypedWorld
+from dist_typed_world import RATES
 from dist_world import join, options
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 LABELS = {0: [0, 1, 2], 1: [1, 2, 1], 2: []}
 
 
-def label_links(trainer: Trainer, path: Path) -> list[int]:
+def label_links(trainer, path):
     data = join(trainer, path, trainer.rank % 2)
     label = torch.tensor(LABELS[trainer.rank], dtype=torch.int64)
     edges = torch.zeros(2, len(label), dtype=torch.int64)
@@ -28,12 +22,12 @@ def label_links(trainer: Trainer, path: Path) -> list[int]:
         return [each for batch in loader for each in batch[RATES].edge_label.tolist()]
 
 
-def test_a_label_means_the_same_on_all_ranks(typed_world: Callable[..., TypedWorld]) -> None:
+def test_a_label_means_the_same_on_all_ranks(typed_world):
     with Cluster(3, label_links, typed_world(2).path) as cluster:
         assert cluster.results() == [[1, 2, 3, 0, 0, 0], [2, 3, 2, 0, 0, 0], []]
 
 
-def differ(trainer: Trainer, path: Path, label_file: str, drawn: Any) -> None:
+def differ(trainer, path, label_file, drawn):
     first = trainer.rank == 0
     data = join(trainer, path, whole_node_label_file={"user": label_file} if first and label_file else None)
     edges = torch.zeros(2, 3, dtype=torch.int64)
@@ -44,7 +38,7 @@ def differ(trainer: Trainer, path: Path, label_file: str, drawn: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["whole_node_label_file", "weights of negatives"])
-def test_options_of_one_rank_are_refused(typed_world: Callable[..., TypedWorld], tmp_path: Path, option: str) -> None:
+def test_options_of_one_rank_are_refused(typed_world, tmp_path, option):
     torch.save(torch.arange(90), tmp_path / "y.pt")
     labelled = option == "whole_node_label_file"
     drawn = "binary" if labelled else {"mode": "binary", "src_weight": torch.ones(90)}

@@ -1,25 +1,19 @@
 """All edges of a type as seeds: of each trainer, those of its partition."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from dist_typed_world import RATES, TypedWorld, snapshot
-from dist_world import World, join, options
+from dist_typed_world import RATES, snapshot
+from dist_world import join, options
 from test_one_batch_law import assert_same
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, context
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 NUM_RATES = 700
 
 
-def seeds_of_all(trainer: Trainer, path: Path) -> list[tuple[int, list[int], int, int]]:
+def seeds_of_all(trainer, path):
     """Of each seed edge: its id, ends, label and time. Three trainers load two partitions."""
     data = join(trainer, path, trainer.rank % 2)
     label, time = torch.arange(NUM_RATES) % 5 + 1, 40 + torch.arange(NUM_RATES) % 3
@@ -41,7 +35,7 @@ def seeds_of_all(trainer: Trainer, path: Path) -> list[tuple[int, list[int], int
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
-def test_each_edge_is_a_seed_of_one_trainer(typed_world: Callable[..., TypedWorld], edge_dir: str) -> None:
+def test_each_edge_is_a_seed_of_one_trainer(typed_world, edge_dir):
     world = typed_world(2, edge_dir)
     with Cluster(3, seeds_of_all, world.path) as cluster:
         by_rank = cluster.results()
@@ -53,13 +47,13 @@ def test_each_edge_is_a_seed_of_one_trainer(typed_world: Callable[..., TypedWorl
 
 
 @pytest.fixture
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _alone(monkeypatch):
     monkeypatch.setattr(context, "_context", None)
     glt.distributed.init_worker_group(1, 0, "alone")
     yield
 
 
-def links(data: DistDataset, edges: Any, **given: Any) -> Any:
+def links(data, edges, **given):
     return glt.distributed.DistLinkNeighborLoader(
         data,
         [2, 1],
@@ -72,11 +66,9 @@ def links(data: DistDataset, edges: Any, **given: Any) -> Any:
 
 
 @pytest.mark.usefixtures("_alone")
-def test_all_edges_are_those_of_the_local_loader(
-    typed_world: Callable[..., TypedWorld], world: Callable[..., World]
-) -> None:
+def test_all_edges_are_those_of_the_local_loader(typed_world, world):
     typed = typed_world(1)
-    local: Any = glt.loader.LinkNeighborLoader
+    local = glt.loader.LinkNeighborLoader
     wanted = list(local(typed.to_data(), [2, 1], (RATES, None), batch_size=200, random_seed=3))
     flags = {"collect_features": True, "with_edge": True}
     for edges in ((RATES, None), RATES, (("user", "item"), None)):
@@ -89,7 +81,7 @@ def test_all_edges_are_those_of_the_local_loader(
 
 
 @pytest.mark.usefixtures("_alone")
-def test_what_does_not_fit_all_edges(typed_world: Callable[..., TypedWorld]) -> None:
+def test_what_does_not_fit_all_edges(typed_world):
     data = DistDataset().load(typed_world(1).path, 0)
     for edges, given, text in (
         (RATES, {"edge_label": torch.ones(5)}, r"edge_label has shape \[5\].*each edge of the whole graph, 700"),

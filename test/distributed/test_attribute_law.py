@@ -1,28 +1,21 @@
 """Batches of a partitioned PyG graph have all attributes that local batches of the graph have, element for element."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from dist_typed_world import snapshot, write_typed_world
 from dist_world import NUM_EDGES, NUM_NODES, join, options
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.typing import EdgeType
 
 import glt
 from glt.partition import RandomPartitioner, graph_arguments
 from glt.testing import random_graph
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
-RATES: EdgeType = ("user", "rates", "item")
+RATES = ("user", "rates", "item")
 LOADER = {"num_neighbors": [4, 3], "batch_size": 16, "random_seed": 5, "shuffle": True}
 DISTRIBUTED = {"with_edge": True, "collect_features": True}
 
 
-def plain_graph() -> Data:
+def plain_graph():
     data = random_graph(NUM_NODES, NUM_EDGES, seed=3).to_data()
     data.train_mask = torch.arange(NUM_NODES) % 3 == 0
     data.embedding = torch.arange(NUM_NODES * 6).view(NUM_NODES, 2, 3).bfloat16()
@@ -32,7 +25,7 @@ def plain_graph() -> Data:
     return data
 
 
-def typed_graph(root: Path) -> HeteroData:
+def typed_graph(root):
     data = write_typed_world(root, 1, time_level="node").to_data()
     data["user"].train_mask = torch.arange(90) % 2 == 0
     data["item"].seen = torch.arange(60, dtype=torch.int16)
@@ -43,7 +36,7 @@ def typed_graph(root: Path) -> HeteroData:
     return data
 
 
-def sampled(trainer: Trainer, path: Path, mode: str, given: list[dict[str, Any]]) -> list[list[dict]]:
+def sampled(trainer, path, mode, given):
     """Batches of each set of options, and what the dataset offers."""
     data = join(trainer, path)
     results = []
@@ -55,7 +48,7 @@ def sampled(trainer: Trainer, path: Path, mode: str, given: list[dict[str, Any]]
     return results
 
 
-def compare(data: Data | HeteroData, path: Path, mode: str, given: list[dict[str, Any]]) -> None:
+def compare(data, path, mode, given):
     with Cluster(2, sampled, path, mode, given, deadline_s=120.0) as cluster:
         by_rank = cluster.results()
         cluster.expect_nothing_left()
@@ -71,7 +64,7 @@ def compare(data: Data | HeteroData, path: Path, mode: str, given: list[dict[str
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_graph_without_types(tmp_path: Path, mode: str) -> None:
+def test_a_graph_without_types(tmp_path, mode):
     data = plain_graph()
     arguments = graph_arguments(data, weight_attr="edge_weight")
     RandomPartitioner(tmp_path / "parts", 2, **arguments, edge_assign_strategy="by_dst").partition()
@@ -82,7 +75,7 @@ def test_a_graph_without_types(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
-def test_a_graph_of_types(tmp_path: Path) -> None:
+def test_a_graph_of_types(tmp_path):
     data = typed_graph(tmp_path)
     arguments = graph_arguments(data, weight_attr="weight", time_attr="time")
     RandomPartitioner(tmp_path / "typed", 2, **arguments, edge_assign_strategy="by_dst").partition()
@@ -94,7 +87,7 @@ def test_a_graph_of_types(tmp_path: Path) -> None:
     compare(data, tmp_path / "typed", "collocated", given)
 
 
-def test_a_dataset_offers_the_tables_of_its_partition(tmp_path: Path) -> None:
+def test_a_dataset_offers_the_tables_of_its_partition(tmp_path):
     data = typed_graph(tmp_path)
     RandomPartitioner(tmp_path / "typed", 2, **graph_arguments(data, time_attr="time")).partition()
     own = glt.distributed.DistDataset().load(tmp_path / "typed", 1)

@@ -1,13 +1,8 @@
 """Layers made of sampled hops are what full propagation over them says."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
-from dist_typed_world import FOLLOWS, RATES, TypedWorld
-from dist_world import World
+from dist_typed_world import FOLLOWS, RATES
 from torch_geometric.nn import SAGEConv
 
 import glt
@@ -16,11 +11,11 @@ from glt.distributed.graph.graph import DistGraph
 from glt.distributed.job.worlds import StandaloneWorld
 
 
-def open_graph(path: object) -> DistGraph:
-    return DistGraph("small", world=StandaloneWorld(glt.distributed.DistDataset().load(path, 0)))  # type: ignore[arg-type]
+def open_graph(path):
+    return DistGraph("small", world=StandaloneWorld(glt.distributed.DistDataset().load(path, 0)))
 
 
-def test_layers_compute_what_the_whole_graph_does(world: Callable[..., World]) -> None:
+def test_layers_compute_what_the_whole_graph_does(world):
     made = world(2)
     graph, ends = open_graph(made.path), made.graph.edge_index
     torch.manual_seed(0)
@@ -42,7 +37,7 @@ def test_layers_compute_what_the_whole_graph_does(world: Callable[..., World]) -
     assert torch.allclose(x, whole[first], atol=1e-5)
 
 
-def test_typed_layers(typed_world: Callable[..., TypedWorld]) -> None:
+def test_typed_layers(typed_world):
     made = typed_world(2)
     graph = open_graph(made.path)
     seeds = {"item": torch.tensor([3, 1, 40]), "user": torch.tensor([9])}
@@ -61,7 +56,7 @@ def test_typed_layers(typed_world: Callable[..., TypedWorld]) -> None:
     assert set(every.dst_id["item"].tolist()) <= set(seeds["item"].tolist())
 
 
-def test_wrong_seeds_are_named(world: Callable[..., World], typed_world: Callable[..., TypedWorld]) -> None:
+def test_wrong_seeds_are_named(world, typed_world):
     graph = open_graph(world(1).path)
     busy = graph.in_degrees().argsort()[-2:]
     frontier = graph.sample_neighbors(busy, 3)
@@ -71,7 +66,7 @@ def test_wrong_seeds_are_named(world: Callable[..., World], typed_world: Callabl
         to_block(frontier, busy[:1])
     assert to_block(graph.sample_neighbors([], 3), []).num_src == 0
     with pytest.raises(TypeError, match="frontier is a Tensor: expected what sample_neighbors returns"):
-        to_block(frontier.edge_index, busy)  # type: ignore[arg-type]
+        to_block(frontier.edge_index, busy)
     typed = open_graph(typed_world(2).path)
     with pytest.raises(TypeError, match="expected a dict by node type"):
         to_block(typed.sample_neighbors({"item": [1]}, 2), [1])

@@ -1,9 +1,5 @@
 """With a cache the batches of a rank are what they are without one; only fewer rows are asked for."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import test_one_batch_law as one
@@ -17,12 +13,12 @@ import glt
 from glt.partition import FrequencyPartitioner, RandomPartitioner
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 FAN_OUT = [5, 3, 2]
 
 
-def probs(num_parts: int, batch_size: int = 16) -> list[torch.Tensor]:
+def probs(num_parts, batch_size=16):
     graph = random_graph(NUM_NODES, 6000, seed=3)
     sampler = NeighborSampler(graph.to_dataset("in"), FAN_OUT, random_seed=0)
     return [sampler.sample_prob(seeds_of(rank), NUM_NODES, batch_size=batch_size) for rank in range(num_parts)]
@@ -30,7 +26,7 @@ def probs(num_parts: int, batch_size: int = 16) -> list[torch.Tensor]:
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("parts", "mode"), [(2, "mp"), (4, "collocated")])
-def test_batches_with_a_cache_are_the_same(tmp_path: Path, parts: int, mode: str) -> None:
+def test_batches_with_a_cache_are_the_same(tmp_path, parts, mode):
     world = write_world(
         tmp_path, parts, partitioner=FrequencyPartitioner, probs=probs(parts), cache_ratio=0.2, chunk_size=7
     )
@@ -39,7 +35,7 @@ def test_batches_with_a_cache_are_the_same(tmp_path: Path, parts: int, mode: str
 
 
 @pytest.mark.timeout(200)
-def test_labels_of_a_file_are_not_those_of_the_cache(tmp_path: Path) -> None:
+def test_labels_of_a_file_are_not_those_of_the_cache(tmp_path):
     hotness = np.ones(NUM_NODES)
     world = write_world(tmp_path, 2, tables="by", hotness=hotness, cache_ratio=0.5)
     labels = torch.arange(NUM_NODES) * 3
@@ -58,7 +54,7 @@ def test_labels_of_a_file_are_not_those_of_the_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_typed_batches_with_caches_are_the_same(tmp_path: Path) -> None:
+def test_typed_batches_with_caches_are_the_same(tmp_path):
     rng = np.random.default_rng(0)
     hotness = {t: [rng.random(n) for _ in range(2)] for t, n in NUM_TYPED.items()}
     world = write_typed_world(tmp_path, 2, "in", "node", hotness=hotness, cache_ratio={"user": 0.3, "item": 0.1})
@@ -66,7 +62,7 @@ def test_typed_batches_with_caches_are_the_same(tmp_path: Path) -> None:
     typed.compare(world, "collocated", {"worker_concurrency": 3}, [typed.CASES[0], *typed.NODE_TIMES])
 
 
-def count_reads(trainer: Trainer, paths: list[Path]) -> list[dict[str, float]]:
+def count_reads(trainer, paths):
     """Counters of an epoch over each directory."""
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
     found = []
@@ -84,7 +80,7 @@ def count_reads(trainer: Trainer, paths: list[Path]) -> list[dict[str, float]]:
 
 
 @pytest.mark.timeout(240)
-def test_the_forecast_is_what_is_measured(tmp_path: Path) -> None:
+def test_the_forecast_is_what_is_measured(tmp_path):
     """Within two points: 20 epochs of seven batches and more count tens of thousands of reads."""
     paths, manifests = [], []
     for name, partitioner, given in (

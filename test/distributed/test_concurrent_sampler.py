@@ -5,16 +5,12 @@ taken up meanwhile, and what comes back is stitched and sent to the channel. Her
 and the transport between them answers when the test says so.
 """
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World
-from torch import Tensor
+from dist_world import NUM_NODES
 
 import glt
 from glt.channel import ShmChannel
@@ -32,18 +28,18 @@ FANOUT, SEED = (4, 3), 21
 class HeldTransport(Transport):
     """Answers from a dataset in this process, once as many requests wait as it is told to hold."""
 
-    def __init__(self, dataset: glt.distributed.DistDataset, num_held: int) -> None:
+    def __init__(self, dataset, num_held):
         self.handlers = dataset.own.handlers()
         self.num_held = num_held
-        self.waiting: list[tuple[Future[Tensor], str, Tensor]] = []
+        self.waiting = []
         self.most_waiting = 0
         self.enough = threading.Event()
 
-    def call_all(self, peer: Peer, calls: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
+    def call_all(self, peer, calls):
         return [self.call(method, request) for method, request in calls]
 
-    def call(self, method: str, request: Tensor) -> Future[Tensor]:
-        future: Future[Tensor] = Future()
+    def call(self, method, request):
+        future = Future()
         self.waiting.append((future, method, request))
         self.most_waiting = max(self.most_waiting, len(self.waiting))
         if len(self.waiting) >= self.num_held:
@@ -57,31 +53,29 @@ class HeldTransport(Transport):
                     asked.set_exception(error)
         return future
 
-    def close(self, gracefully: bool = False) -> None:
+    def close(self, gracefully=False):
         self.waiting.clear()
 
 
-def config(num_neighbors: Sequence[int]) -> SamplingConfig:
+def config(num_neighbors):
     return SamplingConfig.checked(num_neighbors, HOMOGENEOUS)
 
 
-def start_of(nodes: Tensor) -> BatchStart:
+def start_of(nodes):
     return BatchStart([(0, nodes)])
 
 
-def peer(part: int) -> Peer:
+def peer(part):
     return Peer(f"sampler-{part}", part, None, "here", 1, part)
 
 
 @pytest.fixture
-def parts(world: Callable[..., World]) -> list[glt.distributed.DistDataset]:
+def parts(world):
     return [glt.distributed.DistDataset().load(world(2).path, part, "CPU") for part in range(2)]
 
 
 @pytest.mark.parametrize("concurrency", [1, 6])
-def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
-    world: Callable[..., World], parts: list[glt.distributed.DistDataset], concurrency: int
-) -> None:
+def test_batches_are_sampled_concurrently_and_sent_to_the_channel(world, parts, concurrency):
     loop = glt.distributed.ConcurrentEventLoop(concurrency)
     # Nothing is answered before all batches that may be in flight have asked for their first hop.
     transport = HeldTransport(parts[1], num_held=concurrency)
@@ -91,7 +85,7 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
     seeds = torch.arange(0, NUM_NODES, 10)
     channel = ShmChannel("4MB")
 
-    async def produce(batch: glt.sampler.BatchIndex) -> None:
+    async def produce(batch):
         sampled = await sampler.sample(start_of(seeds[batch.input_id]), batch.key)
         layout = sampled.layout
         with channel.reserve(layout.nbytes, timeout_s=0) as slot:
@@ -120,7 +114,7 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
     channel.close()
 
 
-def test_what_fails_stays_with_its_batch(parts: list[glt.distributed.DistDataset]) -> None:
+def test_what_fails_stays_with_its_batch(parts):
     loop = glt.distributed.ConcurrentEventLoop(4)
     transport = HeldTransport(parts[0], num_held=1)  # of the wrong partition: it refuses what it does not own
     router = PartitionRouter(transport, [peer(0), peer(1)], peer(0), num_partitions=2)
@@ -141,7 +135,7 @@ def test_what_fails_stays_with_its_batch(parts: list[glt.distributed.DistDataset
     assert loop.submit(lambda: sampler.sample(start_of(mine), 5)) is None
 
 
-def test_several_partitions_and_no_router_is_an_error(parts: list[glt.distributed.DistDataset]) -> None:
+def test_several_partitions_and_no_router_is_an_error(parts):
     loop = glt.distributed.ConcurrentEventLoop(1)
     with pytest.raises(ValueError, match=r"partitions \[1\] are not read here"):
         glt.distributed.DistNeighborSampler(parts[0], config([2]), None, loop)

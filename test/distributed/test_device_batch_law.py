@@ -3,20 +3,15 @@
 Where there is a GPU, the same runs on it.
 """
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from batch_law import CASES as PLAIN
 from batch_law import assert_same as assert_same_plain
 from batch_law import reference as plain_reference
-from dist_typed_world import SCHEMA, Case, TypedWorld, reference, snapshot
-from dist_world import World, options, seeds_of
+from dist_typed_world import SCHEMA, reference, snapshot
+from dist_world import options, seeds_of
 from dist_world import snapshot as plain_snapshot
 from gpus import DEVICES
 from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
@@ -24,14 +19,13 @@ from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
 import glt
 from glt.distributed.engine.dataset import joined
 from glt.sampler.device import DeviceSampling
-from glt.sampler.device_batch import DeviceBatch
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 
 def run(
-    trainer: Trainer, path: Path, mode: str, load: dict[str, Any], given: dict[str, Any], cases: list[Case],
-    more: dict[str, Any],
-) -> list[list[dict]]:  # fmt: skip
+    trainer, path, mode, load, given, cases,
+    more,
+):  # fmt: skip
     """Two epochs of each case."""
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
     data = glt.distributed.DistDataset().load(path, trainer.rank, **load)
@@ -51,7 +45,7 @@ def run(
     return results
 
 
-def compare(world: TypedWorld, mode: str, load: dict, given: dict, cases: list[Case], more: dict | None = None) -> None:
+def compare(world, mode, load, given, cases, more=None):
     with Cluster(world.num_parts, run, world.path, mode, load, given, cases, more or {}) as cluster:
         by_rank = cluster.results()
         cluster.expect_nothing_left()
@@ -62,9 +56,7 @@ def compare(world: TypedWorld, mode: str, load: dict, given: dict, cases: list[C
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("parts", "edge_dir", "graph_mode"), [(1, "out", "ZERO_COPY"), (2, "in", "CUDA")])
-def test_collocated_samplers(
-    typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str, graph_mode: str, device: str
-) -> None:
+def test_collocated_samplers(typed_world, parts, edge_dir, graph_mode, device):
     load = {"graph_mode": graph_mode, "device": device, "split_ratio": 0.4 if parts == 2 else 0.0}
     given = {"worker_concurrency": 3} | ({"device": device} if graph_mode == "ZERO_COPY" else {})
     compare(typed_world(parts, edge_dir), "collocated", load, given, CASES + OPTIONS + LINKS)
@@ -75,9 +67,7 @@ ELSEWHERE = [*CASES, *OPTIONS, *LINKS]
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("parts", "edge_dir", "graph_mode"), [(2, "in", "CUDA"), (3, "out", "ZERO_COPY")])
-def test_partitions_elsewhere_are_asked(
-    typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str, graph_mode: str, device: str
-) -> None:
+def test_partitions_elsewhere_are_asked(typed_world, parts, edge_dir, graph_mode, device):
     """The kernels sample the partition of each trainer, and batches reach into those of the others."""
     load = {"graph_mode": graph_mode, "device": device, "split_ratio": 0.4 if parts == 2 else 0.0}
     given = {"worker_concurrency": 3, "read_local": False}
@@ -86,13 +76,13 @@ def test_partitions_elsewhere_are_asked(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_times_of_nodes_of_partitions_elsewhere(typed_world: Callable[..., TypedWorld], device: str) -> None:
+def test_times_of_nodes_of_partitions_elsewhere(typed_world, device):
     load, given = {"graph_mode": "CUDA", "device": device}, {"worker_concurrency": 2, "read_local": False}
     compare(typed_world(2, "in", "node"), "collocated", load, given, NODE_TIMES)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_workers_ask_partitions_elsewhere(typed_world: Callable[..., TypedWorld], device: str) -> None:
+def test_workers_ask_partitions_elsewhere(typed_world, device):
     """One worker on the GPU, one on the CPU."""
     load = {"graph_mode": "CUDA", "device": device, "split_ratio": 0.5}
     given = {"worker_concurrency": 3, "num_workers": 2, "worker_devices": [device, "cpu"], "read_local": False}
@@ -100,13 +90,13 @@ def test_workers_ask_partitions_elsewhere(typed_world: Callable[..., TypedWorld]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_times_of_nodes(typed_world: Callable[..., TypedWorld], device: str) -> None:
+def test_times_of_nodes(typed_world, device):
     load = {"graph_mode": "CUDA", "device": device}
     compare(typed_world(2, "in", "node"), "collocated", load, {"worker_concurrency": 1}, NODE_TIMES)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_samplers_in_workers_and_copies_to_the_trainer(typed_world: Callable[..., TypedWorld], device: str) -> None:
+def test_samplers_in_workers_and_copies_to_the_trainer(typed_world, device):
     """One worker on the GPU, one on the CPU: who made a batch cannot be told. Rows of both kinds of memory."""
     load = {"graph_mode": "ZERO_COPY", "device": device, "split_ratio": 0.5}
     given = {"worker_concurrency": 3, "num_workers": 2, "worker_devices": [device, "cpu"]}
@@ -114,13 +104,13 @@ def test_samplers_in_workers_and_copies_to_the_trainer(typed_world: Callable[...
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_samplers_of_the_cpu_and_copies_to_the_trainer(typed_world: Callable[..., TypedWorld], device: str) -> None:
+def test_samplers_of_the_cpu_and_copies_to_the_trainer(typed_world, device):
     given = {"worker_concurrency": 3} | ({"pin_memory": True} if device == "cuda" else {})
     compare(typed_world(1, "in"), "mp", {}, given, [CASES[0]], {"to_device": device})
     compare(typed_world(1, "in"), "collocated", {}, {}, [*CASES, LINKS[1]], {"to_device": device})
 
 
-def run_plain(trainer: Trainer, path: Path, device: str) -> list[list[dict]]:
+def run_plain(trainer, path, device):
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
     data = glt.distributed.DistDataset().load(path, trainer.rank, "CUDA", device=device, split_ratio=1.0)
     results = []
@@ -133,22 +123,22 @@ def run_plain(trainer: Trainer, path: Path, device: str) -> list[list[dict]]:
     return results
 
 
-def run_disturbed(trainer: Trainer, path: Path) -> list[list[dict]]:
+def run_disturbed(trainer, path):
     """As run_plain, but whatever memory a batch gives back is another batch's at once, as of another thread."""
     end, thread = DeviceSampling.end, threading.local()
 
-    def end_and_go_on(sampling: DeviceSampling, batch: DeviceBatch) -> None:
+    def end_and_go_on(sampling, batch):
         end(sampling, batch)
         if sampling._config.temporal is None and not getattr(thread, "disturbs", False):
             thread.disturbs = True  # that batch ends too
             sampling.launch(sampling._config, [(0, torch.tensor([0]))], None, 0)()
             thread.disturbs = False
 
-    DeviceSampling.end = end_and_go_on  # type: ignore[method-assign]
+    DeviceSampling.end = end_and_go_on
     return run_plain(trainer, path, "host")
 
 
-def test_memory_that_was_given_back_is_not_read(world: Callable[..., World]) -> None:
+def test_memory_that_was_given_back_is_not_read(world):
     with Cluster(2, run_disturbed, world(2).path) as cluster:
         by_rank = cluster.results()
     for rank, results in enumerate(by_rank):
@@ -157,7 +147,7 @@ def test_memory_that_was_given_back_is_not_read(world: Callable[..., World]) -> 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_one_type(world: Callable[..., World], device: str) -> None:
+def test_one_type(world, device):
     with Cluster(2, run_plain, world(2).path, device) as cluster:
         by_rank = cluster.results()
     for rank, results in enumerate(by_rank):
@@ -167,9 +157,7 @@ def test_one_type(world: Callable[..., World], device: str) -> None:
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_partitions_joined_are_the_local_graph(
-    typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str
-) -> None:
+def test_partitions_joined_are_the_local_graph(typed_world, parts, edge_dir):
     world = typed_world(parts, edge_dir)
     loaded = [glt.distributed.DistDataset().load(world.path, p) for p in range(parts)]
     for r, expected in enumerate(world.topologies(weighted=True)):

@@ -1,17 +1,12 @@
 """Asking for samplers on GPUs: what cannot be is refused by name, and without a GPU it says what is missing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World, options
+from dist_world import NUM_NODES, options
 from promptness import expect_prompt
 
 import glt
@@ -21,7 +16,7 @@ from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
 from glt.distributed.engine.dataset import require_for_gpu
-from glt.testing.cluster import Cluster, Trainer, take_census
+from glt.testing.cluster import Cluster, take_census
 
 GPU = pytest.param(
     "cuda",
@@ -32,7 +27,7 @@ GPU = pytest.param(
 )
 
 
-def test_workers_take_devices_in_turn() -> None:
+def test_workers_take_devices_in_turn():
     assert Workers(num_workers=3, worker_devices=["host", "cpu"]).devices == ["host", "cpu", "host"]
     assert Workers(num_workers=2, worker_devices="cpu").devices == ["cpu", "cpu"]
     assert Workers(num_workers=2, worker_devices=[torch.device("cpu")] * 2).devices == ["cpu", "cpu"]
@@ -52,7 +47,7 @@ def test_workers_take_devices_in_turn() -> None:
 
 @pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", 0, torch.device("cuda", 0)], ids=str)
-def test_without_a_gpu_everything_says_what_is_missing(world: Callable[..., World], device: Any) -> None:
+def test_without_a_gpu_everything_says_what_is_missing(world, device):
     missing = r"(no CUDA kernels|without CUDA|no GPU)"
     load = glt.distributed.DistDataset().load
     for make in (
@@ -70,7 +65,7 @@ def test_without_a_gpu_everything_says_what_is_missing(world: Callable[..., Worl
         Workers(pin_memory=True)
 
 
-def test_a_dataset_for_the_cpu_is_refused(world: Callable[..., World]) -> None:
+def test_a_dataset_for_the_cpu_is_refused(world):
     for_cpu = glt.distributed.DistDataset().load(world(1).path, 0)
     with pytest.raises(ValueError, match="graph_mode = 'CPU': the partition was loaded for samplers on the CPU"):
         require_for_gpu(for_cpu)
@@ -80,7 +75,7 @@ def test_a_dataset_for_the_cpu_is_refused(world: Callable[..., World]) -> None:
         glt.distributed.DistDataset().load(world(1).path, 0, "CUDA", device="host", split_ratio=2)
 
 
-def refused(trainer: Trainer, path: Path) -> list[str]:
+def refused(trainer, path):
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0)
     said = []
@@ -92,14 +87,14 @@ def refused(trainer: Trainer, path: Path) -> list[str]:
     return said
 
 
-def test_loaders_say_so_when_they_are_created(world: Callable[..., World]) -> None:
+def test_loaders_say_so_when_they_are_created(world):
     with Cluster(1, refused, world(1).path) as cluster:
         ((first, second),) = cluster.results()
         assert "graph_mode = 'CPU'" in first and first == second
         cluster.expect_nothing_left()
 
 
-def endless(trainer: Trainer, path: Path, device: str) -> None:
+def endless(trainer, path, device):
     """Samples in a worker on a GPU for as long as it can; says which process that is once batches flow."""
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0, "CUDA", device=device)
@@ -116,7 +111,7 @@ def endless(trainer: Trainer, path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["host", GPU])
-def test_a_killed_gpu_worker_is_named_and_leaves_nothing(world: Callable[..., World], device: str) -> None:
+def test_a_killed_gpu_worker_is_named_and_leaves_nothing(world, device):
     with Cluster(1, endless, world(1).path, device) as cluster:
         (victim,) = cluster.hear(0)
         start = time.monotonic()
@@ -128,7 +123,7 @@ def test_a_killed_gpu_worker_is_named_and_leaves_nothing(world: Callable[..., Wo
         cluster.expect_nothing_left()
 
 
-def leave_early(trainer: Trainer, path: Path, mode: str, device: str) -> list[Any]:
+def leave_early(trainer, path, mode, device):
     """Epochs that are left early, then a whole one; what is pinned afterwards."""
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0, "ZERO_COPY", device=device)
@@ -151,7 +146,7 @@ def leave_early(trainer: Trainer, path: Path, mode: str, device: str) -> list[An
 
 @pytest.mark.parametrize("device", ["host", GPU])
 @pytest.mark.parametrize("mode", ["mp", "collocated"])
-def test_leaving_early_loses_nothing_and_unpins_all(world: Callable[..., World], mode: str, device: str) -> None:
+def test_leaving_early_loses_nothing_and_unpins_all(world, mode, device):
     with Cluster(1, leave_early, world(1).path, mode, device) as cluster:
         ((seen, num_batches, pinned),) = cluster.results()
         assert seen == list(range(100)) and num_batches == 1 + 4 + 10

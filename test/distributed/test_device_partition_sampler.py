@@ -1,23 +1,16 @@
 """A GPU that samples some partitions, and asks for the others, makes the batches of the CPU; the host plays it."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from dist_typed_world import SCHEMA, write_typed_world
-from torch import Tensor
 
 import glt
 from glt.data.device import require_accelerator
 from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
-from glt.distributed.engine.requests import Request
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
 from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
 from glt.sampler.config import SamplingConfig
@@ -31,12 +24,12 @@ USER, ITEM = 0, 1
 class Elsewhere:
     """Answers for partitions in this process as if they were in others."""
 
-    def __init__(self, root: Path, parts: Sequence[int]) -> None:
+    def __init__(self, root, parts):
         loaded = {part: glt.distributed.DistDataset().load(root, part) for part in parts}
         self.handlers = {part: data.own.handlers() for part, data in loaded.items()}
-        self.asked: list[str] = []
+        self.asked = []
 
-    def ask(self, part: int, requests: Sequence[Request]) -> list[Future[Tensor]]:
+    def ask(self, part, requests):
         futures = []
         for request in requests:
             self.asked.append(request.method)
@@ -45,19 +38,17 @@ class Elsewhere:
         return futures
 
 
-def on_host(
-    data: Any, others: dict[int, Any], config: SamplingConfig, router: Any, loop: Any, staged: bool = False
-) -> Any:
+def on_host(data, others, config, router, loop, staged=False):
     """A sampler for the GPU that the host plays."""
     table = SeedTable({"node": torch.arange(1)})
     job = SamplingJob(config, NodeSeeds(0), table, SeedOrder(1, 1), collect_features=True)
     return sampler_of(job, HOST, data, others, router, loop, staged=staged)
 
 
-def made(sampler: DistNeighborSampler, start: BatchStart, key: int) -> dict[str, Tensor]:
-    out: dict[str, Tensor] = {}
+def made(sampler, start, key):
+    out = {}
 
-    async def produce() -> None:
+    async def produce():
         sampled = await sampler.sample(start, key)
         out.update({name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in sampled.specs.items()})
         await sampler.fill(sampled, out)
@@ -68,15 +59,15 @@ def made(sampler: DistNeighborSampler, start: BatchStart, key: int) -> dict[str,
     return out
 
 
-def configs() -> list[SamplingConfig]:
-    options: list[dict[str, Any]] = [{}, {}, {"weighted": True}, {"replace": True}]
+def configs():
+    options = [{}, {}, {"weighted": True}, {"replace": True}]
     fan_outs = ([4, 3], [-1, 2], [3, 3], [20, 2])
     return [SamplingConfig.checked(n, SCHEMA, with_edge=True, **o) for n, o in zip(fan_outs, options, strict=True)]
 
 
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize(("edge_dir", "relabel"), [("in", False), ("out", True)])
-def test_batches_are_those_of_the_cpu(tmp_path: Path, edge_dir: str, relabel: bool, staged: bool) -> None:
+def test_batches_are_those_of_the_cpu(tmp_path, edge_dir, relabel, staged):
     """Two partitions of three are here, and copies of some rows of the third: the cache."""
     rng = np.random.default_rng(2)
     hotness = {"user": rng.random(90), "item": rng.random(60)}
@@ -90,7 +81,7 @@ def test_batches_are_those_of_the_cpu(tmp_path: Path, edge_dir: str, relabel: bo
             for mode, given in (((), {}), (("CUDA",), {"device": "host", "split_ratio": 0.3}))
         )
         for config in configs():
-            arguments: dict[str, Any] = {"config": config, "router": elsewhere, "loop": loop}
+            arguments = {"config": config, "router": elsewhere, "loop": loop}
             ours = on_host(placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
             assert isinstance(ours, DevicePartitionSampler)
             theirs = DistNeighborSampler(plain, others={2: plain.map_other(root, 2)}, **arguments)
@@ -110,16 +101,14 @@ WAITS = ["start", "frontier", "expand_from", "end_hop", "nodes", "edges", "induc
 
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subgraph_type: str
-) -> None:
+def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(tmp_path, monkeypatch, subgraph_type):
     """On the loop it would hold up all other batches and requests."""
-    threads: dict[str, set[str]] = {}
+    threads = {}
 
-    def watch(kind: type, name: str) -> None:
+    def watch(kind, name):
         call = getattr(kind, name)
 
-        def watched(*arguments: Any, **named: Any) -> Any:
+        def watched(*arguments, **named):
             threads.setdefault(name, set()).add(threading.current_thread().name)
             return call(*arguments, **named)
 
@@ -133,7 +122,7 @@ def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(
     loop = glt.distributed.ConcurrentEventLoop(2, "test")
     try:
         config = SamplingConfig.checked([2, 2], SCHEMA, with_edge=True, subgraph_type=subgraph_type)
-        given: dict[str, Any] = {"config": config, "router": Elsewhere(root, [1]), "loop": loop}
+        given = {"config": config, "router": Elsewhere(root, [1]), "loop": loop}
         made(on_host(data, {}, **given), BatchStart([(USER, torch.tensor([3, 80, 4]))]), 0)
     finally:
         loop.shutdown(10)
@@ -143,7 +132,7 @@ def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(
     assert names and all(name.startswith("test-native") for name in names), threads
 
 
-def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path: Path) -> None:
+def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path):
     root = write_typed_world(tmp_path, 2).path
     data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
     loop = glt.distributed.ConcurrentEventLoop(1)

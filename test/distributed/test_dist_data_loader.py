@@ -1,21 +1,14 @@
 """Loaders over a DistGraph: what DGL's code does with them comes out right."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from dist_typed_world import FOLLOWS, RATES, TypedWorld
-from dist_world import World, standalone_job
-from torch import Tensor
+from dist_typed_world import FOLLOWS, RATES
+from dist_world import standalone_job
 from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
-from glt.distributed.graph.blocks import Block, to_block
-from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.blocks import to_block
 from glt.distributed.graph.loaders import (
     DistDataLoader,
     EdgeDataLoader,
@@ -31,14 +24,14 @@ SEEDS = torch.arange(5, 300, 4)
 
 
 @pytest.fixture
-def small(world: Callable[..., World]) -> Iterator[tuple[DistGraph, World]]:
+def small(world):
     made = world(2, "in", "xye")
     with standalone_job(made.path) as graph:
         yield graph, made
 
 
 @pytest.fixture
-def typed(typed_world: Callable[..., TypedWorld]) -> Iterator[tuple[DistGraph, TypedWorld]]:
+def typed(typed_world):
     made = typed_world(2, "in")
     with standalone_job(made.path) as graph:
         yield graph, made
@@ -47,22 +40,22 @@ def typed(typed_world: Callable[..., TypedWorld]) -> Iterator[tuple[DistGraph, T
 class Sage(torch.nn.Module):
     """On blocks, as DGL's example has it, and on the whole graph."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width):
         super().__init__()
         self.convs = torch.nn.ModuleList([pyg.SAGEConv(width, 8), pyg.SAGEConv(8, 3)])
 
-    def forward(self, blocks: list[Block], x: Tensor) -> Tensor:
+    def forward(self, blocks, x):
         for at, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
             assert len(x) == block.num_src
             x = conv((x, x[: block.num_dst]), block.edge_index)
             x = x.relu() if at == 0 else x
         return x
 
-    def whole(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def whole(self, x, edge_index):
         return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
 
 
-def loaders(graph: DistGraph) -> dict[str, Any]:
+def loaders(graph):
     full = MultiLayerFullNeighborSampler(2)
     return {
         "blocks": NodeDataLoader(graph, SEEDS, full, 16, shuffle=True, blocks=True),
@@ -72,7 +65,7 @@ def loaders(graph: DistGraph) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["blocks", "in PyG's order", "by hand"])
-def test_a_model_on_blocks_makes_what_it_makes_of_the_whole_graph(name: str, small: tuple[DistGraph, World]) -> None:
+def test_a_model_on_blocks_makes_what_it_makes_of_the_whole_graph(name, small):
     graph, made = small
     assert made.x is not None
     torch.manual_seed(1)
@@ -91,7 +84,7 @@ def test_a_model_on_blocks_makes_what_it_makes_of_the_whole_graph(name: str, sma
     assert torch.equal(torch.cat(seen).sort().values, SEEDS)
 
 
-def test_fanouts_are_in_the_order_of_layers(small: tuple[DistGraph, World]) -> None:
+def test_fanouts_are_in_the_order_of_layers(small):
     graph, _ = small
     sampler = MultiLayerNeighborSampler([4, 1])
     for _, _, (wide, near) in NodeDataLoader(graph, SEEDS, sampler, 32, blocks=True):
@@ -102,7 +95,7 @@ def test_fanouts_are_in_the_order_of_layers(small: tuple[DistGraph, World]) -> N
     assert int(torch.bincount(wide.edge_index[1]).max()) == 4
 
 
-def test_batches_are_pygs_unless_blocks_are_asked_for(small: tuple[DistGraph, World]) -> None:
+def test_batches_are_pygs_unless_blocks_are_asked_for(small):
     graph, made = small
     loader = NodeDataLoader(graph, SEEDS, [3, 2], 16, drop_last=True)
     batches = list(loader)
@@ -111,12 +104,12 @@ def test_batches_are_pygs_unless_blocks_are_asked_for(small: tuple[DistGraph, Wo
         assert isinstance(batch, Data) and torch.equal(batch.x, made.x[batch.n_id]) and batch.batch_size == 16
 
 
-def pairs(ends: Tensor) -> set[tuple[int, int]]:
+def pairs(ends):
     return set(map(tuple, ends.t().tolist()))
 
 
 @pytest.mark.parametrize("exclude", [None, "self", "reverse", "reverse_id"])
-def test_edges_and_what_is_excluded(exclude: str | None, small: tuple[DistGraph, World]) -> None:
+def test_edges_and_what_is_excluded(exclude, small):
     graph, made = small
     ends = made.graph.edge_index
     edges = torch.arange(0, 6000, 25)
@@ -132,7 +125,7 @@ def test_edges_and_what_is_excluded(exclude: str | None, small: tuple[DistGraph,
 
 
 @pytest.mark.parametrize("negatives", [PerSourceUniform(3), GlobalUniform(2.0), None])
-def test_graphs_of_seed_edges(negatives: Any, small: tuple[DistGraph, World]) -> None:
+def test_graphs_of_seed_edges(negatives, small):
     graph, made = small
     edges = torch.arange(0, 6000, 50)
     known = pairs(made.graph.edge_index)
@@ -151,7 +144,7 @@ def test_graphs_of_seed_edges(negatives: Any, small: tuple[DistGraph, World]) ->
         at += 20
 
 
-def test_types(typed: tuple[DistGraph, TypedWorld]) -> None:
+def test_types(typed):
     graph, _ = typed
     users = torch.arange(0, graph.num_nodes("user"), 3)
     loader = NodeDataLoader(graph, {"user": users}, [3, 2], 8, blocks=True, with_edge=True)
@@ -184,7 +177,7 @@ def test_types(typed: tuple[DistGraph, TypedWorld]) -> None:
         EdgeDataLoader(graph, edges, [2])
 
 
-def test_to_block() -> None:
+def test_to_block():
     graph = Data(edge_index=torch.tensor([[9, 3, 9, 7], [3, 7, 7, 3]]), e_id=torch.arange(4), num_nodes=12)
     block = to_block(graph, [7, 3, 5])
     assert (block.src_id.tolist(), block.dst_id.tolist()) == ([7, 3, 5, 9], [7, 3, 5])
@@ -198,7 +191,7 @@ def test_to_block() -> None:
         to_block(graph, [7, 3, 7])
 
 
-def test_batches_of_any_function_come_in_order() -> None:
+def test_batches_of_any_function_come_in_order():
     for shuffle in (False, True):
         loader = DistDataLoader(torch.arange(50), 8, shuffle, lambda ids: ids * 2, num_threads=3, random_seed=4)
         first, second = torch.cat(list(loader)), torch.cat(list(loader))
@@ -206,7 +199,7 @@ def test_batches_of_any_function_come_in_order() -> None:
         assert torch.equal(first, second) != shuffle
     assert list(DistDataLoader("abcde", 2, collate_fn="".join, drop_last=True)) == ["ab", "cd"]
 
-    def fails(ids: Tensor) -> int:
+    def fails(ids):
         if 20 in ids:
             raise OSError("no such place")
         return int(ids[0])
@@ -217,10 +210,10 @@ def test_batches_of_any_function_come_in_order() -> None:
     assert got == [0, 8] and next(iter(DistDataLoader(torch.arange(50), 8, collate_fn=fails))) == 0
 
 
-def test_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
+def test_masks_that_servers_keep(small):
     graph, _ = small
     num_nodes, num_edges, edge_type = graph.num_nodes(), graph.num_edges(), ("node", "to", "node")
-    makers: list[tuple[Any, ...]] = [
+    makers = [
         (torch.bool, "node", num_nodes, NodeDataLoader),
         (torch.uint8, "node", num_nodes, NodeDataLoader),
         (torch.bool, edge_type, num_edges, EdgeDataLoader),
@@ -234,10 +227,10 @@ def test_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
     assert len(next(iter(directional))) == 3
 
 
-def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
+def test_what_does_not_fit_is_named(small):
     graph, _ = small
     both, workers = MultiLayerNeighborSampler([2], replace=True), graph.world.worker_options(1)
-    nodes: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    nodes = [
         (TypeError, "graph is a int", {"graph": 3}),
         (ValueError, "num_workers = -1", {"num_workers": -1}),
         (ValueError, "subgraph_type = 'induced' with blocks", {"blocks": True, "subgraph_type": "induced"}),
@@ -250,7 +243,7 @@ def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
     for error, words, given in nodes:
         with pytest.raises(error, match=words):
             NodeDataLoader(**{"graph": graph, "nodes": SEEDS, "sampler": [2], **given})
-    calls: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+    calls = [
         (ValueError, r"sampler = \[\] with blocks", lambda: EdgeDataLoader(graph, SEEDS, [], blocks=True)),
         (ValueError, r"edges has shape \[6000, 2\]", lambda: EdgeDataLoader(graph, graph.edata["edge_attr"], [2])),
         (IndexError, r"edge_ids\[0\] = 9000", lambda: EdgeDataLoader(graph, [9000], [2])),

@@ -1,7 +1,5 @@
 """The end of a process waits for the threads that end its loaders, to their very end."""
 
-from __future__ import annotations
-
 import os
 import threading
 
@@ -11,15 +9,15 @@ from glt.distributed.loader import drain
 class SlowToGo:
     """Samplers of which the last to hold them lets go, and that takes its time, as freeing many tensors does."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.left, self.going, self.may_go = threading.Event(), threading.Event(), threading.Event()
 
-    def drain(self) -> None: ...
+    def drain(self): ...
 
-    def close(self, all_finished: bool = False) -> None:
+    def close(self, all_finished=False):
         assert self.left.wait(30)
 
-    def __del__(self) -> None:
+    def __del__(self):
         self.going.set()
         assert self.may_go.wait(30)
 

@@ -1,7 +1,5 @@
 """Metrics of all trainers together are those of one process that has seen everything."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import random
@@ -13,43 +11,43 @@ import torch.distributed as dist
 
 from glt.distributed import gather_metrics
 from glt.distributed.graph.evaluation import accuracy
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 NUM_CLASSES = 4
 SIZES = (7, 0, 30)  # of the shares of three trainers
 
 
-def scores() -> torch.Tensor:
+def scores():
     return torch.rand(sum(SIZES), NUM_CLASSES, generator=torch.Generator().manual_seed(0))
 
 
-def truth() -> torch.Tensor:
+def truth():
     return torch.randint(0, NUM_CLASSES, (sum(SIZES),), generator=torch.Generator().manual_seed(1))
 
 
-def f1(y_pred: torch.Tensor, y_true: torch.Tensor) -> float:
+def f1(y_pred, y_true):
     """Of class 1: not the mean of anything, so only all predictions together give it."""
     found = y_pred.argmax(-1) == 1
     right = (found & (y_true == 1)).sum()
     return 2 * right / (found.sum() + (y_true == 1).sum())
 
 
-def first_score(y_pred: torch.Tensor, y_true: torch.Tensor) -> float:
+def first_score(y_pred, y_true):
     return float(y_pred[0, 0])
 
 
-def broken(y_pred: torch.Tensor, y_true: torch.Tensor) -> float:
+def broken(y_pred, y_true):
     raise ArithmeticError("no such metric")
 
 
-def join(trainer: Trainer) -> None:
+def join(trainer):
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{trainer.port}", rank=trainer.rank, world_size=trainer.world_size,
         timeout=datetime.timedelta(minutes=5),
     )  # fmt: skip
 
 
-def raised(call) -> tuple[str, str]:
+def raised(call):
     try:
         call()
     except Exception as error:
@@ -57,7 +55,7 @@ def raised(call) -> tuple[str, str]:
     return "", ""
 
 
-def gather_all(trainer: Trainer) -> dict:
+def gather_all(trainer):
     join(trainer)
     begin = sum(SIZES[: trainer.rank])
     mine = slice(begin, begin + SIZES[trainer.rank])
@@ -114,7 +112,7 @@ def test_shares_of_any_size_give_what_the_whole_gives():
         assert seen["after"] == {"ranks": 3}, "errors leave all trainers at the same place"
 
 
-def come_or_not(trainer: Trainer) -> tuple[str, str]:
+def come_or_not(trainer):
     join(trainer)
     dist.barrier()
     found = "", ""
@@ -184,7 +182,7 @@ def test_what_cannot_be_gathered_is_an_error_that_names_it(arguments, error, mes
         gather_metrics(**arguments)
 
 
-def die_or_gather(trainer: Trainer) -> tuple[str, str, float]:
+def die_or_gather(trainer):
     join(trainer)
     gather_metrics(sums={"x": 1})
     trainer.say("joined")

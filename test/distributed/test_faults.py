@@ -1,7 +1,5 @@
 """Whatever dies or is wrong, each process that depended on it says so within seconds, and nothing is left behind."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pickle
@@ -9,13 +7,10 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World, join, options, write_world
+from dist_world import NUM_NODES, join, options, write_world
 from promptness import expect_prompt
 from two_hosts import device_of, enter, switch
 
@@ -23,12 +18,12 @@ import glt
 from glt import _deadlines
 from glt._deadlines import HANDSHAKE_S
 from glt.errors import PartitionError
-from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
+from glt.testing.cluster import Cluster, take_census
 
 SILENCE_S = 3.0
 
 
-def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | None = None) -> None:
+def endless(trainer, path, mode, given=None):
     """Samples for as long as it can; says who its workers are once batches flow."""
     data = join(trainer, path)
     with glt.distributed.DistNeighborLoader(
@@ -43,12 +38,12 @@ def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | Non
                     trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
 
 
-def after(outcomes: list[Outcome], start: float) -> None:
+def after(outcomes, start):
     for rank, outcome in enumerate(outcomes):
         expect_prompt(outcome.at_s - start, f"trainer {rank} to notice")
 
 
-def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> None:
+def test_a_killed_worker_is_named_everywhere(world):
     with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}) as cluster:
         pids = [cluster.hear(rank) for rank in range(2)]
         victim = max(pids[1])
@@ -66,9 +61,7 @@ def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> Non
 
 
 @pytest.mark.parametrize("victims_trainer", [0, 1])
-def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(
-    world: Callable[..., World], victims_trainer: int
-) -> None:
+def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(world, victims_trainer):
     """Of three trainers, the first to notice ends, and the third may miss that one's worker before the dead one."""
     with Cluster(3, endless, world(3).path, "mp") as cluster:
         pids = [cluster.hear(rank) for rank in range(3)]
@@ -84,7 +77,7 @@ def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(
 
 
 @pytest.mark.parametrize(("mode", "victim"), [("mp", 1), ("mp", 0), ("collocated", 1), ("collocated", 0)])
-def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., World], mode: str, victim: int) -> None:
+def test_a_killed_trainer_is_named_and_its_workers_end(world, mode, victim):
     with Cluster(2, endless, world(2).path, mode) as cluster:
         for rank in range(2):
             cluster.hear(rank)
@@ -98,7 +91,7 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., Worl
         cluster.expect_nothing_left()
 
 
-def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str, str] | None) -> None:
+def endless_until_lost(trainer, path, mode, hosts):
     """Says that it has lost the other trainer when its loader has ended. With shorter deadlines than users have."""
     _deadlines.STUCK_S, _deadlines.CUT_S = SILENCE_S, SILENCE_S
     given = {}
@@ -112,7 +105,7 @@ def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str
         trainer.say("ended")
 
 
-def test_a_stopped_trainer_is_named(world: Callable[..., World]) -> None:
+def test_a_stopped_trainer_is_named(world):
     """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout."""
     with Cluster(2, endless_until_lost, world(2).path, "collocated", None) as cluster:
         for rank in range(2):
@@ -132,7 +125,7 @@ def test_a_stopped_trainer_is_named(world: Callable[..., World]) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_cut_between_trainers(hosts: tuple[str, str], world: Callable[..., World], mode: str) -> None:
+def test_a_cut_between_trainers(hosts, world, mode):
     with Cluster(2, endless_until_lost, world(2).path, mode, hosts) as cluster:
         for rank in range(2):
             cluster.hear(rank)
@@ -148,7 +141,7 @@ def test_a_cut_between_trainers(hosts: tuple[str, str], world: Callable[..., Wor
         cluster.expect_nothing_left()
 
 
-def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> None:
+def test_a_feature_file_cut_short_under_the_workers(private_world):
     with Cluster(2, endless, private_world.path, "mp") as cluster:
         for rank in range(2):
             cluster.hear(rank)
@@ -162,7 +155,7 @@ def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> Non
         cluster.expect_nothing_left()
 
 
-def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world: World) -> None:
+def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world):
     """It samples in the process of the trainer, which dies with it."""
     with Cluster(2, endless, private_world.path, "collocated") as cluster:
         for rank in range(2):
@@ -175,7 +168,7 @@ def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world: Worl
         cluster.expect_nothing_left()
 
 
-def load_then_partition_anew(trainer: Trainer, path: Path) -> str:
+def load_then_partition_anew(trainer, path):
     data = join(trainer, path)
     sent = pickle.dumps(data)
     shutil.rmtree(path)
@@ -186,7 +179,7 @@ def load_then_partition_anew(trainer: Trainer, path: Path) -> str:
     return "workers that sample from another graph than the one that was loaded"
 
 
-def test_a_directory_that_was_replaced_since_it_was_loaded(tmp_path: Path) -> None:
+def test_a_directory_that_was_replaced_since_it_was_loaded(tmp_path):
     """What the trainer knows, seeds and counts among it, is of the graph that was there before."""
     with Cluster(1, load_then_partition_anew, write_world(tmp_path, 1).path) as cluster:
         (outcome,) = cluster.outcomes()
@@ -194,7 +187,7 @@ def test_a_directory_that_was_replaced_since_it_was_loaded(tmp_path: Path) -> No
         cluster.expect_nothing_left()
 
 
-def start_with_damage(trainer: Trainer, path: Path, num_workers: int) -> None:
+def start_with_damage(trainer, path, num_workers):
     """The file is damaged after the trainers have verified it, before the workers map it."""
     data = join(trainer, path, trainer.rank % 2)
     trainer.say("loaded")
@@ -204,9 +197,7 @@ def start_with_damage(trainer: Trainer, path: Path, num_workers: int) -> None:
 
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(2, 2), (3, 1)])
-def test_workers_that_cannot_start_are_named_everywhere(
-    private_world: World, world_size: int, num_workers: int
-) -> None:
+def test_workers_that_cannot_start_are_named_everywhere(private_world, world_size, num_workers):
     """Also by a third trainer, which the first one, with the store in it, must not leave behind without a word."""
     with Cluster(world_size, start_with_damage, private_world.path, num_workers) as cluster:
         for rank in range(world_size):
@@ -226,7 +217,7 @@ def test_workers_that_cannot_start_are_named_everywhere(
         cluster.expect_nothing_left()
 
 
-def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None:
+def create(trainer, path, per_rank):
     """Creates a loader with arguments that depend on the rank; ``skip``: does not."""
     given = {
         "partition_idx": trainer.rank, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated", "options": {},
@@ -256,9 +247,7 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
     ],
     ids=["num_neighbors", "batch_size", "mode", "num_workers", "random_seed", "both load partition 0"],
 )
-def test_options_that_differ_between_ranks(
-    world: Callable[..., World], per_rank: list[dict[str, Any]], error_type: str, words: list[str]
-) -> None:
+def test_options_that_differ_between_ranks(world, per_rank, error_type, words):
     with Cluster(2, create, world(2).path, per_rank) as cluster:
         outcomes = cluster.outcomes()
         after(outcomes, max(cluster.hear(rank) for rank in range(2)))
@@ -268,7 +257,7 @@ def test_options_that_differ_between_ranks(
         cluster.expect_nothing_left()
 
 
-def test_partitions_of_different_runs(world: Callable[..., World], private_world: World) -> None:
+def test_partitions_of_different_runs(world, private_world):
     with Cluster(2, create_from, [world(2).path, private_world.path]) as cluster:
         outcomes = cluster.outcomes()
         after(outcomes, max(cluster.hear(rank) for rank in range(2)))
@@ -276,13 +265,13 @@ def test_partitions_of_different_runs(world: Callable[..., World], private_world
             assert outcome.error_type == "RendezvousError" and "partitioning run" in outcome.error, outcome
 
 
-def create_from(trainer: Trainer, paths: list[Path]) -> None:
+def create_from(trainer, paths):
     create(trainer, paths[trainer.rank], [{}, {}])
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_a_rank_that_never_creates_its_loader(world: Callable[..., World], missing: int) -> None:
-    per_rank: list[dict[str, Any]] = [{"options": {"rpc_timeout": 2.0}}, {"options": {"rpc_timeout": 2.0}}]
+def test_a_rank_that_never_creates_its_loader(world, missing):
+    per_rank = [{"options": {"rpc_timeout": 2.0}}, {"options": {"rpc_timeout": 2.0}}]
     per_rank[missing]["skip"] = True
     with Cluster(2, create, world(2).path, per_rank) as cluster:
         outcome = cluster.outcomes()[1 - missing]
@@ -290,12 +279,12 @@ def test_a_rank_that_never_creates_its_loader(world: Callable[..., World], missi
         cluster.expect_nothing_left()
 
 
-def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> None:
+def test_a_port_in_use_is_named_on_every_rank(world):
     with socket.socket() as other_program:
         other_program.bind(("", 0))
         other_program.listen()
         port = other_program.getsockname()[1]
-        per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}}] * 2
+        per_rank = [{"options": {"master_port": port}}] * 2
         with Cluster(2, create, world(2).path, per_rank) as cluster:
             outcomes = cluster.outcomes()
             start = max(cluster.hear(rank) for rank in range(2))
@@ -314,15 +303,13 @@ def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> No
     ],
     ids=["partition", "seed too large", "seed negative", "mask"],
 )
-def test_wrong_arguments_of_one_rank(
-    world: Callable[..., World], given: dict[str, Any], error_type: str, words: list[str]
-) -> None:
+def test_wrong_arguments_of_one_rank(world, given, error_type, words):
     with Cluster(1, create, world(1).path, [given]) as cluster:
         (outcome,) = cluster.outcomes()
         assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
 
 
-def raise_in_the_loop(trainer: Trainer, path: Path, mode: str, long_step: bool) -> None:
+def raise_in_the_loop(trainer, path, mode, long_step):
     """Rank 0 fails in the middle of an epoch, for reasons of its own; rank 1 goes on, perhaps after a step of the model
     that takes until the process of rank 0 is gone, and the store of the loader with it."""
     data = join(trainer, path)
@@ -341,7 +328,7 @@ def raise_in_the_loop(trainer: Trainer, path: Path, mode: str, long_step: bool) 
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World], mode: str) -> None:
+def test_an_exception_of_the_trainer_is_not_held_back(world, mode):
     with Cluster(2, raise_in_the_loop, world(2).path, mode, False) as cluster:
         cluster.hear(1)
         cluster.hear(0)
@@ -354,7 +341,7 @@ def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World
         assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second
 
 
-def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world: Callable[..., World]) -> None:
+def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world):
     with Cluster(2, raise_in_the_loop, world(2).path, "collocated", True) as cluster:
         cluster.hear(1)
         cluster.hear(0)

@@ -3,10 +3,7 @@
 Those need large tensors to have their pages for themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
@@ -16,8 +13,8 @@ from glt.distributed.server.pool import PoolWorkerSpec
 
 
 @pytest.mark.parametrize(("device", "keeps"), [("cpu", True), ("host", True), ("cuda:0", False), ("cuda:1", False)])
-def test_workers_of_a_trainer(device: str, keeps: bool) -> None:
-    spec: dict[str, Any] = {**dict.fromkeys(each.name for each in fields(WorkerSpec)), "device": device}
+def test_workers_of_a_trainer(device, keeps):
+    spec = {**dict.fromkeys(each.name for each in fields(WorkerSpec)), "device": device}
     assert WorkerSpec(**spec).keeps_freed_memory == keeps
 
 
@@ -25,7 +22,7 @@ def test_workers_of_a_trainer(device: str, keeps: bool) -> None:
     ("graph_mode", "missing", "may"),
     [("CPU", None, False), ("ZERO_COPY", None, True), ("CUDA", None, True), ("ZERO_COPY", "there is no GPU", False)],
 )
-def test_samplers_of_a_server(monkeypatch: pytest.MonkeyPatch, graph_mode: str, missing: str | None, may: bool) -> None:
+def test_samplers_of_a_server(monkeypatch, graph_mode, missing, may):
     """Whatever GPU a loader will ask for."""
     monkeypatch.setattr(pool_worker, "missing_for_cuda", lambda: missing)
     spec = PoolWorkerSpec(0, 0, {"graph_mode": graph_mode, "device": "host"}, 1, 1, 1.0, 20, "text")

@@ -1,13 +1,10 @@
 """Trainers meet, hear of each other's failures and deaths, and part."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
 import threading
 import time
-from typing import Any
 
 import pytest
 from promptness import eventually, expect_prompt
@@ -16,21 +13,21 @@ import glt
 from glt import _deadlines
 from glt.distributed.wire.group import Group, require_equal
 from glt.errors import GltError, PeerLost
-from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
+from glt.testing.cluster import Cluster, take_census
 
 
-def meet(trainer: Trainer, timeout_s: float = 60.0) -> Group:
+def meet(trainer, timeout_s=60.0):
     context = glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "job")
     return Group(context, "localhost", trainer.port, timeout_s)
 
 
-def is_over() -> bool:
+def is_over():
     """Nothing is left of the groups of this process."""
     threads = [each.name for each in threading.enumerate() if each.name in ("glt-group", "glt-accept", "glt-handshake")]
     return not threads and not take_census().ports
 
 
-def expect_lost(outcomes: list[Outcome], victim: int, pid: int | None, start: float, *words: str) -> None:
+def expect_lost(outcomes, victim, pid, start, *words):
     """All but one trainer raise PeerLost, soon, and name that one."""
     for rank, outcome in enumerate(outcomes):
         if rank != victim:
@@ -40,7 +37,7 @@ def expect_lost(outcomes: list[Outcome], victim: int, pid: int | None, start: fl
             expect_prompt(outcome.at_s - start, f"trainer {rank} to hear of it")
 
 
-def exchange(trainer: Trainer) -> list[Any]:
+def exchange(trainer):
     group = meet(trainer)
     found = [group.exchange(f"topic {number}", [trainer.rank, number]) for number in range(5)]
     found += [group.exchange("again", (trainer.rank, None)) for _ in range(20)]
@@ -52,7 +49,7 @@ def exchange(trainer: Trainer) -> list[Any]:
     return [found, names]
 
 
-def test_values_reach_everybody_by_rank_and_nothing_stays() -> None:
+def test_values_reach_everybody_by_rank_and_nothing_stays():
     with Cluster(3, exchange) as cluster:
         for found, names in cluster.results():
             assert found[:5] == [[[rank, number] for rank in range(3)] for number in range(5)]
@@ -62,19 +59,19 @@ def test_values_reach_everybody_by_rank_and_nothing_stays() -> None:
         cluster.expect_nothing_left()
 
 
-def alone(trainer: Trainer) -> list[Any]:
+def alone(trainer):
     group = meet(trainer)
     found = group.exchange("topic", (1, 2))
     group.check_peers()
     return [found, group.finish(), [each.name for each in threading.enumerate()], take_census().ports]
 
 
-def test_one_rank_needs_neither_thread_nor_port() -> None:
+def test_one_rank_needs_neither_thread_nor_port():
     with Cluster(1, alone) as cluster:
         assert cluster.results() == [[[[1, 2]], [], ["MainThread"], []]]
 
 
-def several(trainer: Trainer) -> list[Any]:
+def several(trainer):
     """Groups of a process share its port; members come to a group before rank 0 has made it."""
     if trainer.rank == 0:
         first = meet(trainer)
@@ -92,14 +89,14 @@ def several(trainer: Trainer) -> list[Any]:
     return found
 
 
-def test_groups_share_a_port_and_may_end_in_any_order() -> None:
+def test_groups_share_a_port_and_may_end_in_any_order():
     with Cluster(2, several) as cluster:
         assert [cluster.hear(rank) for rank in (0, 1)] == ["made", "made"]
         cluster.say(0)
         assert cluster.results() == [[[0, 0], [1, 1], [2, 2]]] * 2
 
 
-def one_after_another(trainer: Trainer) -> int:
+def one_after_another(trainer):
     """Rank 0 closes its port with each group while rank 1 is about to arrive for the next one."""
     for number in range(150):
         group = meet(trainer)
@@ -108,16 +105,16 @@ def one_after_another(trainer: Trainer) -> int:
     return number
 
 
-def test_groups_of_one_port_follow_each_other() -> None:
+def test_groups_of_one_port_follow_each_other():
     with Cluster(2, one_after_another) as cluster:
         assert cluster.results() == [149, 149]
 
 
-def differ(trainer: Trainer) -> None:
+def differ(trainer):
     require_equal(meet(trainer), "options", {"same": 1, "depth": 2 if trainer.rank == 1 else 3}, "Look there.")
 
 
-def test_who_differs_is_named_on_all_ranks() -> None:
+def test_who_differs_is_named_on_all_ranks():
     with Cluster(3, differ) as cluster:
         for rank, outcome in enumerate(cluster.outcomes()):
             other = 0 if rank == 1 else 1
@@ -127,7 +124,7 @@ def test_who_differs_is_named_on_all_ranks() -> None:
             assert f"pid {cluster.processes[other].pid})" in outcome.error
 
 
-def come(trainer: Trainer, late: int, is_there: bool) -> None:
+def come(trainer, late, is_there):
     """One rank does not come, or comes and says nothing."""
     _deadlines.HINT_S = 0.1
     trainer.say("here")
@@ -145,7 +142,7 @@ def come(trainer: Trainer, late: int, is_there: bool) -> None:
         trainer.say("gave up")
 
 
-def begin(cluster: Cluster) -> None:
+def begin(cluster):
     for rank in range(cluster.world_size):
         assert cluster.hear(rank) == "here"
     for rank in range(cluster.world_size):
@@ -153,7 +150,7 @@ def begin(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("late", "is_there"), [(2, False), (2, True), (0, True)])
-def test_who_does_not_come_is_named_at_the_deadline(late: int, is_there: bool) -> None:
+def test_who_does_not_come_is_named_at_the_deadline(late, is_there):
     with Cluster(3, come, late, is_there) as cluster:
         begin(cluster)
         for rank in range(3):
@@ -168,7 +165,7 @@ def test_who_does_not_come_is_named_at_the_deadline(late: int, is_there: bool) -
                 assert cluster.output(rank).count(text) == 1
 
 
-def test_trainer_0_that_does_not_come_is_named() -> None:
+def test_trainer_0_that_does_not_come_is_named():
     with Cluster(2, come, 0, False) as cluster:
         begin(cluster)
         assert cluster.hear(1) == "gave up"
@@ -179,7 +176,7 @@ def test_trainer_0_that_does_not_come_is_named() -> None:
         assert "the trainer of rank 0 is not reached at localhost" in cluster.output(1)
 
 
-def wait_in(trainer: Trainer, where: str, victim: int, stuck_s: float | None = None) -> None:
+def wait_in(trainer, where, victim, stuck_s=None):
     """All wait for one rank, which waits for the test."""
     if stuck_s is not None:
         _deadlines.STUCK_S = stuck_s
@@ -201,7 +198,7 @@ def wait_in(trainer: Trainer, where: str, victim: int, stuck_s: float | None = N
 
 @pytest.mark.parametrize("where", ["exchange", "work"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_trainer_is_named_at_once(where: str, victim: int) -> None:
+def test_a_killed_trainer_is_named_at_once(where, victim):
     with Cluster(3, wait_in, where, victim) as cluster:
         assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
         start = time.monotonic()
@@ -210,7 +207,7 @@ def test_a_killed_trainer_is_named_at_once(where: str, victim: int) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_stopped_trainer_is_named(victim: int) -> None:
+def test_a_stopped_trainer_is_named(victim):
     with Cluster(3, wait_in, "exchange", victim, 2.0) as cluster:
         assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
         start = time.monotonic()
@@ -223,7 +220,7 @@ def test_a_stopped_trainer_is_named(victim: int) -> None:
         expect_lost(cluster.outcomes(), victim, pid, start, "no sign of life for 2 s")
 
 
-def go_on(trainer: Trainer) -> list[int]:
+def go_on(trainer):
     _deadlines.STUCK_S = 2.0
     group = meet(trainer)
     group.exchange("topic", 0)
@@ -232,7 +229,7 @@ def go_on(trainer: Trainer) -> list[int]:
     return group.exchange("more", trainer.rank)
 
 
-def test_trainers_that_were_stopped_together_go_on() -> None:
+def test_trainers_that_were_stopped_together_go_on():
     """As by Ctrl-Z: the first to go on has heard nothing of the others for long."""
     with Cluster(2, go_on) as cluster:
         assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
@@ -247,7 +244,7 @@ def test_trainers_that_were_stopped_together_go_on() -> None:
         assert cluster.results() == [[0, 1]] * 2
 
 
-def hold_the_interpreter(trainer: Trainer) -> list[int]:
+def hold_the_interpreter(trainer):
     """Rank 1 lets none of its threads run for longer than a cut network is tolerated."""
     _deadlines.CUT_S = 1.0
     group = meet(trainer)
@@ -257,12 +254,12 @@ def hold_the_interpreter(trainer: Trainer) -> list[int]:
     return group.exchange("more", trainer.rank)
 
 
-def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
+def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead():
     with Cluster(2, hold_the_interpreter) as cluster:
         assert cluster.results() == [[0, 1]] * 2
 
 
-def fail(trainer: Trainer, victim: int, how: str) -> None:
+def fail(trainer, victim, how):
     group = meet(trainer)
     group.exchange("topic", 0)
     if trainer.rank != victim:
@@ -276,7 +273,7 @@ def fail(trainer: Trainer, victim: int, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["gives up", "raises"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_failure_is_told_though_its_process_ends_at_once(victim: int, how: str) -> None:
+def test_a_failure_is_told_though_its_process_ends_at_once(victim, how):
     with Cluster(3, fail, victim, how) as cluster:
         words = ["has reported ZeroDivisionError: its own mistake"]
         if how == "raises":
@@ -284,20 +281,20 @@ def test_a_failure_is_told_though_its_process_ends_at_once(victim: int, how: str
         expect_lost(cluster.outcomes(), victim, cluster.processes[victim].pid, time.monotonic(), *words)
 
 
-def tell(trainer: Trainer) -> list[str]:
+def tell(trainer):
     """Rank 1 loses something, and the others lose rank 1: they hear what it was, and go on."""
     group = meet(trainer)
     group.exchange("topic", 0)
     if trainer.rank == 1:
         time.sleep(0.2)  # the others wait for the report
-        told: GltError = group.tell(GltError("a tile came off"))
+        told = group.tell(GltError("a tile came off"))
     else:
         told = group.tell(PeerLost("lost worker 0 of trainer 1"))
     group.check_peers()
     return [str(told), str(group.finish())]
 
 
-def test_a_loss_is_explained_by_the_trainer_that_is_to_blame() -> None:
+def test_a_loss_is_explained_by_the_trainer_that_is_to_blame():
     with Cluster(3, tell) as cluster:
         first, second, third = cluster.results()
         assert second == ["a tile came off", "[0, 2]"]
@@ -306,7 +303,7 @@ def test_a_loss_is_explained_by_the_trainer_that_is_to_blame() -> None:
             assert f"pid {cluster.processes[1].pid}) has reported GltError: a tile came off" in text
 
 
-def part(trainer: Trainer) -> list[int]:
+def part(trainer):
     """Rank 1 fails, rank 0 goes on for a while: rank 2 waits for rank 0 only."""
     group = meet(trainer)
     group.exchange("topic", 0)
@@ -319,7 +316,7 @@ def part(trainer: Trainer) -> list[int]:
     return group.finish()
 
 
-def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed() -> None:
+def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed():
     with Cluster(3, part) as cluster:
         assert [cluster.hear(1), cluster.hear(2)] == ["parts", "parts"]
         cluster.processes[2].join(0.5)
@@ -329,7 +326,7 @@ def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed() 
         cluster.expect_nothing_left()
 
 
-def run(trainer: Trainer, victim: int) -> str:
+def run(trainer, victim):
     group = meet(trainer)
     group.exchange("topic", 0)
     assert group.run(lambda: 5) == 5
@@ -339,7 +336,7 @@ def run(trainer: Trainer, victim: int) -> str:
     return str(group.run(lambda: time.sleep(1000)))
 
 
-def test_a_call_that_waits_for_a_lost_trainer_is_left_behind() -> None:
+def test_a_call_that_waits_for_a_lost_trainer_is_left_behind():
     with Cluster(2, run, 1) as cluster:
         assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
         start = time.monotonic()
@@ -347,7 +344,7 @@ def test_a_call_that_waits_for_a_lost_trainer_is_left_behind() -> None:
         expect_lost(cluster.outcomes(), 1, cluster.processes[1].pid, start)
 
 
-def fork(trainer: Trainer) -> list[Any]:
+def fork(trainer):
     """A fork ends nothing of its parent's, and waits for nobody."""
     group = meet(trainer)
     group.exchange("topic", 0)
@@ -359,6 +356,6 @@ def fork(trainer: Trainer) -> list[Any]:
     return [group.exchange("more", trainer.rank), group.finish()]
 
 
-def test_a_fork_of_a_member_ends_nothing() -> None:
+def test_a_fork_of_a_member_ends_nothing():
     with Cluster(2, fork) as cluster:
         assert cluster.results() == [[[0, 1], []]] * 2

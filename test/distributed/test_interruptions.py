@@ -1,7 +1,5 @@
 """What comes at a moment that nobody chose: a collection under a lock, Ctrl-C, a constructor that fails half-way."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -10,40 +8,38 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import World, join, options
+from dist_world import join, options
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
 from glt.distributed.loader import collocated
 from glt.distributed.wire import hub
-from glt.testing.cluster import Cluster, Trainer, free_port, take_census
+from glt.testing.cluster import Cluster, free_port, take_census
 
 
-def make(trainer: Trainer, data: Any, mode: str, num_seeds: int = 200, **given: Any) -> Any:
+def make(trainer, data, mode, num_seeds=200, **given):
     return glt.distributed.DistNeighborLoader(
         data, [3, 2], torch.arange(num_seeds), batch_size=10, worker_options=options(trainer, mode), **given
     )
 
 
-def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float, dict[int, str]]:
+def collect_under_locks(trainer, path, mode):
     """The loader is garbage, and is collected on a thread that holds every lock its samplers may want."""
     data = join(trainer, path)
     loader = make(trainer, data, mode)
     loader.itself = loader
     next(iter(loader))
     backend = loader._backend
-    locks: list[Any] = [hub._lock, collocated._lock]
+    locks = [hub._lock, collocated._lock]
     if mode == "collocated":
         locks += [backend._channel._changed, backend._producer.sampler.loop._lock]
     found = []
 
-    def collect() -> None:
+    def collect():
         for lock in locks:
             lock.acquire()
         start = time.monotonic()
@@ -65,7 +61,7 @@ def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float,
 
 
 @pytest.mark.parametrize(("world_size", "mode"), [(1, "collocated"), (2, "collocated"), (2, "mp")])
-def test_a_loader_may_be_collected_under_any_lock(world: Callable[..., World], world_size: int, mode: str) -> None:
+def test_a_loader_may_be_collected_under_any_lock(world, world_size, mode):
     with Cluster(world_size, collect_under_locks, world(world_size).path, mode) as cluster:
         for seconds, children in cluster.results():
             assert children == {}
@@ -73,13 +69,13 @@ def test_a_loader_may_be_collected_under_any_lock(world: Callable[..., World], w
         cluster.expect_nothing_left()
 
 
-def test_a_loader_may_be_collected_on_its_own_thread(world: Callable[..., World]) -> None:
+def test_a_loader_may_be_collected_on_its_own_thread(world):
     with Cluster(1, collect_on_its_own_thread, world(1).path) as cluster:
         assert cluster.results() == [[]]
         assert "Traceback" not in cluster.output(0), cluster.output(0)
 
 
-def collect_on_its_own_thread(trainer: Trainer, path: Path) -> list[str]:
+def collect_on_its_own_thread(trainer, path):
     loader = make(trainer, join(trainer, path), "collocated")
     loader.itself = loader
     next(iter(loader))
@@ -87,7 +83,7 @@ def collect_on_its_own_thread(trainer: Trainer, path: Path) -> list[str]:
     gc.disable()
     del loader
 
-    async def collect() -> None:
+    async def collect():
         gc.collect()
 
     # Not by `submit`: the places are taken by batches that wait for this thread to read.
@@ -100,7 +96,7 @@ def collect_on_its_own_thread(trainer: Trainer, path: Path) -> list[str]:
     return threads_of_glt()
 
 
-def threads_of_glt() -> list[str]:
+def threads_of_glt():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("glt-")]
 
 
@@ -126,11 +122,11 @@ with glt.distributed.DistNeighborLoader(
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_ctrl_c_ends_trainers_and_workers(world: Callable[..., World], mode: str) -> None:
+def test_ctrl_c_ends_trainers_and_workers(world, mode):
     """It reaches every process of the terminal: the trainers raise, the workers leave it to them."""
     program = PROGRAM.format(here=str(Path(__file__).parent), port=free_port(), path=str(world(2).path))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
-    running: list[subprocess.Popen[str]] = []
+    running = []
     try:
         for rank in range(2):
             running.append(
@@ -157,11 +153,11 @@ def test_ctrl_c_ends_trainers_and_workers(world: Callable[..., World], mode: str
             process.communicate(timeout=30)
 
 
-def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
+def fail_after_acquiring(trainer, path):
     """The sampler of a first loader cannot be made; nothing of it holds up the next one."""
     data = join(trainer, path)
 
-    def refuse(*args: Any, **given: Any) -> None:
+    def refuse(*args, **given):
         # Both have opened their transport before one of them gives up, which the other would otherwise be told of.
         trainer.say("opened")
         trainer.hear()
@@ -183,7 +179,7 @@ def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
     return [*threads, *users, collocated._shared.num_users]
 
 
-def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world: Callable[..., World]) -> None:
+def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world):
     with Cluster(2, fail_after_acquiring, world(2).path) as cluster:
         for _ in range(2):
             assert [cluster.hear(rank) for rank in range(2)] == ["opened", "opened"]
@@ -193,7 +189,7 @@ def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world: 
         cluster.expect_nothing_left()
 
 
-def one_long_epoch(trainer: Trainer, path: Path) -> list[int]:
+def one_long_epoch(trainer, path):
     """What is alive after one tenth of an epoch, and at its end."""
     data = join(trainer, path)
     seeds = torch.arange(600).repeat(10)
@@ -208,22 +204,22 @@ def one_long_epoch(trainer: Trainer, path: Path) -> list[int]:
     return alive
 
 
-def test_a_long_epoch_keeps_nothing_of_its_batches(world: Callable[..., World]) -> None:
+def test_a_long_epoch_keeps_nothing_of_its_batches(world):
     with Cluster(1, one_long_epoch, world(1).path) as cluster:
         ((early, late),) = cluster.results()
         assert late - early < 500, f"{early} objects after 600 batches, {late} after 6000"
 
 
-def die_in_rpc(trainer: Trainer, path: Path) -> None:
+def die_in_rpc(trainer, path):
     """Rank 1 is about to open its transport, and rank 0 waits for that in a call that nothing interrupts."""
     data = join(trainer, path)
     trainer.say("starts")
     if trainer.rank == 1:
-        collocated.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)  # type: ignore
+        collocated.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)
     make(trainer, data, "collocated")
 
 
-def test_a_trainer_killed_while_the_others_open_their_transport(world: Callable[..., World]) -> None:
+def test_a_trainer_killed_while_the_others_open_their_transport(world):
     with Cluster(2, die_in_rpc, world(2).path) as cluster:
         assert [cluster.hear(0), cluster.hear(1), cluster.hear(1)] == ["starts", "starts", "opens"]
         start = time.monotonic()

@@ -1,10 +1,7 @@
 """What link seeds find out once for all batches."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,10 +9,10 @@ from glt.distributed.engine.seeds import LinkSeeds, Negatives
 from glt.errors import PeerLost
 
 
-def test_a_failed_look_up_is_not_kept_for_later_epochs() -> None:
+def test_a_failed_look_up_is_not_kept_for_later_epochs():
     asked = []
 
-    async def earliest_node(node_type: int) -> Any:
+    async def earliest_node(node_type):
         asked.append(node_type)
         if len(asked) == 1:
             raise PeerLost("the owner was slow once")
@@ -23,13 +20,13 @@ def test_a_failed_look_up_is_not_kept_for_later_epochs() -> None:
 
     drawn = Negatives("binary", 1.0, None, None)
     seeds = LinkSeeds(0, (0, 0), drawn)
-    sampler: Any = SimpleNamespace(
+    sampler = SimpleNamespace(
         partitions=SimpleNamespace(earliest_node=earliest_node),
         config=SimpleNamespace(time_level="node"),
         dataset=SimpleNamespace(num_nodes_of=(20,)),
     )
 
-    async def epochs() -> None:
+    async def epochs():
         with pytest.raises(PeerLost, match="slow once"):
             await seeds._ends_of(sampler, drawn)
         first = await seeds._ends_of(sampler, drawn)

@@ -1,15 +1,8 @@
 """The local loaders on the whole graph give the batches of the distributed ones, element for element."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from dist_typed_world import Case, TypedWorld, snapshot
-from dist_world import World
+from dist_typed_world import Case, snapshot
 from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS
 
 import glt
@@ -24,18 +17,18 @@ BIDIRECTIONAL = [
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _alone(monkeypatch):
     """This process is the only trainer."""
     monkeypatch.setattr(context, "_context", None)
     glt.distributed.init_worker_group(1, 0, "alone")
     yield
 
 
-def batches(loader: Any) -> list[dict[str, Any]]:
+def batches(loader):
     return [snapshot(batch) for _ in range(2) for batch in loader]
 
 
-def assert_local_is_the_same(path: Path, data: Any, kind: str, arguments: dict[str, Any]) -> None:
+def assert_local_is_the_same(path, data, kind, arguments):
     with getattr(glt.distributed, kind)(
         DistDataset().load(path, 0), worker_options=CollocatedDistSamplingWorkerOptions(), **arguments
     ) as loader:
@@ -55,24 +48,24 @@ def assert_local_is_the_same(path: Path, data: Any, kind: str, arguments: dict[s
 
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
 @pytest.mark.parametrize("case", [*CASES, *OPTIONS, *BIDIRECTIONAL], ids=lambda case: case.name)
-def test_nodes_and_subgraphs(typed_world: Callable[..., TypedWorld], case: Case) -> None:
+def test_nodes_and_subgraphs(typed_world, case):
     world = typed_world(1)
     assert_local_is_the_same(world.path, world.to_data(), case.kind, case.arguments(1))
 
 
 @pytest.mark.parametrize("case", LINKS, ids=lambda case: case.name)
-def test_links(typed_world: Callable[..., TypedWorld], case: Case) -> None:
+def test_links(typed_world, case):
     world = typed_world(1)
     assert_local_is_the_same(world.path, world.to_data(), case.kind, case.arguments(1))
 
 
 @pytest.mark.parametrize("case", NODE_TIMES, ids=lambda case: case.name)
-def test_times_of_nodes(typed_world: Callable[..., TypedWorld], case: Case) -> None:
+def test_times_of_nodes(typed_world, case):
     world = typed_world(1, "in", "node")
     assert_local_is_the_same(world.path, world.to_data(), case.kind, case.arguments(1))
 
 
-def labelled(batch: Any) -> Any:
+def labelled(batch):
     batch.label = batch.y[: batch.batch_size]
     return batch
 
@@ -87,7 +80,7 @@ def labelled(batch: Any) -> Any:
     ],
     ids=lambda flags: ", ".join(flags),
 )  # fmt: skip
-def test_graphs_without_types(world: Callable[..., World], flags: dict[str, Any]) -> None:
+def test_graphs_without_types(world, flags):
     made = world(1)
     kind, name = ("DistNeighborLoader", "input_nodes")
     seeds = torch.cat([torch.arange(0, 600, 11), torch.arange(5)])  # 60

@@ -1,15 +1,10 @@
 """Sampling and serving go on when torch has moved the memory of a partition; see test/data/test_moved_memory.py."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing
-from dist_world import World
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, context
@@ -19,7 +14,7 @@ from glt.partition import RandomPartitioner
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_collocated_loader(on_device: bool, monkeypatch: pytest.MonkeyPatch, world: Callable[..., World]) -> None:
+def test_a_collocated_loader(on_device, monkeypatch, world):
     """On a device, which the host plays, columns and rows are read in place too."""
     monkeypatch.setattr(context, "_context", None)
     glt.distributed.init_worker_group(1, 0, "alone")
@@ -42,7 +37,7 @@ def test_a_collocated_loader(on_device: bool, monkeypatch: pytest.MonkeyPatch, w
             assert torch.equal(batch.x, x[batch.n_id])
 
 
-def test_edges_by_id(tmp_path: Path) -> None:
+def test_edges_by_id(tmp_path):
     """Of edges that come in the order of their ids, the ids are looked up where the rows have them."""
     ends = torch.stack([torch.arange(200) // 5, torch.arange(200) % 7])
     RandomPartitioner(tmp_path / "parts", 1, 40, ends).partition()
@@ -56,7 +51,7 @@ def test_edges_by_id(tmp_path: Path) -> None:
     assert bool(is_here.all()) and torch.equal(found, ends)
 
 
-def test_a_stored_table(world: Callable[..., World]) -> None:
+def test_a_stored_table(world):
     data = DistDataset().load(world(1).path, 0)
     feature = data.edge_features
     shard = Shard(GraphQueries(data).stored_rows("edge", 0, "edge_attr", [0]), is_borrowed=True)

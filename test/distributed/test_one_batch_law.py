@@ -1,29 +1,24 @@
 """For a fixed random_seed the batches of a rank are the same wherever they are made, element for element."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from batch_law import CASES, SEED, Case, assert_same, reference
-from dist_world import NUM_NODES, World, join, options, seeds_of, snapshot
+from dist_world import NUM_NODES, join, options, seeds_of, snapshot
 
 import glt
 from glt.distributed.loader import deployment as agreement
 from glt.errors import RendezvousError
 from glt.testing import check_batch
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 FULL = os.environ.get("GLT_FULL") == "1"
 
 
-def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
+def run_cases(trainer, path, mode, given, cases):
     """Two epochs of each case."""
     data = join(trainer, path)
     results = []
@@ -40,16 +35,16 @@ def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], ca
     return results
 
 
-def run_cases_apart(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], cases: list[Case]) -> list:
+def run_cases_apart(trainer, path, mode, given, cases):
     """As trainers of different hosts, which have the same files."""
     agreement.host_id = lambda: f"host {trainer.rank}"
     return run_cases(trainer, path, mode, given, cases)
 
 
 def compare(
-    world: World, mode: str, given: dict[str, Any], cases: list[Case], num_trainers: int | None = None,
-    run: Callable[..., Any] = run_cases,
-) -> None:  # fmt: skip
+    world, mode, given, cases, num_trainers = None,
+    run = run_cases,
+):  # fmt: skip
     with Cluster(num_trainers or world.num_parts, run, world.path, mode, given, cases) as cluster:
         by_rank = cluster.results()
         cluster.expect_nothing_left()
@@ -73,9 +68,7 @@ DEFAULT_GRID = [
 
 
 @pytest.mark.parametrize(("parts", "mode", "workers", "concurrency"), GRID if FULL else DEFAULT_GRID)
-def test_batches_are_the_same_everywhere(
-    world: Callable[..., World], parts: int, mode: str, workers: int, concurrency: int
-) -> None:
+def test_batches_are_the_same_everywhere(world, parts, mode, workers, concurrency):
     given = {"worker_concurrency": concurrency} | ({"num_workers": workers} if mode == "mp" else {})
     # Each loader in worker mode starts programs, which is what takes the time.
     cases = CASES if mode == "collocated" or FULL else CASES[:2] if parts * workers <= 3 else CASES[:1]
@@ -83,19 +76,17 @@ def test_batches_are_the_same_everywhere(
 
 
 @pytest.mark.parametrize(("mode", "num_rpc_threads"), [("collocated", 1), ("collocated", 7), ("mp", 1)])
-def test_any_number_of_threads_answers_the_others(world: Callable[..., World], mode: str, num_rpc_threads: int) -> None:
+def test_any_number_of_threads_answers_the_others(world, mode, num_rpc_threads):
     compare(world(2), mode, {"num_rpc_threads": num_rpc_threads, "worker_concurrency": 8}, CASES[:1])
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"] if FULL else ["collocated"])
-def test_out_edges_give_the_same_batches_everywhere(world: Callable[..., World], mode: str) -> None:
+def test_out_edges_give_the_same_batches_everywhere(world, mode):
     compare(world(2, "out"), mode, {"worker_concurrency": 3}, CASES)
 
 
 @pytest.mark.parametrize(("parts", "mode"), [(4, "collocated"), (2, "mp")])
-def test_partitions_of_the_same_host_read_directly_give_the_same_batches(
-    world: Callable[..., World], parts: int, mode: str
-) -> None:
+def test_partitions_of_the_same_host_read_directly_give_the_same_batches(world, parts, mode):
     cases = CASES if mode == "collocated" else CASES[:2]
     compare(world(parts), mode, {"worker_concurrency": 8, "read_local": True}, cases)
 
@@ -105,14 +96,12 @@ def test_partitions_of_the_same_host_read_directly_give_the_same_batches(
     [(3, 1, "mp", run_cases), (4, 2, "collocated", run_cases), (3, 2, "mp", run_cases_apart),
      (3, 2, "collocated", run_cases_apart)],
 )  # fmt: skip
-def test_partitions_without_a_trainer_are_read_from_their_files(
-    world: Callable[..., World], parts: int, trainers: int, mode: str, run: Callable[..., Any]
-) -> None:
+def test_partitions_without_a_trainer_are_read_from_their_files(world, parts, trainers, mode, run):
     given = {"worker_concurrency": 8, "read_local": True}
     compare(world(parts), mode, given, CASES if mode == "collocated" else CASES[:2], trainers, run)
 
 
-def load_some(trainer: Trainer, path: Path, read_local: bool) -> str:
+def load_some(trainer, path, read_local):
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank)
     data = glt.distributed.DistDataset().load(path, trainer.rank)
     with pytest.raises((ValueError, RendezvousError)) as raised:
@@ -124,7 +113,7 @@ def load_some(trainer: Trainer, path: Path, read_local: bool) -> str:
 
 
 @pytest.mark.parametrize("trainers", [1, 2])
-def test_a_partition_that_nobody_can_read_is_named(world: Callable[..., World], tmp_path: Path, trainers: int) -> None:
+def test_a_partition_that_nobody_can_read_is_named(world, tmp_path, trainers):
     copied = tmp_path / "parts"
     shutil.copytree(world(3).path, copied)
     shutil.rmtree(copied / "part2" / "graph")
@@ -134,7 +123,7 @@ def test_a_partition_that_nobody_can_read_is_named(world: Callable[..., World], 
                 assert "no trainer loaded partitions" in text and "2] of 3" in text and why in text, text
 
 
-def remote_bytes(trainer: Trainer, path: Path) -> list[float]:
+def remote_bytes(trainer, path):
     """Of a loader that reads the other partition itself, and of one that asks for it; alive at the same time."""
     data = join(trainer, path)
     loaders = [
@@ -150,13 +139,13 @@ def remote_bytes(trainer: Trainer, path: Path) -> list[float]:
         return [loader.stats()["remote_bytes"] for loader in loaders]
 
 
-def test_only_what_is_not_on_this_host_is_asked_for(world: Callable[..., World]) -> None:
+def test_only_what_is_not_on_this_host_is_asked_for(world):
     with Cluster(2, remote_bytes, world(2).path) as cluster:
         for direct, asked in cluster.results():
             assert direct == 0 < asked
 
 
-def label_file(folder: Path, suffix: str, labels: torch.Tensor) -> Path:
+def label_file(folder, suffix, labels):
     path = folder / f"labels{suffix}"
     if suffix == ".pt":
         torch.save(labels, path)
@@ -167,7 +156,7 @@ def label_file(folder: Path, suffix: str, labels: torch.Tensor) -> Path:
     return path
 
 
-def test_bfloat16_features_and_label_files(world: Callable[..., World], tmp_path: Path) -> None:
+def test_bfloat16_features_and_label_files(world, tmp_path):
     made = world(2, "in", "b")
     labels = torch.stack([torch.arange(NUM_NODES) * 3, torch.arange(NUM_NODES)], dim=1)
     flags = {"collect_features": True, "shuffle": True}
@@ -183,12 +172,12 @@ def test_bfloat16_features_and_label_files(world: Callable[..., World], tmp_path
             assert_same(batches, reference(labelled if case.load else made, case, rank), f"{case.name}, rank {rank}")
 
 
-def test_a_graph_without_features(world: Callable[..., World]) -> None:
+def test_a_graph_without_features(world):
     cases = [Case("nothing to collect", (3, 2), {"collect_features": True, "with_edge": True})]
     compare(world(2, "in", ""), "mp", {"num_workers": 1, "worker_concurrency": 2}, cases)
 
 
-def test_the_local_loader_gives_these_batches_too(world: Callable[..., World]) -> None:
+def test_the_local_loader_gives_these_batches_too(world):
     made = world(1)
     graph, case = made.graph, CASES[0]
     loader = glt.loader.NeighborLoader(

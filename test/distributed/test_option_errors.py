@@ -1,15 +1,8 @@
 """What a distributed loader refuses, it refuses when it is made, saying what to do."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from dist_typed_world import RATES, TypedWorld
-from dist_world import World
+from dist_typed_world import RATES
 from torch_geometric.data import Data, HeteroData
 
 import glt
@@ -23,7 +16,7 @@ EDGES = torch.stack([IDS, IDS])
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _alone(monkeypatch):
     """This process is the only trainer."""
     monkeypatch.setattr(context, "_context", None)
     glt.distributed.init_worker_group(1, 0, "alone")
@@ -31,30 +24,30 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def plain(world: Callable[..., World]) -> DistDataset:
+def plain(world):
     return DistDataset().load(world(1, "in", "xy").path, 0)
 
 
 @pytest.fixture
-def typed(typed_world: Callable[..., TypedWorld]) -> DistDataset:
+def typed(typed_world):
     return DistDataset().load(typed_world(1, "out").path, 0)
 
 
-def nodes(data: DistDataset, seeds: Any = ("item", IDS), **given: Any) -> Any:
+def nodes(data, seeds=("item", IDS), **given):
     return glt.distributed.DistNeighborLoader(data, [2], seeds, **given)
 
 
-def links(data: DistDataset, edges: Any = (RATES, EDGES), **given: Any) -> Any:
+def links(data, edges=(RATES, EDGES), **given):
     return glt.distributed.DistLinkNeighborLoader(data, [2], edges, **given)
 
 
-def test_options_that_the_directory_cannot_serve(plain: DistDataset) -> None:
+def test_options_that_the_directory_cannot_serve(plain):
     for option, remedy in (("weight_attr", "edge_weight"), ("time_attr", "edge_time=... or node_time")):
         with pytest.raises(ValueError, match=rf"{option} = 'a'.*partition with {remedy}"):
             nodes(plain, IDS, **{option: "a"})
 
 
-def test_values_that_are_no_such_thing_are_named(plain: DistDataset) -> None:
+def test_values_that_are_no_such_thing_are_named(plain):
     for given, kind in (
         ({"num_neighbors": {}}, ValueError), ({"input_id": "ids"}, TypeError), ({"to_device": 3.5}, TypeError),
         ({"filter_per_worker": 0}, TypeError), ({"to_device": "meta"}, ValueError),
@@ -64,7 +57,7 @@ def test_values_that_are_no_such_thing_are_named(plain: DistDataset) -> None:
             glt.distributed.DistNeighborLoader(plain, **{"num_neighbors": [2], "input_nodes": IDS, **given})
 
 
-def test_worker_options_that_mean_nothing_are_named() -> None:
+def test_worker_options_that_mean_nothing_are_named():
     """Text is true, "no" as well; and who has two workers needs room for both."""
     for given, kind in (
         ({"read_local": "no"}, TypeError), ({"pin_memory": "no"}, TypeError),
@@ -77,7 +70,7 @@ def test_worker_options_that_mean_nothing_are_named() -> None:
             glt.distributed.MpDistSamplingWorkerOptions(**given)
 
 
-def test_no_seeds_are_seeds_of_any_kind(plain: DistDataset) -> None:
+def test_no_seeds_are_seeds_of_any_kind(plain):
     """A trainer whose partition has none of the training nodes."""
     options = glt.distributed.CollocatedDistSamplingWorkerOptions()
     for given in ([], (), range(0), torch.arange(0)):
@@ -85,7 +78,7 @@ def test_no_seeds_are_seeds_of_any_kind(plain: DistDataset) -> None:
             assert len(loader) == 0 and list(loader) == []
 
 
-def test_options_that_exclude_each_other(typed: DistDataset) -> None:
+def test_options_that_exclude_each_other(typed):
     for given, both in (
         ({"weight_attr": "w", "time_attr": "t", "input_time": IDS}, "weight_attr.*time_attr"),
         ({"subgraph_type": "induced", "disjoint": True}, "subgraph_type.*disjoint"),
@@ -105,7 +98,7 @@ def test_options_that_exclude_each_other(typed: DistDataset) -> None:
             links(typed, **given)
 
 
-def test_seeds_that_do_not_fit(typed: DistDataset, plain: DistDataset) -> None:
+def test_seeds_that_do_not_fit(typed, plain):
     for seeds, error, text in (
         (IDS, ValueError, "no type.*'user', 'item'"),
         (("shop", IDS), ValueError, "'shop': expected one of"),
@@ -132,7 +125,7 @@ def test_seeds_that_do_not_fit(typed: DistDataset, plain: DistDataset) -> None:
             links(typed, edges)
 
 
-def test_links_that_do_not_fit_say_which_argument(typed: DistDataset, plain: DistDataset) -> None:
+def test_links_that_do_not_fit_say_which_argument(typed, plain):
     nan = float("nan")
     for edges, error, text in (
         (5, ValueError, "edge_label_index has no edge type"),
@@ -175,11 +168,11 @@ class Basket(HeteroData):
     """A class of the user's own."""
 
 
-def test_pygs_other_arguments_keep_their_meaning(typed: DistDataset, plain: DistDataset) -> None:
+def test_pygs_other_arguments_keep_their_meaning(typed, plain):
     options = glt.distributed.CollocatedDistSamplingWorkerOptions()
-    given: dict[str, Any] = {"batch_size": 5, "random_seed": 3, "worker_options": options}
+    given = {"batch_size": 5, "random_seed": 3, "worker_options": options}
 
-    def first(make: Any, *args: Any, **flags: Any) -> Any:
+    def first(make, *args, **flags):
         with make(*args, **given, **flags) as loader:
             return next(iter(loader))
 
@@ -206,7 +199,7 @@ def test_pygs_other_arguments_keep_their_meaning(typed: DistDataset, plain: Dist
             links(typed, **flags)
 
 
-def test_masks_of_any_kind_are_masks(plain: DistDataset) -> None:
+def test_masks_of_any_kind_are_masks(plain):
     mask = torch.zeros(plain.num_nodes, dtype=torch.bool)
     mask[[7, 9]] = True
     options = glt.distributed.CollocatedDistSamplingWorkerOptions()
@@ -227,7 +220,7 @@ def test_masks_of_any_kind_are_masks(plain: DistDataset) -> None:
         (torch.tensor([False, True]), [1, 2]),
     ],
 )
-def test_only_labels_that_start_at_0_go_up(typed: DistDataset, given: torch.Tensor, expected: list[float]) -> None:
+def test_only_labels_that_start_at_0_go_up(typed, given, expected):
     options = glt.distributed.CollocatedDistSamplingWorkerOptions()
     with links(
         typed, (RATES, EDGES[:, :2]), edge_label=given, neg_sampling="binary", batch_size=2, worker_options=options
@@ -235,13 +228,13 @@ def test_only_labels_that_start_at_0_go_up(typed: DistDataset, given: torch.Tens
         assert next(iter(loader))[RATES].edge_label.tolist() == [*expected, 0, 0]
 
 
-def test_a_type_alone_stands_for_all_its_nodes(typed: DistDataset) -> None:
+def test_a_type_alone_stands_for_all_its_nodes(typed):
     options = glt.distributed.CollocatedDistSamplingWorkerOptions()
     with nodes(typed, "tag", batch_size=3, worker_options=options) as loader:
         assert torch.cat([batch["tag"].n_id[: batch["tag"].batch_size] for batch in loader]).tolist() == list(range(7))
 
 
-def test_label_files_by_type(typed_world: Callable[..., TypedWorld], tmp_path: Path) -> None:
+def test_label_files_by_type(typed_world, tmp_path):
     path = typed_world(1, "out").path
     torch.save(torch.arange(90), tmp_path / "user.pt")
     data = DistDataset().load(path, 0, whole_node_label_file={"user": tmp_path / "user.pt"})
@@ -255,7 +248,7 @@ def test_label_files_by_type(typed_world: Callable[..., TypedWorld], tmp_path: P
             DistDataset().load(path, 0, whole_node_label_file=files)
 
 
-def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
+def test_requests_name_the_types_that_they_lack(typed):
     service = typed.own.handlers()
     hop = {"num_neighbors": 2, "replace": False, "batch_key": 1, "hop": 0, "with_edge": False}
     for request, error, text in (
@@ -274,13 +267,13 @@ def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
             service[request.method](request.encode())
 
 
-def test_labels_below_one_are_not_labels_that_start_at_zero(typed: DistDataset) -> None:
+def test_labels_below_one_are_not_labels_that_start_at_zero(typed):
     label = torch.full((5,), 0.5)
     with links(typed, edge_label=label, neg_sampling="binary", batch_size=5) as loader:
         assert torch.equal(loader.table.columns["label"], label)
 
 
-def test_a_knowledge_graph_of_thousands_of_relations(tmp_path: Path) -> None:
+def test_a_knowledge_graph_of_thousands_of_relations(tmp_path):
     num_types = 2700  # FB15k and the reverses
     edge_index = {("entity", f"r{r}", "entity"): torch.tensor([[r % 50], [(r + 1) % 50]]) for r in range(num_types)}
     RandomPartitioner(tmp_path / "parts", 1, {"entity": 50}, edge_index, edge_assign_strategy="by_dst").partition()
@@ -292,7 +285,7 @@ def test_a_knowledge_graph_of_thousands_of_relations(tmp_path: Path) -> None:
     assert sum(store.e_id.numel() for store in batch.edge_stores) > 0
 
 
-def test_reverse_types_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_reverse_types_of_one_name_are_refused(tmp_path):
     to, back, twice = ("a", "to", "b"), ("b", "rev_to", "a"), ("a", "rev_rev_to", "b")
     for strategy in ("by_src", "by_dst"):
         RandomPartitioner(

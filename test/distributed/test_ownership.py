@@ -1,16 +1,11 @@
 """A partition answers for what it owns; asked for anything else, it names the owner and returns nobody's data."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from dist_world import World
 
 from glt import _core
 from glt.data import Feature, Topology
@@ -19,17 +14,17 @@ from glt.distributed import DistDataset
 
 
 @pytest.fixture(params=[0, 1])
-def dataset(request: pytest.FixtureRequest, world: Callable[..., World]) -> DistDataset:
+def dataset(request, world):
     return DistDataset().load(world(2).path, request.param)
 
 
-def _split(owner: np.ndarray, part: int) -> tuple[torch.Tensor, int]:
+def _split(owner, part):
     """The ids that ``part`` owns, and one that it does not."""
     return torch.from_numpy(np.flatnonzero(owner == part)), int(np.flatnonzero(owner != part)[0])
 
 
 @pytest.mark.parametrize("name", ["node_features", "node_labels", "edge_features"])
-def test_rows_of_another_partition_are_refused(dataset: DistDataset, name: str) -> None:
+def test_rows_of_another_partition_are_refused(dataset, name):
     part = dataset.partition_idx
     book = (dataset.edge_books if name == "edge_features" else dataset.node_books)[0]
     assert book is not None
@@ -40,7 +35,7 @@ def test_rows_of_another_partition_are_refused(dataset: DistDataset, name: str) 
         table[torch.tensor([int(mine[0]), other])]
 
 
-def test_rows_of_nodes_of_another_partition_are_refused(dataset: DistDataset) -> None:
+def test_rows_of_nodes_of_another_partition_are_refused(dataset):
     part = dataset.partition_idx
     mine, other = _split(dataset.node_books[0].owners(), part)
     csr = dataset.graph.csr
@@ -51,7 +46,7 @@ def test_rows_of_nodes_of_another_partition_are_refused(dataset: DistDataset) ->
         _core.OneHop(csr, np.array([int(mine[0]), other]), 3, False, 1, 0, with_edge=False)
 
 
-def _book(kind: str) -> PartitionBook:
+def _book(kind):
     """Three ids, of which partition 1 owns the last two."""
     if kind == "ranges":
         return PartitionBook.of_ranges([0, 1, 3])
@@ -60,7 +55,7 @@ def _book(kind: str) -> PartitionBook:
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "ranges"])
 @pytest.mark.parametrize("pickled", [False, True])
-def test_tables_and_rows_take_books_of_every_kind(kind: str, pickled: bool) -> None:
+def test_tables_and_rows_take_books_of_every_kind(kind, pickled):
     book = _book(kind)
     topology = Topology.from_rows(torch.tensor([0, 1, 2]), torch.tensor([2, 0]), num_nodes=3, book=book, part=1)
     table = Feature(torch.tensor([7.0, 8.0]), owned=(book, 1))
@@ -82,18 +77,18 @@ def test_tables_and_rows_take_books_of_every_kind(kind: str, pickled: bool) -> N
         Topology.from_rows(torch.tensor([0, 1, 2]), torch.tensor([2, 0]), num_nodes=4, book=book, part=1)
 
 
-def test_a_book_without_a_row_for_each_owner_is_refused() -> None:
+def test_a_book_without_a_row_for_each_owner_is_refused():
     with pytest.raises(ValueError, match=r"row_of is torch.uint32 \[2\]: expected uint32, one row per owner, \[3\]"):
         PartitionBook.of_arrays(np.zeros(3, np.uint8), np.zeros(2, np.uint32), 1)
     with pytest.raises(ValueError, match=r"row_of is torch\.int64"):
         PartitionBook.of_arrays(np.zeros(3, np.uint8), np.zeros(3, np.int64), 1)
 
 
-def test_a_table_without_owner_is_read_as_before() -> None:
+def test_a_table_without_owner_is_read_as_before():
     assert Feature(torch.tensor([7.0, 8.0]))[torch.tensor([1])].tolist() == [8.0]
 
 
-def test_one_copy_of_the_book_says_who_owns_what(world: Callable[..., World], tmp_path: Path) -> None:
+def test_one_copy_of_the_book_says_who_owns_what(world, tmp_path):
     """Another trainer's directory is mapped without being verified: its book is not looked at."""
     copy = tmp_path / "copy"
     shutil.copytree(world(2).path, copy)

@@ -1,21 +1,16 @@
 """Each process has a place in the job: two that come as one rank, of two jobs or of two groups, find out."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
-from dist_world import World, options
+from dist_world import options
 from promptness import expect_prompt
 
 import glt
-from glt.testing.cluster import Cluster, Trainer, free_port
+from glt.testing.cluster import Cluster, free_port
 
 
-def create_as(trainer: Trainer, path: Path, places: list[tuple[int, int, str]], port: int | None = None) -> Any:
+def create_as(trainer, path, places, port=None):
     """Creates a loader as the trainer of ``(world_size, rank, group_name)``; returns its number of batches."""
     world_size, rank, group_name = places[trainer.rank]
     glt.distributed.init_worker_group(world_size, rank, group_name)
@@ -31,7 +26,7 @@ def create_as(trainer: Trainer, path: Path, places: list[tuple[int, int, str]], 
         return sum(1 for _ in loader)
 
 
-def expect_errors(cluster: Cluster, *words: str) -> list[str]:
+def expect_errors(cluster, *words):
     """All trainers raise RendezvousError with these words, soon after they have come."""
     outcomes = cluster.outcomes()
     start = max(cluster.hear(rank) for rank in range(cluster.world_size))
@@ -42,7 +37,7 @@ def expect_errors(cluster: Cluster, *words: str) -> list[str]:
     return [outcome.error for outcome in outcomes]
 
 
-def test_two_processes_of_one_rank_are_named_everywhere(world: Callable[..., World]) -> None:
+def test_two_processes_of_one_rank_are_named_everywhere(world):
     places = [(3, 0, "job"), (3, 1, "job"), (3, 1, "job")]
     with Cluster(3, create_as, world(2).path, places) as cluster:
         pids = [str(process.pid) for process in cluster.processes]
@@ -50,12 +45,12 @@ def test_two_processes_of_one_rank_are_named_everywhere(world: Callable[..., Wor
             assert all(f"pid {pid}" in error for pid in pids[1:]), error
 
 
-def test_group_names_that_differ_are_named(world: Callable[..., World]) -> None:
+def test_group_names_that_differ_are_named(world):
     with Cluster(2, create_as, world(2).path, [(2, 0, "red"), (2, 1, "blue")]) as cluster:
         expect_errors(cluster, "group_name differs", "'red' on rank 0", "'blue' on rank 1")
 
 
-def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world: Callable[..., World]) -> None:
+def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world):
     places = [(2, 0, "job"), (2, 1, "job")]
     port = free_port()
     with Cluster(2, create_as, world(2).path, places, port) as first:

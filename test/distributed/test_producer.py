@@ -1,17 +1,13 @@
 """Producers make the batches that they are asked for: from any batch on, for any random seed, each its own share."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 
 import glt
 from glt.channel import LocalChannel
-from glt.channel.message import Message
 from glt.data import HOMOGENEOUS
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
@@ -22,7 +18,7 @@ NUM_BATCHES, OLD_SEED, SEED = 8, 5, 2**63 - 1
 
 
 @pytest.fixture
-def make(world: Callable[..., World]) -> Iterator[Callable[..., Producer]]:
+def make(world):
     """Returns a producer ``first`` of ``step`` with room for all batches, given the seed of its order."""
     data = glt.distributed.DistDataset().load(world(1).path, 0)
     loop = glt.distributed.ConcurrentEventLoop(3)
@@ -31,7 +27,7 @@ def make(world: Callable[..., World]) -> Iterator[Callable[..., Producer]]:
     table = SeedTable({"node": torch.arange(0, NUM_NODES, 10)})
     channels = []
 
-    def made(first: int, step: int, random_seed: int) -> Producer:
+    def made(first, step, random_seed):
         order = SeedOrder(len(table), 8, shuffle=True, random_seed=random_seed)
         assert len(order) == NUM_BATCHES
         channels.append(LocalChannel(NUM_BATCHES))
@@ -44,7 +40,7 @@ def make(world: Callable[..., World]) -> Iterator[Callable[..., Producer]]:
     loop.shutdown()
 
 
-def messages(producer: Producer, start: EpochStart) -> dict[int, Message]:
+def messages(producer, start):
     """Those of an iteration by index, in the order they came."""
     producer.want(start.iteration)
     producer.run(start)
@@ -55,7 +51,7 @@ def messages(producer: Producer, start: EpochStart) -> dict[int, Message]:
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_the_rest_of_an_epoch_is_that_of_the_whole_one(make: Callable[..., Producer], step: int) -> None:
+def test_the_rest_of_an_epoch_is_that_of_the_whole_one(make, step):
     """Also by a producer that was made with another random seed; each batch comes from the same one as ever."""
     whole = messages(make(0, 1, SEED), EpochStart(1, 4, 0, SEED))
     assert list(whole) == list(range(NUM_BATCHES))
@@ -71,7 +67,7 @@ def test_the_rest_of_an_epoch_is_that_of_the_whole_one(make: Callable[..., Produ
                     assert torch.equal(message.tensors[name], wanted[name]), (index, name)
 
 
-def test_the_command_survives_json_and_has_no_fields_but_its_own() -> None:
+def test_the_command_survives_json_and_has_no_fields_but_its_own():
     start = EpochStart(3, 2**31 - 1, 17, SEED)
     assert start.to_json() == asdict(start) and EpochStart.from_json(start.to_json()) == start
     with pytest.raises(TypeError, match="last"):

@@ -3,22 +3,19 @@
 Batches are compared with others in ``test_typed_batch_law.py`` and ``test_local_batch_law.py`` too.
 """
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 from dist_world import join, options
-from pyg_contract import CASES, Case, assert_kept, epoch
+from pyg_contract import CASES, assert_kept, epoch
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 FULL = os.environ.get("GLT_FULL") == "1"
 
 
-def run(trainer: Trainer, root: Path, mode: str, cases: list[Case]) -> list[list[dict]]:
+def run(trainer, root, mode, cases):
     """An epoch of each case on the first trainer; the other has the second partition."""
     results = []
     for case in cases:
@@ -33,7 +30,7 @@ def run(trainer: Trainer, root: Path, mode: str, cases: list[Case]) -> list[list
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
-def test_every_batch_keeps_the_contract_and_is_the_local_one(contract_root: Path, mode: str) -> None:
+def test_every_batch_keeps_the_contract_and_is_the_local_one(contract_root, mode):
     # In worker mode each loader starts programs, which is what takes the time.
     cases = CASES if mode == "collocated" or FULL else [CASES[10], CASES[19]]
     with Cluster(2, run, contract_root, mode, cases, deadline_s=240.0) as cluster:

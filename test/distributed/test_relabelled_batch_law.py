@@ -1,15 +1,11 @@
 """Batches of relabelled partitions are those of the whole graph in the new ids, wherever they are made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_typed_world import NUM_NODES, RATED, RATES, SCHEMA, Case, TypedWorld, write_typed_world
+from dist_typed_world import NUM_NODES, RATED, RATES, SCHEMA, TypedWorld, write_typed_world
 from test_local_batch_law import assert_local_is_the_same
 from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, compare
 
@@ -20,13 +16,13 @@ from glt.partition import load_partition
 Relabelled = Callable[..., TypedWorld]
 
 
-def in_new_ids(world: TypedWorld) -> TypedWorld:
+def in_new_ids(world):
     """The input of a relabelled directory under the maps that it holds."""
     part = load_partition(world.path, 0)
     nodes = {t: n.id_map for t, n in zip(SCHEMA.node_types, part.nodes, strict=True)}
     edges = {t: e.id_map for t, e in zip(SCHEMA.edge_types, part.edges, strict=True)}
 
-    def moved(tables: dict[Any, torch.Tensor], maps: dict[Any, Any]) -> dict[Any, torch.Tensor]:
+    def moved(tables, maps):
         return {t: table[torch.from_numpy(maps[t].original).long()] for t, table in tables.items()}
 
     edge_index = {
@@ -43,11 +39,11 @@ def in_new_ids(world: TypedWorld) -> TypedWorld:
 
 
 @pytest.fixture(scope="module")
-def relabelled(tmp_path_factory: pytest.TempPathFactory) -> Relabelled:
+def relabelled(tmp_path_factory):
     """Returns the relabelled directory of the graph of :mod:`dist_typed_world`, and the whole graph in its ids."""
-    made: dict[tuple, TypedWorld] = {}
+    made = {}
 
-    def make(num_parts: int, edge_dir: str = "in", time_level: str = "edge") -> TypedWorld:
+    def make(num_parts, edge_dir="in", time_level="edge"):
         key = (num_parts, edge_dir, time_level)
         if key not in made:
             root = tmp_path_factory.mktemp("relabelled")
@@ -58,7 +54,7 @@ def relabelled(tmp_path_factory: pytest.TempPathFactory) -> Relabelled:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(monkeypatch):
     """This process is the only trainer."""
     monkeypatch.setattr(context, "_context", None)
     glt.distributed.init_worker_group(1, 0, "alone")
@@ -69,9 +65,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ("parts", "mode", "edge_dir", "read_local"),
     [(2, "collocated", "in", False), (2, "mp", "out", False), (4, "collocated", "out", True), (1, "mp", "in", False)],
 )
-def test_batches_are_those_of_the_whole_graph(
-    relabelled: Relabelled, parts: int, mode: str, edge_dir: str, read_local: bool
-) -> None:
+def test_batches_are_those_of_the_whole_graph(relabelled, parts, mode, edge_dir, read_local):
     # Each loader in worker mode starts programs, which is what takes the time.
     few = [CASES[0], OPTIONS[4], OPTIONS[7], LINKS[1]]  # features and edges, temporal, induced, binary
     cases = {"collocated": [*CASES, *OPTIONS, *LINKS] if parts == 2 else few, "mp": few[:parts]}[mode]
@@ -79,17 +73,17 @@ def test_batches_are_those_of_the_whole_graph(
 
 
 @pytest.mark.parametrize("case", [CASES[1], OPTIONS[2], LINKS[1]], ids=lambda case: case.name)
-def test_local_loaders_on_the_whole_graph_give_the_same(alone: None, relabelled: Relabelled, case: Case) -> None:
+def test_local_loaders_on_the_whole_graph_give_the_same(alone, relabelled, case):
     world = relabelled(1)
     assert_local_is_the_same(world.path, world.to_data(), case.kind, case.arguments(1))
 
 
 @pytest.mark.timeout(200)
-def test_times_of_nodes_follow_the_nodes(relabelled: Relabelled) -> None:
+def test_times_of_nodes_follow_the_nodes(relabelled):
     compare(relabelled(2, "in", "node"), "collocated", {"worker_concurrency": 3}, NODE_TIMES)
 
 
-def test_batches_lead_back_to_the_input(alone: None, relabelled: Relabelled, tmp_path: Path) -> None:
+def test_batches_lead_back_to_the_input(alone, relabelled, tmp_path):
     """Original seeds in, original ids out: every edge and every row of a batch is one of the input."""
     data = DistDataset().load(relabelled(1).path, 0)
     given = write_typed_world(tmp_path, 1)
@@ -111,7 +105,7 @@ def test_batches_lead_back_to_the_input(alone: None, relabelled: Relabelled, tmp
         assert torch.equal(ends, given.edge_index[source, relation, target][:, edges])
 
 
-def test_maps_of_a_dataset(relabelled: Relabelled, typed_world: Callable[..., TypedWorld], tmp_path: Path) -> None:
+def test_maps_of_a_dataset(relabelled, typed_world, tmp_path):
     part = load_partition(relabelled(2).path, 1)
     data = DistDataset().load(relabelled(2).path, 1)
     assert data.node_map.keys() == set(SCHEMA.node_types) and data.edge_map.keys() == set(SCHEMA.edge_types)
@@ -135,7 +129,7 @@ def test_maps_of_a_dataset(relabelled: Relabelled, typed_world: Callable[..., Ty
         plain.map_to_original([700], RATES)
 
 
-def test_a_label_file_is_read_by_original_ids(relabelled: Relabelled, tmp_path: Path) -> None:
+def test_a_label_file_is_read_by_original_ids(relabelled, tmp_path):
     torch.save(torch.arange(90) * 3, tmp_path / "users.pt")
     data = DistDataset().load(
         relabelled(2).path, 0, whole_node_label_file={"user": tmp_path / "users.pt"}, verify=False

@@ -1,10 +1,7 @@
 """What is asked arrives as it was asked, and the input of a loader as it was given."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import fields
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +16,7 @@ IDS = torch.tensor([2**40, 0, 7])
 NONE = torch.empty(0, dtype=torch.int64)
 
 
-def assert_equal(a: Any, b: Any) -> None:
+def assert_equal(a, b):
     if isinstance(a, Tensor):
         assert a.dtype == b.dtype and torch.equal(a, b)
     elif isinstance(a, tuple):
@@ -42,13 +39,13 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_requests_arrive_as_they_were_asked(request_: Any) -> None:
+def test_requests_arrive_as_they_were_asked(request_):
     arrived = type(request_).decode(request_.encode())
     for field in fields(request_):
         assert_equal(getattr(request_, field.name), getattr(arrived, field.name))
 
 
-def damaged(request: Any, rng: random.Random) -> Tensor:
+def damaged(request, rng):
     """The request as a peer with an error in it, or of other intentions, might send it."""
     tensors = dict(read_message(request.encode()).tensors)
     name = rng.choice(sorted(tensors))
@@ -77,7 +74,7 @@ def damaged(request: Any, rng: random.Random) -> Tensor:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_what_is_no_request_is_a_message_error(request_: Any) -> None:
+def test_what_is_no_request_is_a_message_error(request_):
     rng = random.Random(5)
     num_refused = 0
     for _ in range(400):
@@ -93,7 +90,7 @@ def test_what_is_no_request_is_a_message_error(request_: Any) -> None:
     assert num_refused > 100
 
 
-def test_errors_of_requests_say_what_is_wrong() -> None:
+def test_errors_of_requests_say_what_is_wrong():
     hop = OneHopRequest(3, IDS, -1, False, 1, 0, True, excluded=(IDS, NONE[:0]))
     rows = RowsRequest("node", 0, IDS, ("x",))
     without = {"spec": torch.tensor([0])}
@@ -110,7 +107,7 @@ def test_errors_of_requests_say_what_is_wrong() -> None:
             kind.decode(bytes_)
 
 
-def test_tables_of_seeds_are_read_in_place() -> None:
+def test_tables_of_seeds_are_read_in_place():
     table = SeedTable({"row": IDS, "label": torch.rand(3, 2)}, {"src_weight": torch.rand(5)})
     with table.share() as memory:
         read = SeedTable.read(memory)
@@ -120,7 +117,7 @@ def test_tables_of_seeds_are_read_in_place() -> None:
     assert_equal(read.extras["src_weight"], table.extras["src_weight"])
 
 
-def test_seeds_are_told_to_other_processes() -> None:
+def test_seeds_are_told_to_other_processes():
     weight = torch.rand(4)
     seeds = LinkSeeds(2, (0, 1), Negatives("triplet", 3, dst_weight=weight))
     told = seeds_from_json(seeds.to_json(), seeds.extras())

@@ -1,10 +1,5 @@
 """GPUs keep the hottest rows of a partition: by what the partitioner was told, else by the edges that lead there."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -21,11 +16,11 @@ GRAPH = random_graph(NUM_NODES, NUM_EDGES, seed=4)
 HOST = require_accelerator("host", "device")
 
 
-def hotness(num_parts: int) -> list[np.ndarray]:
+def hotness(num_parts):
     return [np.random.default_rng(p).integers(0, 9, NUM_NODES).astype(np.float32) for p in range(num_parts)]
 
 
-def partitioned(root: Path, num_parts: int, **given: Any) -> Path:
+def partitioned(root, num_parts, **given):
     RandomPartitioner(
         root / "parts", num_parts, NUM_NODES, GRAPH.edge_index, node_feat=GRAPH.x, edge_feat=GRAPH.edge_attr,
         edge_assign_strategy="by_dst", **given,
@@ -34,7 +29,7 @@ def partitioned(root: Path, num_parts: int, **given: Any) -> Path:
 
 
 @pytest.mark.parametrize("relabel", [False, True])
-def test_partitions_say_how_often_they_read_their_own_nodes(tmp_path: Path, relabel: bool) -> None:
+def test_partitions_say_how_often_they_read_their_own_nodes(tmp_path, relabel):
     root = partitioned(tmp_path, 3, hotness=hotness(3), relabel=relabel)
     for p, hot in enumerate(hotness(3)):
         part = load_partition(root, p)
@@ -45,9 +40,7 @@ def test_partitions_say_how_often_they_read_their_own_nodes(tmp_path: Path, rela
 
 
 @pytest.mark.parametrize("step", [1 << 24, 7])
-def test_without_hotness_the_edges_that_lead_to_a_node_count(
-    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hotness_the_edges_that_lead_to_a_node_count(tmp_path, step, monkeypatch):
     monkeypatch.setattr("glt.distributed.engine.local_partition._STEP", step)
     root = partitioned(tmp_path, 2)
     for p in range(2):
@@ -62,9 +55,7 @@ def test_without_hotness_the_edges_that_lead_to_a_node_count(
 @pytest.mark.parametrize("relabel", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("here", [(0,), (1,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
-def test_a_gpu_keeps_the_hottest_rows_and_finds_all(
-    tmp_path: Path, here: tuple[int, ...], known: bool, relabel: bool
-) -> None:
+def test_a_gpu_keeps_the_hottest_rows_and_finds_all(tmp_path, here, known, relabel):
     root = partitioned(tmp_path, 3, relabel=relabel, **({"hotness": hotness(3)} if known else {}))
     data = glt.distributed.DistDataset().load(root, here[0], "CUDA", device="host", split_ratio=0.3)
     local = {here[0]: data.own} | {p: data.map_other(root, p) for p in here[1:]}
@@ -92,7 +83,7 @@ def test_a_gpu_keeps_the_hottest_rows_and_finds_all(
             tables.check()
 
 
-def test_where_all_rows_are_kept_none_are_told_apart(tmp_path: Path) -> None:
+def test_where_all_rows_are_kept_none_are_told_apart(tmp_path):
     data = glt.distributed.DistDataset().load(partitioned(tmp_path, 1), 0, "CUDA", device="host", split_ratio=1.0)
     tables, out = data.local_graph({0: data.own}).tables, torch.empty_like(GRAPH.x)
     tables.gather(HOST, "node", 0, "x", torch.arange(NUM_NODES), out)
@@ -101,7 +92,7 @@ def test_where_all_rows_are_kept_none_are_told_apart(tmp_path: Path) -> None:
     assert data.node_features.hotness is None and not any(len(rows) - n for rows, n in placed._tiers[1:])
 
 
-def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path, monkeypatch):
     """Their rows are copied into one table, whose hottest are kept, whichever partition owns them."""
     monkeypatch.setattr("glt.distributed.engine.local_partition._MOST_TABLES", 2)
     root = partitioned(tmp_path, 3, hotness=hotness(3))

@@ -1,7 +1,6 @@
 """Shares of nodes and edges: every selected one in one share, as many in each, local ones first."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ TYPES = {"paper": 40, "author": 25}
 WRITES = ("author", "writes", "paper")
 
 
-def book_of(owner) -> PartitionBook:
+def book_of(owner):
     """A book whose rows do not matter."""
     owner = np.asarray(owner, np.uint8)
     return PartitionBook.of_arrays(owner, np.zeros(len(owner), np.uint32), int(owner.max(initial=0)) + 1)
@@ -66,13 +65,13 @@ def test_the_result_does_not_depend_on_how_much_is_read_at_a_time(piece):
 class Counting:
     """A mask that says which rows were read, as one that lies elsewhere would."""
 
-    def __init__(self, mask: np.ndarray) -> None:
+    def __init__(self, mask):
         self.mask, self.dtype, self.shape, self.read = mask, torch.bool, mask.shape, []
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.mask)
 
-    def __getitem__(self, rows: slice) -> torch.Tensor:
+    def __getitem__(self, rows):
         self.read.append((rows.start, rows.stop))
         return torch.from_numpy(self.mask[rows])
 
@@ -131,7 +130,7 @@ def test_default_homes():
 
 
 @pytest.fixture(scope="module")
-def typed(tmp_path_factory) -> Path:
+def typed(tmp_path_factory):
     rng = np.random.default_rng(0)
     edges = np.stack([rng.integers(0, TYPES["author"], 90), rng.integers(0, TYPES["paper"], 90)])
     arguments = {"num_nodes": TYPES, "edge_index": {WRITES: edges}}
@@ -162,10 +161,10 @@ class Servers:
 
     num_trainers, num_servers = 4, 2
 
-    def __init__(self, rank: int, data: DistDataset | None) -> None:
+    def __init__(self, rank, data):
         self.rank, self.data = rank, data
 
-    def owner_of(self, partition: int) -> int:
+    def owner_of(self, partition):
         return partition % 2
 
 

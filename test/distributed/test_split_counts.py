@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glt.distributed.graph.split import Interval, split_counts
+from glt.distributed.graph.split import split_counts
 
 
 @st.composite
@@ -18,15 +18,15 @@ def worlds(draw):
     return counts, homes
 
 
-def items(share: list[Interval]) -> list[tuple[int, int]]:
+def items(share):
     return [(part, at) for part, begin, end in share for at in range(begin, end)]
 
 
-def everything(counts: list[int]) -> list[tuple[int, int]]:
+def everything(counts):
     return [(part, at) for part, count in enumerate(counts) for at in range(count)]
 
 
-def most_local(counts: list[int], homes: list[list[int]]) -> int:
+def most_local(counts, homes):
     """How many items can be local where shares differ by one at most."""
     size, more = divmod(sum(counts), len(homes))
     hosts = {frozenset(home) for home in homes}

@@ -1,16 +1,11 @@
 """Trainers that only ``init_process_group`` connects."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from dist_world import World
 
 import glt
 from glt.testing.cluster import free_port
@@ -63,7 +58,7 @@ finally:
 
 
 @contextmanager
-def trainers(path: Path, what: str) -> Iterator[list[subprocess.Popen[str]]]:
+def trainers(path, what):
     env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     env["PYTHONPATH"] = str(Path(glt.__file__).parents[1])
     ports = str(free_port()), str(free_port())
@@ -82,7 +77,7 @@ def trainers(path: Path, what: str) -> Iterator[list[subprocess.Popen[str]]]:
             each.communicate()
 
 
-def test_the_process_group_may_end_meanwhile(world: Callable[..., World]) -> None:
+def test_the_process_group_may_end_meanwhile(world):
     with trainers(world(2).path, "leaves forks0 late0 given") as started:
         for each in started:
             said, told = each.communicate(timeout=90)
@@ -90,7 +85,7 @@ def test_the_process_group_may_end_meanwhile(world: Callable[..., World]) -> Non
             assert "terminate" not in told and "PeerLost" not in told, told
 
 
-def test_a_wait_ends_though_the_trainer_that_is_asked_is_stopped(world: Callable[..., World]) -> None:
+def test_a_wait_ends_though_the_trainer_that_is_asked_is_stopped(world):
     with trainers(world(2).path, "stops0 short") as started:
         assert started[0].stdout is not None and started[0].stdout.readline() == "stop me\n"
         started[0].send_signal(signal.SIGSTOP)

@@ -1,9 +1,5 @@
 """What a batch on a device makes of the rows of several partitions equals the CPU's, and nonsense is refused."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -18,11 +14,11 @@ ENDS = [(0, 0), (0, 1), (1, 0)]
 NUM_NODES = [9, 5]
 
 
-def on_host(num_nodes: list[int] = NUM_NODES, ends: Any = ENDS) -> StitchedBatch:
+def on_host(num_nodes=NUM_NODES, ends=ENDS):
     return StitchedBatch(num_nodes, ends, require_accelerator("host", "device"), None)
 
 
-def answers(rng: np.random.Generator, num_rows: int, num_found: int, device: bool) -> tuple[list, list]:
+def answers(rng, num_rows, num_found, device):
     """Rows of any neighbours from up to three partitions, as the CPU takes them, and as a device does."""
     owner = rng.integers(0, 3, num_rows)
     plain, placed = [], []
@@ -38,8 +34,8 @@ def answers(rng: np.random.Generator, num_rows: int, num_found: int, device: boo
     return plain, placed
 
 
-def contents(batch: Any, with_edge: bool, disjoint: bool) -> list[Any]:
-    found: list[Any] = []
+def contents(batch, with_edge, disjoint):
+    found = []
     for t in range(2):
         node, tree = np.full((2, batch.num_nodes(t)), -7, np.int64)
         batch.copy_nodes(t, node, tree if disjoint else None)
@@ -53,7 +49,7 @@ def contents(batch: Any, with_edge: bool, disjoint: bool) -> list[Any]:
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
-def test_hops_are_put_together_as_on_the_cpu(seed: int, with_edge: bool, disjoint: bool, induced: bool) -> None:
+def test_hops_are_put_together_as_on_the_cpu(seed, with_edge, disjoint, induced):
     rng = np.random.default_rng(seed)
     ours, theirs = on_host(), _core.Batch(NUM_NODES, ENDS)
     seeds = [(int(t), rng.integers(0, NUM_NODES[t], rng.integers(0, 5))) for t in rng.integers(0, 2, 3)]
@@ -86,12 +82,12 @@ def test_hops_are_put_together_as_on_the_cpu(seed: int, with_edge: bool, disjoin
         assert contents(ours, with_edge, False) == contents(theirs, with_edge, False)
 
 
-def part(*position: int, neighbor: tuple[int, ...] = (), count: tuple[int, ...] | None = None) -> Any:
+def part(*position, neighbor=(), count=None):
     counts = np.ones(len(position), np.uint32) if count is None else np.array(count, np.uint32)
     return np.array(position, np.uint32), counts, np.array(neighbor, np.int64), None
 
 
-def test_answers_that_do_not_fit_are_refused() -> None:
+def test_answers_that_do_not_fit_are_refused():
     batch = on_host()
     with pytest.raises(IndexError, match=r"seeds\[1\] = 9 is outside \[0, 9\)"):
         batch.start([(0, np.array([3, 9]))], False, False, None)

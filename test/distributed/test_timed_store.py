@@ -1,10 +1,7 @@
 """Calls of stores end, whoever hosts them; and stores that cannot check are waited on."""
 
-from __future__ import annotations
-
 import threading
 import time
-from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -17,11 +14,11 @@ from glt.errors import RendezvousError
 class Stopped(dist.Store):
     """As of a stopped process: it never answers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.asked = threading.Event()
 
-    def check(self, keys: list[str]) -> bool:
+    def check(self, keys):
         self.asked.wait(60.0)
         return True
 
@@ -29,14 +26,14 @@ class Stopped(dist.Store):
 class Unable(dist.Store):
     """It has what torch's stores must have, and cannot check."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.values: dict[str, bytes] = {}
+        self.values = {}
 
-    def get(self, key: str) -> bytes:
+    def get(self, key):
         return self.values[key]
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
+    def wait(self, keys, timeout):
         deadline = time.monotonic() + timeout.total_seconds()
         while keys[0] not in self.values:
             if time.monotonic() > deadline:
@@ -44,7 +41,7 @@ class Unable(dist.Store):
             time.sleep(0.01)
 
 
-def test_a_store_that_does_not_answer_is_given_up() -> None:
+def test_a_store_that_does_not_answer_is_given_up():
     stopped = Stopped()
     store = TimedStore(stopped, 0.2)
     began = time.monotonic()
@@ -55,21 +52,21 @@ def test_a_store_that_does_not_answer_is_given_up() -> None:
     stopped.asked.set()
 
 
-def test_waiting_for_a_key() -> None:
+def test_waiting_for_a_key():
     inner = dist.HashStore()
     store = TimedStore(inner)
     assert store.wait_for("key", 0.1) is None
     store.set("key", "value")
     assert store.wait_for("key", 0.1) == b"value"
 
-    def look() -> None:
+    def look():
         raise RendezvousError("it will never be")
 
     with pytest.raises(RendezvousError, match="it will never be"):
         store.wait_for("other", 60.0, look)
 
 
-def test_waiting_where_the_store_cannot_check() -> None:
+def test_waiting_where_the_store_cannot_check():
     unable = Unable()
     store = TimedStore(unable)
     assert store.wait_for("key", 0.1) is None
@@ -77,7 +74,7 @@ def test_waiting_where_the_store_cannot_check() -> None:
     assert store.wait_for("key", 0.1) == b"7"
 
 
-def test_its_thread_ends_with_it() -> None:
+def test_its_thread_ends_with_it():
     before = threading.active_count()
     store = TimedStore(dist.HashStore())
     assert threading.active_count() == before + 1
@@ -88,7 +85,7 @@ def test_its_thread_ends_with_it() -> None:
     assert threading.active_count() == before
 
 
-def test_errors_that_were_there_before_end_nothing() -> None:
+def test_errors_that_were_there_before_end_nothing():
     try:
         raise ValueError("before")
     except ValueError:

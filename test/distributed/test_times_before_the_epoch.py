@@ -1,16 +1,9 @@
 """Negative times of partitioned graphs are sampled as the local loader samples them, whatever integers they come in."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from dist_typed_world import snapshot
 from dist_world import NUM_EDGES, NUM_NODES
-from torch_geometric.data import Data
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, context
@@ -21,14 +14,14 @@ SEEDS = torch.arange(0, NUM_NODES, 7)
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _alone(monkeypatch):
     """This process is the only trainer."""
     monkeypatch.setattr(context, "_context", None)
     glt.distributed.init_worker_group(1, 0, "alone")
     yield
 
 
-def timed(level: str, dtype: torch.dtype) -> Data:
+def timed(level, dtype):
     data = random_graph(NUM_NODES, NUM_EDGES, seed=3).to_data()
     generator = torch.Generator().manual_seed(1)
     size = NUM_EDGES if level == "edge" else NUM_NODES
@@ -36,11 +29,11 @@ def timed(level: str, dtype: torch.dtype) -> Data:
     return data
 
 
-def batches(loader: Any) -> list[dict[str, Any]]:
+def batches(loader):
     return [snapshot(batch) for batch in loader]
 
 
-def assert_equal(got: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+def assert_equal(got, wanted):
     assert len(got) == len(wanted) > 0
     for a, b in zip(got, wanted, strict=True):
         for name in a.keys() & b.keys():
@@ -49,13 +42,13 @@ def assert_equal(got: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
 @pytest.mark.parametrize("level", ["edge", "node"])
-def test_batches_are_those_of_the_local_loader(tmp_path: Path, level: str, dtype: torch.dtype) -> None:
-    given: dict[str, Any] = {
+def test_batches_are_those_of_the_local_loader(tmp_path, level, dtype):
+    given = {
         "num_neighbors": [4, 3], "batch_size": 16, "random_seed": 5, "time_attr": "time", "disjoint": True,
         "input_nodes": SEEDS, "input_time": torch.arange(len(SEEDS)) % 120 - 95,
     }  # fmt: skip
 
-    def partitioned(name: str, data: Data) -> list[dict[str, Any]]:
+    def partitioned(name, data):
         arguments = graph_arguments(data, time_attr="time")
         RandomPartitioner(tmp_path / name, 1, **arguments, edge_assign_strategy="by_dst").partition()
         with glt.distributed.DistNeighborLoader(

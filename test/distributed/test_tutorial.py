@@ -5,11 +5,8 @@ Section 3 has no code; ``test_concurrent_sampler.py`` does what it says.
 A synthetic graph stands for ogbn-products, ``torch.device('cpu')`` for the GPUs; the rest is as written there.
 """
 
-from __future__ import annotations
-
 import os.path as osp
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,13 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import glt
 from glt.testing import random_graph
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 NUM_FEATS, NUM_CLASSES = 12, 5
 FREQUENCY = "frequency-partitions"  # the text has both partitioners write "graph-partitions"
 
 
-def preprocess(root_dir: str) -> None:
+def preprocess(root_dir):
     """Section 1."""
     data = random_graph(2000, 20000).to_data()
     data.x = torch.randn(2000, NUM_FEATS)
@@ -87,7 +84,7 @@ def preprocess(root_dir: str) -> None:
     freq_partitioner.partition()
 
 
-def train(trainer: Trainer, root_dir: str) -> list[Any]:
+def train(trainer, root_dir):
     """Sections 1.3, 2.1 and 4.1, first with workers, then collocated."""
     dist.init_process_group(
         "gloo", init_method=f"file://{root_dir}/group", rank=trainer.rank, world_size=trainer.world_size
@@ -127,7 +124,7 @@ def train(trainer: Trainer, root_dir: str) -> list[Any]:
 
     from torch_geometric.nn import GraphSAGE
 
-    model: Any = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
+    model = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
     model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     num_seen = 0
@@ -144,8 +141,7 @@ def train(trainer: Trainer, root_dir: str) -> list[Any]:
 
     frequency = glt.distributed.DistDataset().load(osp.join(root_dir, FREQUENCY), trainer.rank)  # the same, cached
     collocated_options = glt.distributed.CollocatedDistSamplingWorkerOptions(
-        master_addr="localhost",
-        master_port=trainer.port,
+        master_addr="localhost", master_port=trainer.port
     )
     train_loader = glt.distributed.DistNeighborLoader(
         data=frequency,
@@ -163,7 +159,7 @@ def train(trainer: Trainer, root_dir: str) -> list[Any]:
     return [*place, num_seen, bool(torch.isfinite(loss))]
 
 
-def test_the_tutorial_runs_as_written(tmp_path: Path) -> None:
+def test_the_tutorial_runs_as_written(tmp_path):
     preprocess(str(tmp_path))
     with Cluster(2, train, str(tmp_path)) as cluster:
         for rank, result in enumerate(cluster.results()):

@@ -1,14 +1,10 @@
 """Heterogeneous batches are the same wherever they are made, whatever the options, element for element."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from dist_typed_world import FOLLOWS, RATED, RATES, SCHEMA, Case, TypedWorld, reference, run_cases
+from dist_typed_world import FOLLOWS, RATED, RATES, SCHEMA, Case, reference, run_cases
 from test_one_batch_law import assert_same
 
 from glt.testing.cluster import Cluster
@@ -56,7 +52,7 @@ NODE_TIMES = [
 ]
 
 
-def compare(world: TypedWorld, mode: str, given: dict[str, Any], cases: list[Case]) -> None:
+def compare(world, mode, given, cases):
     with Cluster(world.num_parts, run_cases, world.path, mode, given, cases) as cluster:
         by_rank = cluster.results()
         cluster.expect_nothing_left()
@@ -77,25 +73,19 @@ DEFAULT_GRID = [(2, "collocated", "in", False), (2, "mp", "out", False), (4, "co
 
 
 @pytest.mark.parametrize(("parts", "mode", "edge_dir", "read_local"), GRID if FULL else DEFAULT_GRID)
-def test_batches_are_the_same_everywhere(
-    typed_world: Callable[..., TypedWorld], parts: int, mode: str, edge_dir: str, read_local: bool
-) -> None:
+def test_batches_are_the_same_everywhere(typed_world, parts, mode, edge_dir, read_local):
     # Each loader in worker mode starts programs, which is what takes the time.
     cases = CASES if mode == "collocated" or FULL else CASES[:1]
     compare(typed_world(parts, edge_dir), mode, {"worker_concurrency": 3, "read_local": read_local}, cases)
 
 
 @pytest.mark.parametrize(("parts", "mode", "edge_dir", "read_local"), GRID if FULL else DEFAULT_GRID)
-def test_options_give_the_same_batches_everywhere(
-    typed_world: Callable[..., TypedWorld], parts: int, mode: str, edge_dir: str, read_local: bool
-) -> None:
+def test_options_give_the_same_batches_everywhere(typed_world, parts, mode, edge_dir, read_local):
     cases = OPTIONS + LINKS if mode == "collocated" or FULL else [OPTIONS[4], LINKS[1]]
     compare(typed_world(parts, edge_dir), mode, {"worker_concurrency": 3, "read_local": read_local}, cases)
 
 
 @pytest.mark.parametrize(("parts", "mode", "edge_dir", "read_local"), GRID if FULL else DEFAULT_GRID[:1])
-def test_times_of_nodes_give_the_same_batches_everywhere(
-    typed_world: Callable[..., TypedWorld], parts: int, mode: str, edge_dir: str, read_local: bool
-) -> None:
+def test_times_of_nodes_give_the_same_batches_everywhere(typed_world, parts, mode, edge_dir, read_local):
     world = typed_world(parts, edge_dir, "node")
     compare(world, mode, {"worker_concurrency": 3, "read_local": read_local}, NODE_TIMES)

@@ -1,21 +1,12 @@
 """Blocks of heterogeneous graphs, with tables of nodes and edges: they are the plain batch, taken apart."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, TypedWorld, write_typed_world
+from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, write_typed_world
 from dist_world import standalone_job
-from torch import Tensor
 
 from glt.data.schema import reverse_edge_type
-from glt.distributed.graph.blocks import Block
-from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import (
     EdgeDataLoader,
     GlobalUniform,
@@ -30,18 +21,18 @@ ATTR = torch.randn(400, 2, generator=torch.Generator().manual_seed(4))
 
 
 @pytest.fixture(scope="module", params=["in", "out"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TypedWorld:
+def made(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("blocks")
     return write_typed_world(root, 2, request.param, edge_attrs={RATES: {"w": WEIGHT}, FOLLOWS: {"v": ATTR}})
 
 
 @pytest.fixture
-def graph(made: TypedWorld) -> Iterator[DistGraph]:
+def graph(made):
     with standalone_job(made.path) as opened:
         yield opened
 
 
-def require_layers(blocks: list[Block], batch: Any) -> None:
+def require_layers(blocks, batch):
     """They have all that the batch has."""
     assert len(blocks) == 2
     kinds = [t for t in batch.edge_types if "edge_index" in batch[t]]
@@ -73,7 +64,7 @@ def require_layers(blocks: list[Block], batch: Any) -> None:
         assert near.edge_index[t].size(1) == batch[t].num_sampled_edges[0]
 
 
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "sampler": [4, 3],
     "batch_size": 20,
     "shuffle": True,
@@ -85,7 +76,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("negatives", [None, PerSourceUniform(2), GlobalUniform(1.5)])
 @pytest.mark.parametrize("exclude", [None, "self"])
-def test_blocks_of_edges_are_the_plain_batch(negatives: Any, exclude: str | None, graph: DistGraph) -> None:
+def test_blocks_of_edges_are_the_plain_batch(negatives, exclude, graph):
     label = None if negatives is not None and negatives.is_triplet() else torch.arange(len(EDGES)) % 3 + 1
     given = {"edges": {RATES: EDGES}, "negative_sampler": negatives, "exclude": exclude, "edge_label": label, **OPTIONS}
     plain, layers = EdgeDataLoader(graph, **given), EdgeDataLoader(graph, blocks=True, **given)
@@ -119,7 +110,7 @@ def test_blocks_of_edges_are_the_plain_batch(negatives: Any, exclude: str | None
     assert torch.equal(torch.cat(seen).sort().values, EDGES)
 
 
-def test_blocks_of_nodes_are_the_plain_batch(made: TypedWorld, graph: DistGraph) -> None:
+def test_blocks_of_nodes_are_the_plain_batch(made, graph):
     given = {"nodes": {"item": torch.arange(0, 60, 2)}, **OPTIONS}
     plain, layers = NodeDataLoader(graph, **given), NodeDataLoader(graph, blocks=True, **given)
     for batch, (_, seeds, blocks) in zip(plain, layers, strict=True):
@@ -131,8 +122,8 @@ def test_blocks_of_nodes_are_the_plain_batch(made: TypedWorld, graph: DistGraph)
     assert moved.edata["w"][RATES if made.edge_dir == "in" else reverse_edge_type(RATES)].is_meta
 
 
-def test_reverses_are_excluded(made: TypedWorld, graph: DistGraph) -> None:
-    given: dict[str, Any] = {"exclude": "reverse_types", "reverse_etypes": {RATES: RATED}}
+def test_reverses_are_excluded(made, graph):
+    given = {"exclude": "reverse_types", "reverse_etypes": {RATES: RATED}}
     loader = EdgeDataLoader(graph, {RATES: EDGES}, [-1], 20, blocks=True, with_edge=True, **given)
     for _, positive, (block,) in loader:
         seeds = set(map(tuple, graph.find_edges(positive[RATES].input_id, RATES).t().tolist()))
@@ -142,7 +133,7 @@ def test_reverses_are_excluded(made: TypedWorld, graph: DistGraph) -> None:
         assert not seeds & set(map(tuple, graph.find_edges(block.e_id[back], RATED).flip(0).t().tolist()))
 
 
-def test_a_model_on_blocks_with_edge_values(tmp_path: Path) -> None:
+def test_a_model_on_blocks_with_edge_values(tmp_path):
     torch.manual_seed(2)
     x = {t: torch.randn(count, 5) for t, count in NUM_NODES.items()}
     made = write_typed_world(tmp_path, 2, edge_attrs={RATES: {"w": WEIGHT}}, node_feat=x)
@@ -151,7 +142,7 @@ def test_a_model_on_blocks_with_edge_values(tmp_path: Path) -> None:
         follows = pyg.GATv2Conv((-1, -1), 6, edge_dim=2, add_self_loops=False)
         by_type = {RATES: pyg.GraphConv((-1, -1), 6), RATED: pyg.SAGEConv((-1, -1), 6), FOLLOWS: follows}
         convs.append(pyg.HeteroConv(by_type))
-    whole: dict[str, Tensor] = x
+    whole = x
     attr = {FOLLOWS: made.edge_feat[FOLLOWS].float()}
     for conv in convs:
         whole = conv(whole, made.edge_index, edge_weight_dict={RATES: WEIGHT}, edge_attr_dict=attr)

@@ -1,16 +1,9 @@
 """What is written to ndata and edata is what loaders put into batches, wherever they sample."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from dist_typed_world import RATES, TypedWorld
-from dist_world import NUM_NODES, World
-from torch import Tensor
+from dist_typed_world import RATES
+from dist_world import NUM_NODES
 
 from glt.distributed.context import get_context
 from glt.distributed.graph.graph import DistGraph
@@ -23,19 +16,19 @@ from glt.distributed.tensors.tensor import DistTensor
 SEEDS = torch.arange(5, 300, 4)
 
 
-def opened(path: Path) -> DistGraph:
+def opened(path):
     initialize(part_config=path)
     return DistGraph("small")
 
 
 @pytest.fixture(params=[1, 3])
-def small(request: pytest.FixtureRequest, world: Callable[..., World]) -> Iterator[tuple[DistGraph, World]]:
+def small(request, world):
     made = world(request.param, "in", "xye")
     yield opened(made.path), made
     finalize()
 
 
-def rewrite(table: DistTensor, ids: Tensor) -> Tensor:
+def rewrite(table, ids):
     """Writes rows, and returns all there are now."""
     rows = torch.arange(len(ids) * table.shape[1:].numel()).view(len(ids), *table.shape[1:]).to(table.dtype)
     table[ids] = rows
@@ -43,12 +36,12 @@ def rewrite(table: DistTensor, ids: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("small, num_workers", [(1, 0), (3, 0), (3, 1)], indirect=["small"])
-def test_batches_have_what_was_written(small: tuple[DistGraph, World], num_workers: int) -> None:
+def test_batches_have_what_was_written(small, num_workers):
     graph, made = small
     assert made.x is not None and made.edge_attr is not None
 
-    def epoch(with_edge: bool) -> list[Any]:
-        options: dict[str, Any] = {"random_seed": 3, "num_workers": num_workers, "with_edge": with_edge}
+    def epoch(with_edge):
+        options = {"random_seed": 3, "num_workers": num_workers, "with_edge": with_edge}
         with NodeDataLoader(graph, SEEDS, [4, 3], 16, **options) as loader:
             return list(loader)
 
@@ -66,7 +59,7 @@ def test_batches_have_what_was_written(small: tuple[DistGraph, World], num_worke
         assert all(torch.equal(plain[name], new[name]) for name in plain.keys() if torch.is_tensor(plain[name]))
 
 
-def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small: tuple[DistGraph, World]) -> None:
+def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small):
     graph, _ = small
     with NodeDataLoader(graph, SEEDS, [4, 3], 16) as loader:
         for at, batch in enumerate(loader):
@@ -74,7 +67,7 @@ def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small: tu
             graph.ndata["x"][:] = float(at + 1)
 
 
-def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small: tuple[DistGraph, World]) -> None:
+def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small):
     graph, made = small
     wide = DistTensor((NUM_NODES, 9), torch.float64, "wide", part="node", init_func="ones")
     with (
@@ -96,7 +89,7 @@ def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small: tuple[Dist
         assert get_context() is not None
 
 
-def test_loaders_that_know_no_graph_object_see_what_was_written(small: tuple[DistGraph, World]) -> None:
+def test_loaders_that_know_no_graph_object_see_what_was_written(small):
     graph, _ = small
     x = rewrite(graph.ndata["x"], torch.arange(0, NUM_NODES, 2))
     options = {"collect_features": True, "worker_options": CollocatedDistSamplingWorkerOptions()}
@@ -104,7 +97,7 @@ def test_loaders_that_know_no_graph_object_see_what_was_written(small: tuple[Dis
         assert all(torch.equal(batch.x, x[batch.n_id]) for batch in loader)
 
 
-def test_deleting_a_table_undoes_what_was_written(small: tuple[DistGraph, World]) -> None:
+def test_deleting_a_table_undoes_what_was_written(small):
     graph, made = small
     assert made.x is not None
     graph.ndata["x"][:] = 7.0
@@ -115,14 +108,14 @@ def test_deleting_a_table_undoes_what_was_written(small: tuple[DistGraph, World]
         assert torch.equal(graph.ndata["x"][:], made.x)
 
 
-def test_without_features_nothing_is_read(small: tuple[DistGraph, World]) -> None:
+def test_without_features_nothing_is_read(small):
     graph, _ = small
     graph.ndata["x"][:] = 7.0
     with NodeDataLoader(graph, SEEDS, [4, 3], 16, collect_features=False) as loader:
         assert all("x" not in batch for batch in loader)
 
 
-def test_edges_and_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
+def test_edges_and_masks_that_servers_keep(small):
     graph, _ = small
     x = rewrite(graph.ndata["x"], torch.arange(0, NUM_NODES, 2))
     edges = DistTensor((graph.num_edges(),), torch.uint8, "edges", init_func=("constant", 0))
@@ -143,13 +136,13 @@ def test_edges_and_masks_that_servers_keep(small: tuple[DistGraph, World]) -> No
 
 
 @pytest.fixture
-def typed(typed_world: Callable[..., TypedWorld]) -> Iterator[tuple[DistGraph, TypedWorld]]:
+def typed(typed_world):
     made = typed_world(2, "in", "node")
     yield opened(made.path), made
     finalize()
 
 
-def test_rows_of_types(typed: tuple[DistGraph, TypedWorld]) -> None:
+def test_rows_of_types(typed):
     graph, _ = typed
     written = {t: rewrite(graph.ndata[t]["x"], torch.arange(0, graph.num_nodes(t), 3))
                for t in graph.ntypes if "x" in graph.ndata[t]}  # fmt: skip
@@ -160,7 +153,7 @@ def test_rows_of_types(typed: tuple[DistGraph, TypedWorld]) -> None:
                 assert torch.equal(batch[t].x, rows[batch[t].n_id])
 
 
-def test_times_that_sampling_goes_by_are_not_written(typed: tuple[DistGraph, TypedWorld]) -> None:
+def test_times_that_sampling_goes_by_are_not_written(typed):
     graph, _ = typed
     timed = [t for t in graph.ntypes if "time" in graph.ndata[t]]
     assert timed
@@ -178,7 +171,7 @@ def test_times_that_sampling_goes_by_are_not_written(typed: tuple[DistGraph, Typ
         assert torch.equal(graph.ndata[t]["time"][:], before)
 
 
-def test_blocks_have_what_was_written(small: tuple[DistGraph, World]) -> None:
+def test_blocks_have_what_was_written(small):
     graph, _ = small
     x = rewrite(graph.ndata["x"], torch.arange(0, NUM_NODES, 2))
     with NodeDataLoader(graph, SEEDS, [4, 3], 16, blocks=True, collect_features=True) as loader:

@@ -1,24 +1,21 @@
 """Two hosts with a cable between them that a test may cut: network namespaces of this one."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 _CLONE_NEWNET = 0x40000000
 
 
-def ip(*words: str) -> str:
+def ip(*words):
     return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20).stdout
 
 
-def enter(namespace: str) -> None:
+def enter(namespace):
     """Moves this thread, and those that it starts, into a network namespace."""
     fd = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     try:
@@ -29,7 +26,7 @@ def enter(namespace: str) -> None:
 
 
 @pytest.fixture
-def hosts() -> Iterator[tuple[str, str]]:
+def hosts():
     """Two network namespaces with a cable between them: 10.199.0.1 and 10.199.0.2."""
     mark = uuid.uuid4().hex[:8]
     names = (f"glt-a-{mark}", f"glt-b-{mark}")
@@ -52,7 +49,7 @@ def hosts() -> Iterator[tuple[str, str]]:
     remove(names)
 
 
-def wait_until_it_runs(host: str) -> None:
+def wait_until_it_runs(host):
     """The kernel marks a device as running a moment after it is up; until then torch's rpc takes 127.0.0.1 instead."""
     deadline = time.monotonic() + 20
     while "state UP" not in (shown := ip("-n", host, "link", "show", "dev", device_of(host))):
@@ -61,17 +58,17 @@ def wait_until_it_runs(host: str) -> None:
         time.sleep(0.05)
 
 
-def remove(names: tuple[str, str]) -> None:
+def remove(names):
     for name in names:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
 
 
-def device_of(host: str) -> str:
+def device_of(host):
     """The name of its end of the cable."""
     _, letter, mark = host.split("-")
     return f"g{letter}{mark}"
 
 
-def switch(hosts: tuple[str, str], state: str) -> None:
+def switch(hosts, state):
     """Cuts the cable between the hosts, or mends it."""
     ip("-n", hosts[1], "link", "set", device_of(hosts[1]), state)

@@ -1,25 +1,19 @@
 """Jobs of servers and trainers on a stage of actors, each started as a script would be."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-import torch
 from service_actors import Stage
 
 import glt
 
 
-def scale(factor: int, values: torch.Tensor) -> torch.Tensor:
+def scale(factor, values):
     return factor * values
 
 
-def take_part(env: dict[str, str], **given: Any) -> tuple[int, int]:
+def take_part(env, **given):
     for name in [name for name in os.environ if name.startswith(("GLT_", "TORCHELASTIC"))]:
         if name != "GLT_TEST_CLUSTER":
             del os.environ[name]
@@ -33,13 +27,13 @@ def take_part(env: dict[str, str], **given: Any) -> tuple[int, int]:
     return glt.distributed.get_rank(), glt.distributed.num_trainers()
 
 
-def finalize(timeout_s: float | None = None) -> float:
+def finalize(timeout_s=None):
     glt.distributed.finalize(timeout_s)
     glt.distributed.finalize()
     return time.monotonic()
 
 
-def env_of(stage: Stage, role: str, num_servers: int, num_trainers: int, rank: int, path: Path) -> dict[str, str]:
+def env_of(stage, role, num_servers, num_trainers, rank, path):
     shared = {
         "GLT_ROLE": role,
         "GLT_NUM_SERVERS": str(num_servers),
@@ -52,7 +46,7 @@ def env_of(stage: Stage, role: str, num_servers: int, num_trainers: int, rank: i
     return shared | {"GLT_SERVER_RANK" if role == "server" else "RANK": str(rank)}
 
 
-def begin_job(stage: Stage, path: Path, num_servers: int, num_trainers: int) -> None:
+def begin_job(stage, path, num_servers, num_trainers):
     for rank in range(num_servers):
         env = env_of(stage, "server", num_servers, num_trainers, rank, path)
         stage.begin(rank, "run_function", take_part, env)
@@ -66,26 +60,26 @@ def begin_job(stage: Stage, path: Path, num_servers: int, num_trainers: int) -> 
 class Job:
     """The trainers of a job; actors are its servers, then its trainers."""
 
-    def __init__(self, stage: Stage, num_servers: int, num_trainers: int) -> None:
+    def __init__(self, stage, num_servers, num_trainers):
         self.stage, self.num_servers = stage, num_servers
         self.trainers = range(num_servers, num_servers + num_trainers)
 
-    def begin(self, function: Callable[..., Any], *args: Any, ranked: bool = False) -> None:
+    def begin(self, function, *args, ranked=False):
         """Begins a function on all trainers, with their ranks as the first argument if it is ``ranked``."""
         for rank, trainer in enumerate(self.trainers):
             self.stage.begin(trainer, "run_function", function, *((rank,) if ranked else ()), *args)
 
-    def results(self) -> list[Any]:
+    def results(self):
         return [self.stage.result(trainer) for trainer in self.trainers]
 
-    def run(self, function: Callable[..., Any], *args: Any, ranked: bool = False) -> list[Any]:
+    def run(self, function, *args, ranked=False):
         """What a function returns on each trainer, all at the same time."""
         self.begin(function, *args, ranked=ranked)
         return self.results()
 
 
 @contextmanager
-def job_of(path: Path, num_servers: int, num_trainers: int) -> Iterator[Job]:
+def job_of(path, num_servers, num_trainers):
     """A job over a partition directory; in the end all leave, and leave nothing behind."""
     with Stage(num_servers + num_trainers) as stage:
         begin_job(stage, path, num_servers, num_trainers)

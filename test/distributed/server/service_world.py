@@ -1,21 +1,14 @@
 """Servers and clients of the tests: the first ranks of a cluster are servers, the others clients."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import glt
 from glt.distributed.server.membership import ServerEntry
-from glt.testing.cluster import Trainer
 
 ENTRY = ServerEntry(0, "127.0.0.1", 1, "here", 5, "h", 0, "g", "r", 3, None)
-ANSWER: dict[str, Any] = {"entry": ENTRY.to_json(), "session": "s", "about": {}}
+ANSWER = {"entry": ENTRY.to_json(), "session": "s", "about": {}}
 """What a server says to a client that it takes in."""
 
 
-def serve(trainer: Trainer, path: Path, num_servers: int, num_clients: int | None, **given: Any) -> None:
+def serve(trainer, path, num_servers, num_clients, **given):
     """Makes this process a server of partition ``rank % num_parts``, loaded as ``load`` says."""
     num_parts = glt.partition.load_partition(path, 0, verify=False).manifest.num_parts
     data = glt.distributed.DistDataset().load(path, trainer.rank % num_parts, **given.pop("load", {}))
@@ -23,9 +16,7 @@ def serve(trainer: Trainer, path: Path, num_servers: int, num_clients: int | Non
     glt.distributed.init_server(num_servers, num_clients, trainer.rank, data, "localhost", trainer.port, **given)
 
 
-def become_client(
-    trainer: Trainer, num_servers: int, num_clients: int, client_rank: int | None = None, **given: Any
-) -> glt.distributed.DistContext:
+def become_client(trainer, num_servers, num_clients, client_rank=None, **given):
     """Makes this process a client."""
     given = {"rpc_timeout": 120.0, **given}
     rank = trainer.rank - num_servers if client_rank is None else client_rank
@@ -33,9 +24,9 @@ def become_client(
 
 
 def serve_or(
-    trainer: Trainer, path: Path, num_servers: int, num_clients: int, client: Callable[..., Any],
-    server_options: dict[str, Any], *args: Any,
-) -> Any:  # fmt: skip
+    trainer, path, num_servers, num_clients, client,
+    server_options, *args,
+):  # fmt: skip
     """What each process of a cluster does: a server serves until all clients have left, a client calls
     ``client(trainer, rank, *args)``."""
     if trainer.rank < num_servers:
@@ -48,5 +39,5 @@ def serve_or(
     return result
 
 
-def options(**given: Any) -> glt.distributed.RemoteDistSamplingWorkerOptions:
+def options(**given):
     return glt.distributed.RemoteDistSamplingWorkerOptions(**{"buffer_size": "8MB", **given})

@@ -1,7 +1,5 @@
 """Addresses: of this host on the way to another, and how they are printed."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -11,7 +9,7 @@ from glt.distributed.wire.listener import Listener
 from glt.errors import RendezvousError
 
 
-def has_ipv6() -> bool:
+def has_ipv6():
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -19,7 +17,7 @@ def has_ipv6() -> bool:
     return True
 
 
-def test_the_way_to_another_host() -> None:
+def test_the_way_to_another_host():
     assert own_address(("127.0.0.1", 1)) == own_address(("localhost", 1)) == "127.0.0.1"
     assert reachable_address("0.0.0.0", ("127.0.0.1", 1)) == "127.0.0.1"
     assert printed("127.0.0.1", 5) == "127.0.0.1:5" and printed("::1", 5) == "[::1]:5"
@@ -28,11 +26,11 @@ def test_the_way_to_another_host() -> None:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
-def test_ipv6() -> None:
+def test_ipv6():
     assert own_address(("::1", 1)) == reachable_address("::", ("::1", 1)) == "::1"
 
 
-def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port() -> None:
+def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(RendezvousError, match="no such host"):

@@ -1,7 +1,5 @@
 """``glt serve`` as a program: what it says, how it is stopped, and how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -12,13 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import World
 from service_world import options
 
 import glt
@@ -31,7 +26,7 @@ DEADLINE_S = 120.0
 class Program:
     """``glt serve`` with ``flags``, in a process of its own."""
 
-    def __init__(self, path: Path, *flags: Any) -> None:
+    def __init__(self, path, *flags):
         self.port = free_port()
         self._shm = set(os.listdir("/dev/shm"))
         self.process = subprocess.Popen(
@@ -39,23 +34,23 @@ class Program:
              "--timeout", "100", *map(str, flags)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        self.log: list[str] = []
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.log = []
+        self._lines = queue.SimpleQueue()
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read_log, self._read_lines)]
         for thread in self._threads:
             thread.start()
-        self.workers: set[int] = set()
+        self.workers = set()
 
-    def _read_log(self) -> None:
+    def _read_log(self):
         assert self.process.stderr is not None
         self.log.extend(iter(self.process.stderr.readline, ""))
 
-    def _read_lines(self) -> None:
+    def _read_lines(self):
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._lines.put(line)
 
-    def ready(self) -> str:
+    def ready(self):
         """Waits for its one line."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -65,16 +60,16 @@ class Program:
                 return line
         raise AssertionError(f"it is not ready (exit code {self.process.poll()}):\n{''.join(self.log)}")
 
-    def wait_for(self, word: str) -> None:
+    def wait_for(self, word):
         deadline = time.monotonic() + DEADLINE_S
         while not any(word in line for line in list(self.log)):
             assert time.monotonic() < deadline, (word, self.log)
             time.sleep(0.05)
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number):
         self.process.send_signal(number)
 
-    def ended(self) -> int:
+    def ended(self):
         """Waits for its end, and for that of its samplers; nothing may be left. Returns the exit status."""
         status = self.process.wait(DEADLINE_S)
         for thread in self._threads:
@@ -91,7 +86,7 @@ class Program:
         assert not [name for name in set(os.listdir("/dev/shm")) - self._shm if "glt" in name]
         return status
 
-    def close(self) -> None:
+    def close(self):
         self.process.kill()
         self.process.wait()
         for thread in self._threads:
@@ -102,10 +97,10 @@ class Program:
 
 
 @pytest.fixture
-def serve(world: Callable[..., World]) -> Iterator[Callable[..., Program]]:
-    programs: list[Program] = []
+def serve(world):
+    programs = []
 
-    def start(*flags: Any) -> Program:
+    def start(*flags):
         programs.append(Program(world(2).path, *flags))
         return programs[-1]
 
@@ -115,17 +110,17 @@ def serve(world: Callable[..., World]) -> Iterator[Callable[..., Program]]:
         each.close()
 
 
-def become_client(program: Program) -> None:
+def become_client(program):
     glt.distributed.init_client(1, 1, 0, "127.0.0.1", program.port, rpc_timeout=100.0)
 
 
-def make_loader() -> glt.distributed.DistNeighborLoader:
+def make_loader():
     return glt.distributed.DistNeighborLoader(
         None, [3], torch.arange(64), batch_size=8, random_seed=1, worker_options=options()
     )
 
 
-def test_it_is_drained_when_it_is_stopped_and_its_log_is_json(serve: Callable[..., Program]) -> None:
+def test_it_is_drained_when_it_is_stopped_and_its_log_is_json(serve):
     program = serve("--log-format", "json", "--drain-timeout", 100)
     told = json.loads(program.ready())
     assert told["event"] == "ready" and (told["address"], told["port"]) == ("127.0.0.1", program.port)
@@ -157,7 +152,7 @@ def test_it_is_drained_when_it_is_stopped_and_its_log_is_json(serve: Callable[..
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_what_is_cancelled_is_said(serve: Callable[..., Program], twice: bool) -> None:
+def test_what_is_cancelled_is_said(serve, twice):
     program = serve("--drain-timeout", 1000 if twice else 0.3, "--log-level", "info")
     line = program.ready()
     assert line.startswith(f"glt serve: server 0 of 1 is ready at 127.0.0.1:{program.port}: partition 0 of 2 of ")
@@ -178,7 +173,7 @@ def test_what_is_cancelled_is_said(serve: Callable[..., Program], twice: bool) -
             list(loader)
 
 
-def test_it_ends_when_its_clients_have_left(serve: Callable[..., Program]) -> None:
+def test_it_ends_when_its_clients_have_left(serve):
     program = serve("--clients", 1, "--rank", 0, "--partition-idx", 1, "--host", "0.0.0.0", "--log-level", "warning")
     assert "partition 1 of 2" in program.ready()
     become_client(program)
@@ -190,7 +185,7 @@ def test_it_ends_when_its_clients_have_left(serve: Callable[..., Program]) -> No
     assert not [line for line in program.log if " INFO " in line]
 
 
-def test_its_samplers_end_with_it_when_it_is_killed(serve: Callable[..., Program]) -> None:
+def test_its_samplers_end_with_it_when_it_is_killed(serve):
     program = serve("--workers", 2)
     program.ready()
     assert len(program.workers) == 2
@@ -198,7 +193,7 @@ def test_its_samplers_end_with_it_when_it_is_killed(serve: Callable[..., Program
     assert program.ended() == -signal.SIGKILL
 
 
-def test_it_can_be_stopped_before_it_is_ready(world: Callable[..., World], serve: Callable[..., Program]) -> None:
+def test_it_can_be_stopped_before_it_is_ready(world, serve):
     program = serve("--rank", 1, "--servers", 2)  # server 0 never comes
     deadline = time.monotonic() + DEADLINE_S
     while not (children := take_census(program.process.pid).children):

@@ -1,32 +1,26 @@
 """Answers that depend on what others do: they hold no thread, and end with whom they depend on."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from pathlib import Path
-from typing import Any
 
 import pytest
-from dist_world import World
 from service_actors import Stage
 from service_world import become_client, serve
 
 import glt
 from glt.distributed.server import sessions as session
 from glt.distributed.server.api import require_client
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
-_parked: dict[int, Future[int]] = {}
+_parked = {}
 
 
-def park(number: int) -> Future[int]:
+def park(number):
     _parked[number] = Future()
     return _parked[number]
 
 
-def complete(number: int) -> int:
+def complete(number):
     while abs(number) not in _parked:  # another thread is about to
         time.sleep(0.001)
     if number < 0:
@@ -36,7 +30,7 @@ def complete(number: int) -> int:
     return len(_parked)
 
 
-def ask(trainer: Trainer, path: Path) -> Any:
+def ask(trainer, path):
     if trainer.rank == 0:
         session._MOST_DEFERRED = 20
         for function in (park, complete):
@@ -62,18 +56,18 @@ def ask(trainer: Trainer, path: Path) -> Any:
     return results
 
 
-def test_deferred_answers_hold_no_thread(world: Callable[..., World]) -> None:
+def test_deferred_answers_hold_no_thread(world):
     with Cluster(2, ask, world(1).path) as cluster:
         assert cluster.results()[1] == list(reversed(range(2, 21)))
         cluster.expect_nothing_left()
 
 
-def barrier(number: int, num: int, timeout_s: float) -> float:
+def barrier(number, num, timeout_s):
     require_client().request(0, "glt.barrier", "barrier", number, num, timeout_s)
     return time.monotonic()
 
 
-def test_barriers_of_clients(world: Callable[..., World]) -> None:
+def test_barriers_of_clients(world):
     with Stage(4) as stage:
         stage.start_servers(world(1).path, 1, 3)
         stage.start_clients(1, 3)

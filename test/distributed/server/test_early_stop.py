@@ -1,7 +1,5 @@
 """``glt serve`` that is stopped while it is still being imported."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -24,7 +22,7 @@ sys.exit(glt.cli.main(["serve", *sys.argv[2:]]))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("flags", [[], ["--log-format", "json"], ["--log-format=json"]])
-def test_it_says_that_it_was_stopped(number: signal.Signals, flags: list[str]) -> None:
+def test_it_says_that_it_was_stopped(number, flags):
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(int(number)), *flags], capture_output=True, text=True, timeout=60
     )

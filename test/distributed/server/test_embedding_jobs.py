@@ -1,18 +1,13 @@
 """Embeddings over the service: trainers in processes of their own learn what one process learns, and say who died."""
 
-from __future__ import annotations
-
 import functools
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 from promptness import expect_prompt
 from service_actors import Stage
-from torch import Tensor, nn
+from torch import nn
 
 from glt.distributed import DistEmbedding, SparseAdam
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
@@ -22,24 +17,24 @@ DIM, BATCH, NUM_STEPS = 6, 32, 12
 
 
 @functools.cache
-def trainers_world() -> ServedWorld:
+def trainers_world():
     return ServedWorld(require_client())
 
 
 @functools.cache
-def made() -> tuple[DistEmbedding, SparseAdam]:
+def made():
     embedding = DistEmbedding(NUM_NODES, DIM, "nodes", part="node", world=trainers_world())
     return embedding, SparseAdam(embedding, lr=0.05, timeout_s=100.0)
 
 
-def dense_part() -> nn.Linear:
+def dense_part():
     linear = nn.Linear(DIM, 1)
     nn.init.constant_(linear.weight, 0.5)
     nn.init.zeros_(linear.bias)
     return linear
 
 
-def learn(model: nn.Module, optimizers: list[Any], rank: int, num_trainers: int) -> None:
+def learn(model, optimizers, rank, num_trainers):
     rng = torch.Generator().manual_seed(3)
     for _ in range(NUM_STEPS):
         ids, target = torch.randint(NUM_NODES, (BATCH,), generator=rng), torch.randn(BATCH, 1, generator=rng)
@@ -51,7 +46,7 @@ def learn(model: nn.Module, optimizers: list[Any], rank: int, num_trainers: int)
             optimizer.step()
 
 
-def train(folder: str) -> tuple[Tensor, Tensor, Tensor]:
+def train(folder):
     """What a trainer does: DistributedDataParallel for the dense part. Returns rows before and after, and weights."""
     world = trainers_world()
     torch.distributed.init_process_group(
@@ -66,22 +61,22 @@ def train(folder: str) -> tuple[Tensor, Tensor, Tensor]:
     return before, embedding.weight[:], model.module[1].weight.detach()
 
 
-def step() -> None:
+def step():
     embedding, sparse = made()
     embedding(torch.arange(NUM_NODES)).sum().backward()
     sparse.step()
 
 
-def leave() -> None:
+def leave():
     trainers_world().close()
 
 
-def begin_job(stage: Stage, path: Path) -> None:
+def begin_job(stage, path):
     stage.start_servers(path, 2, 2)
     stage.start_clients(2, 2)
 
 
-def test_a_data_parallel_model_learns_what_one_process_learns(world: Callable[..., World], tmp_path: Path) -> None:
+def test_a_data_parallel_model_learns_what_one_process_learns(world, tmp_path):
     with Stage(4) as stage:
         begin_job(stage, world(2).path)
         for trainer in (2, 3):
@@ -110,7 +105,7 @@ def test_a_data_parallel_model_learns_what_one_process_learns(world: Callable[..
         stage.ask(2, "run_function", leave)
 
 
-def test_a_killed_owner_is_named(world: Callable[..., World]) -> None:
+def test_a_killed_owner_is_named(world):
     with Stage(4) as stage:
         begin_job(stage, world(2).path)
         for times in range(2):

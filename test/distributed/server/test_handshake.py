@@ -1,12 +1,9 @@
 """How two processes begin to talk, and every way in which they do not."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from promptness import expect_prompt
@@ -23,15 +20,15 @@ Answer = Callable[[Connection], None]
 
 
 @pytest.fixture
-def listen() -> Iterator[Callable[..., int]]:
+def listen():
     """Listens on a port; each connection is treated by the next of some functions, further ones by the last."""
-    listeners: list[socket.socket] = []
+    listeners = []
 
-    def start(*answers: Answer, port: int = 0) -> int:
+    def start(*answers, port=0):
         listener = socket.create_server(("127.0.0.1", port))
         listeners.append(listener)
 
-        def accept() -> None:
+        def accept():
             for number in range(1000):
                 try:
                     sock, _ = listener.accept()
@@ -48,28 +45,28 @@ def listen() -> Iterator[Callable[..., int]]:
         listener.close()
 
 
-def welcome(connection: Connection) -> None:
+def welcome(connection):
     connection.receive_json(20.0)
     connection.send(introduce("client", more="told"))
     kept.append(connection)
 
 
-kept: list[Connection] = []
+kept = []
 
 
 @pytest.fixture(autouse=True)
-def _close_kept() -> Iterator[None]:
+def _close_kept():
     yield
     while kept:
         kept.pop().close()
 
 
-def hang_up(connection: Connection) -> None:
+def hang_up(connection):
     connection.close()
 
 
-def say(value: dict[str, Any]) -> Answer:
-    def answer(connection: Connection) -> None:
+def say(value):
+    def answer(connection):
         connection.receive_json(20.0)
         connection.send(value)
         kept.append(connection)
@@ -77,29 +74,29 @@ def say(value: dict[str, Any]) -> Answer:
     return answer
 
 
-def keep_quiet(connection: Connection) -> None:
+def keep_quiet(connection):
     kept.append(connection)
 
 
-def answer_http(connection: Connection) -> None:
+def answer_http(connection):
     connection.socket.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     kept.append(connection)
 
 
-def greet(port: int, timeout_s: float = 20.0, retry: bool = True) -> dict[str, Any]:
+def greet(port, timeout_s=20.0, retry=True):
     connection, answer = dial(("127.0.0.1", port), "server 3", introduce("client"), timeout_s, retry=retry)
     connection.close()
     return answer
 
 
-def test_they_meet(listen: Callable[..., int]) -> None:
+def test_they_meet(listen):
     answer = greet(listen(welcome))
     assert answer["more"] == "told" and answer["version"] == glt.__version__ and answer["host"] == socket.gethostname()
 
 
-def test_it_is_tried_until_somebody_is_there(listen: Callable[..., int]) -> None:
+def test_it_is_tried_until_somebody_is_there(listen):
     port = free_port()
-    results: list[dict[str, Any]] = []
+    results = []
     thread = threading.Thread(target=lambda: results.append(greet(port, 60.0)))
     thread.start()
     time.sleep(0.3)
@@ -124,9 +121,9 @@ def test_it_is_tried_until_somebody_is_there(listen: Callable[..., int]) -> None
     ids=["nobody", "hangs up", "refuses", "ends", "no handshake", "protocol", "version", "http", "silent"],
 )
 def test_they_do_not_meet(
-    listen: Callable[..., int], answer: Answer | None, timeout_s: float, words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    listen, answer, timeout_s, words,
+    monkeypatch,
+):  # fmt: skip
     monkeypatch.setattr(deadlines, "HANDSHAKE_S", 1.0)
     port = free_port() if answer is None else listen(answer)
     start = time.monotonic()
@@ -136,19 +133,19 @@ def test_they_do_not_meet(
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_without_patience(listen: Callable[..., int]) -> None:
+def test_without_patience(listen):
     with pytest.raises(PeerLost, match="cannot be reached"):
         greet(free_port(), retry=False)
     with pytest.raises(PeerLost, match="ended during the handshake"):
         greet(listen(hang_up), retry=False)
 
 
-def test_no_such_host() -> None:
+def test_no_such_host():
     with pytest.raises(RendezvousError, match="there is no host"):
         dial(("no-such-host.invalid", 1), "server 0", introduce("client"), 5.0)
 
 
-def test_versions_differ_in_the_last_place_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_differ_in_the_last_place_only(monkeypatch):
     monkeypatch.setattr(glt, "__version__", "3.4.5")
     for version in ("3.4.5", "3.4.9", "3.4"):
         require_same_version({"protocol": handshake.PROTOCOL, "version": version}, "they")

@@ -1,14 +1,9 @@
 """Layer-wise inference by trainers of servers: together they make what one makes, and what the model does."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 from job_stage import finalize, job_of
 
 import glt
@@ -17,12 +12,12 @@ from glt.distributed.tensors.tensor import DistTensor
 from glt.partition import RandomPartitioner
 
 
-def model(width: int) -> torch.nn.Module:
+def model(width):
     torch.manual_seed(5)
     return pyg.GCN(width, 8, 3, 5, jk="cat").eval()
 
 
-def infer(width: int, spill_dir: Path | None) -> tuple[torch.Tensor, str]:
+def infer(width, spill_dir):
     got = infer_layerwise(model(width), batch_size=90, num_workers=1, spill_dir=spill_dir)
     glt.distributed.barrier(60.0)
     with pytest.raises(LookupError) as raised:
@@ -30,8 +25,8 @@ def infer(width: int, spill_dir: Path | None) -> tuple[torch.Tensor, str]:
     return got[torch.arange(NUM_NODES)], str(raised.value)
 
 
-def infer_with_an_error(rank: int) -> str:
-    def layer(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+def infer_with_an_error(rank):
+    def layer(x, edge_index):
         if rank == 1:
             raise RuntimeError("out of memory, say")
         return x
@@ -44,7 +39,7 @@ def infer_with_an_error(rank: int) -> str:
 
 
 @pytest.mark.parametrize("spills", [False, True])
-def test_two_trainers_make_what_the_model_does(world: Callable[..., World], tmp_path: Path, spills: bool) -> None:
+def test_two_trainers_make_what_the_model_does(world, tmp_path, spills):
     made = world(2, "in", "xye")
     assert made.x is not None
     expected = model(made.x.size(1))(made.x, made.graph.edge_index)
@@ -54,26 +49,26 @@ def test_two_trainers_make_what_the_model_does(world: Callable[..., World], tmp_
             assert ("'inference'" in left) != spills and ".degrees" not in left, left
 
 
-def test_a_trainer_that_fails_is_named(world: Callable[..., World]) -> None:
+def test_a_trainer_that_fails_is_named(world):
     with job_of(world(2, "in", "xye").path, 2, 2) as job:
         other, failed = job.run(infer_with_an_error, ranked=True)
         assert failed == "RuntimeError: out of memory, say"
         assert other.startswith("PeerLost") and "1" in other, other
 
 
-def infer_two_nodes(spill_dir: Path | None) -> list[list[float]]:
+def infer_two_nodes(spill_dir):
     got = infer_layerwise([double, double], batch_size=1, spill_dir=spill_dir)
     rows = got[torch.arange(2)].tolist()
     glt.distributed.barrier(60.0)
     return rows
 
 
-def double(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+def double(x, edge_index):
     return 2 * x
 
 
 @pytest.mark.parametrize("spills", [False, True])
-def test_trainers_without_nodes_return_the_same(tmp_path: Path, spills: bool) -> None:
+def test_trainers_without_nodes_return_the_same(tmp_path, spills):
     x, given = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), {"edge_assign_strategy": "by_dst"}
     RandomPartitioner(tmp_path / "parts", 1, 2, torch.tensor([[0], [1]]), node_feat=x, **given).partition()
     with job_of(tmp_path / "parts", 1, 3) as job:

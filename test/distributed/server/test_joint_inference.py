@@ -1,16 +1,12 @@
 """Layer-wise inference of several trainers one of which fails: the others hear of it at once, and all may go on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 from job_stage import Job, begin_job, finalize, job_of
 from promptness import eventually
 from service_actors import Stage
@@ -25,37 +21,37 @@ PROMPT_S = 100.0  # as opposed to the half hour of a barrier; on a busy machine 
 X = torch.arange(float(NUM_NODES)).view(-1, 1)
 
 
-def double(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+def double(x, edge_index):
     return 2 * x
 
 
 class Signals:
     """Words from one trainer to another beside glt, by files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
 
-    def send(self, word: str) -> None:
+    def send(self, word):
         (self.folder / word).touch()
 
-    def wait(self, word: str) -> None:
+    def wait(self, word):
         assert eventually((self.folder / word).exists)
 
 
-def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, float]]:
+def attempts(rank, folder, spills):
     """Calls that fail on trainer 1, one after the other, and then one that does not: what each raised, and when."""
     deadlines.BEAT_S = 0.0
     signals, calls = Signals(folder), 0
 
-    def fails(at: int, error: BaseException) -> Callable[..., torch.Tensor]:
-        def layer(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    def fails(at, error):
+        def layer(x, edge_index):
             if rank == at:
                 raise error
             return x
 
         return layer
 
-    def waits(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    def waits(x, edge_index):
         nonlocal calls
         if rank == 1:
             raise RuntimeError("early")
@@ -88,7 +84,7 @@ def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, floa
 
 
 @pytest.mark.parametrize("spills", [False, True])
-def test_others_are_told_and_all_go_on(world: Callable[..., World], tmp_path: Path, spills: bool) -> None:
+def test_others_are_told_and_all_go_on(world, tmp_path, spills):
     failures = (
         (1, "ValueError", "x has shape [599, 1]: expected a row for each of 600 nodes"),
         (1, "RuntimeError", "out of memory, say"),
@@ -110,8 +106,8 @@ def test_others_are_told_and_all_go_on(world: Callable[..., World], tmp_path: Pa
             assert kind == "ValueError" and '"layers": 1' in text and '"layers": 2' in text and "trainer 2" in text
 
 
-def infer_and_die(rank: int) -> tuple[str, str, float]:
-    def layer(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+def infer_and_die(rank):
+    def layer(x, edge_index):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return x
@@ -121,7 +117,7 @@ def infer_and_die(rank: int) -> tuple[str, str, float]:
     return type(raised.value).__name__, str(raised.value), time.monotonic()
 
 
-def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
+def test_a_killed_trainer_is_named(world):
     made = world(2, "in", "xye")
     with Stage(5) as stage:
         begin_job(stage, made.path, 2, 3)
@@ -140,15 +136,15 @@ def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_barriers_that_are_called_off() -> None:
+def test_barriers_that_are_called_off():
     from glt.distributed.tensors.barrier import Barriers
     from glt.errors import PeerLost
 
     class Who:
-        def __init__(self, rank: int) -> None:
+        def __init__(self, rank):
             self.rank, self.id, self.group = rank, f"session {rank}", "trainers"
 
-        def __str__(self) -> str:
+        def __str__(self):
             return f"client {self.rank}"
 
     barriers, (a, b, c) = Barriers(), map(Who, range(3))

@@ -1,7 +1,5 @@
 """A line of a server's log says who wrote it, in either format."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -13,14 +11,14 @@ import pytest
 from glt.distributed.server.log import LineFormat, check_format
 
 
-def record(error: BaseException | None = None) -> logging.LogRecord:
+def record(error=None):
     info = None if error is None else (type(error), error, error.__traceback__)
     made = logging.LogRecord("glt.some", logging.WARNING, __file__, 1, "%d lost\nof %s", (3, "a"), info)
     made.created = 1_700_000_000.25
     return made
 
 
-def test_json_is_one_object_on_one_line() -> None:
+def test_json_is_one_object_on_one_line():
     line = LineFormat("json", 1, 2).format(record())
     assert "\n" not in line
     assert json.loads(line) == {
@@ -30,14 +28,14 @@ def test_json_is_one_object_on_one_line() -> None:
     assert json.loads(LineFormat("json", 1, None).format(record()))["worker"] is None
 
 
-def test_text_says_the_same() -> None:
+def test_text_says_the_same():
     line = LineFormat("text", 1, 2).format(record())
     assert line == f"2023-11-14T22:13:20.250Z WARNING server 1, worker 2, pid {os.getpid()}: glt.some: 3 lost\nof a"
     assert "server 1, pid" in LineFormat("text", 1, None).format(record())
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_tracebacks_come_with_their_record(format: str) -> None:
+def test_tracebacks_come_with_their_record(format):
     try:
         raise KeyError("what was lost")
     except KeyError as error:
@@ -48,7 +46,7 @@ def test_tracebacks_come_with_their_record(format: str) -> None:
     assert "Traceback (most recent call last)" in line and "KeyError: 'what was lost'" in line
 
 
-def test_an_unknown_format_is_refused() -> None:
+def test_an_unknown_format_is_refused():
     with pytest.raises(ValueError, match=r"log_format = 'xml'.*text.*json"):
         check_format("xml")
 
@@ -66,7 +64,7 @@ raise RuntimeError("the end")
 """
 
 
-def test_warnings_and_what_nobody_caught_are_lines_too() -> None:
+def test_warnings_and_what_nobody_caught_are_lines_too():
     ended = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1 and ended.stdout == ""
     lines = [json.loads(line) for line in ended.stderr.splitlines()]

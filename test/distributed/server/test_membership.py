@@ -1,36 +1,32 @@
 """Who is taken in as a server."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from service_world import ENTRY
 
 from glt import _deadlines as deadlines
-from glt.distributed.server.membership import Membership, ServerEntry
+from glt.distributed.server.membership import Membership
 from glt.distributed.server.sessions import ClientRegistry
 from glt.distributed.wire.connection import Connection
 
 
 @pytest.fixture
-def server_0() -> Iterator[Membership]:
+def server_0():
     made = Membership(ENTRY, ("127.0.0.1", 1), ClientRegistry(None), lambda servers: None)
     yield made
     made.close()
 
 
 @pytest.fixture
-def join(server_0: Membership) -> Iterator[Callable[[ServerEntry], tuple[Connection, threading.Thread]]]:
+def join(server_0):
     """Joins as another server; returns its end of the connection, and the thread of server 0 that listens to it."""
-    ends: list[Connection] = []
+    ends = []
 
-    def start(entry: ServerEntry) -> tuple[Connection, threading.Thread]:
+    def start(entry):
         mine, theirs = (Connection(each, "the other") for each in socket.socketpair())
         ends.extend((mine, theirs))
         thread = threading.Thread(target=server_0.admit, args=(theirs, {"entry": entry.to_json()}), daemon=True)
@@ -42,9 +38,7 @@ def join(server_0: Membership) -> Iterator[Callable[[ServerEntry], tuple[Connect
         each.close()
 
 
-def test_a_process_of_another_container_is_another_process(
-    server_0: Membership, join: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_of_another_container_is_another_process(server_0, join, monkeypatch):
     """The first process of each container has pid 1: two that were given one rank took turns in ending each other."""
     monkeypatch.setattr(deadlines, "TAKEN_S", 3600.0)  # a busy machine is not silence
     first = replace(ENTRY, rank=1, host_id="h1")
@@ -62,9 +56,7 @@ def test_a_process_of_another_container_is_another_process(
         frame = member.receive_json(60.0)
 
 
-def test_a_server_that_leaves_is_no_failure(
-    server_0: Membership, join: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_leaves_is_no_failure(server_0, join, caplog):
     """Neither to server 0 nor to those that follow it."""
     (leaver, watch), (follower, _) = (join(replace(ENTRY, rank=rank)) for rank in (1, 2))
     for each in (leaver, follower):

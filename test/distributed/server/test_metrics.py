@@ -1,17 +1,12 @@
 """What Prometheus reads of a server."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from dist_world import World
 
 import glt
 from glt.distributed.server.membership import ServerEntry
@@ -27,11 +22,11 @@ ENTRY = ServerEntry(1, "127.0.0.1", 1, "here", 7, "h", 0, "/parts", "run", 2, No
 TENSOR_NUMBERS = ("num_rows", "num_bytes", "num_reads", "num_writes", "read_bytes", "written_bytes")
 
 
-def row(number: float) -> dict[str, Any]:
+def row(number):
     return {**dict.fromkeys((*COUNTERS, *GAUGES, *RATES, "remote_node_ratio", "cache_hit_ratio"), number), "pid": 7}
 
 
-def stats() -> dict[str, Any]:
+def stats():
     return {
         "uptime_s": 5.0, "num_clients": 2, "num_loaders": 1, "num_workers": 1, "num_restarts": 4, "is_draining": False,
         "totals": row(9.0), "loaders": {'g-0-"1\n': row(3.0)}, "workers": {"0": row(9.0)},
@@ -39,13 +34,13 @@ def stats() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def threads() -> set[threading.Thread]:
+def threads():
     """Those of this process; the timers are pytest's."""
     return {each for each in threading.enumerate() if not isinstance(each, threading.Timer)}
 
 
 @pytest.fixture
-def endpoint() -> Iterator[MetricsEndpoint]:
+def endpoint():
     before = threads()
     opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0)
     yield opened
@@ -54,7 +49,7 @@ def endpoint() -> Iterator[MetricsEndpoint]:
     assert threads() <= before  # one of an earlier test may have ended meanwhile
 
 
-def read(address: tuple[str, int], path: str = "/metrics") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def read(address, path="/metrics"):
     with urllib.request.urlopen("http://{}:{}{}".format(*address, path), timeout=30) as answer:
         text = answer.read().decode()
     return {
@@ -64,7 +59,7 @@ def read(address: tuple[str, int], path: str = "/metrics") -> dict[tuple[str, tu
     }
 
 
-def test_every_number_is_published_by_scope(endpoint: MetricsEndpoint) -> None:
+def test_every_number_is_published_by_scope(endpoint):
     found = read(endpoint.address)
     assert found["glt_server_uptime_seconds", ()] == 5
     assert found["glt_server_clients", ()] == 2 and found["glt_server_worker_restarts_total", ()] == 4
@@ -80,13 +75,13 @@ def test_every_number_is_published_by_scope(endpoint: MetricsEndpoint) -> None:
             assert found[f"glt_{scope}_stage_seconds_total", tuple(sorted((*labels, ("stage", stage))))] == value
 
 
-def test_tensors_are_published_by_name(endpoint: MetricsEndpoint) -> None:
+def test_tensors_are_published_by_name(endpoint):
     found = read(endpoint.address)
     names = ("rows", "bytes", "reads_total", "writes_total", "read_bytes_total", "written_bytes_total")
     assert [found[f"glt_tensor_{name}", (("tensor", "emb"),)] for name in names] == [1, 2, 3, 4, 5, 6]
 
 
-def test_nothing_else_is_answered(endpoint: MetricsEndpoint) -> None:
+def test_nothing_else_is_answered(endpoint):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         read(endpoint.address, "/")
     with socket.create_connection(endpoint.address, timeout=30) as line:
@@ -94,7 +89,7 @@ def test_nothing_else_is_answered(endpoint: MetricsEndpoint) -> None:
         assert b"501" in line.recv(4096)
 
 
-def test_closing_does_not_wait_for_who_asks_nothing() -> None:
+def test_closing_does_not_wait_for_who_asks_nothing():
     before = threads()
     opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0)
     with socket.create_connection(opened.address, timeout=30) as silent:
@@ -106,12 +101,12 @@ def test_closing_does_not_wait_for_who_asks_nothing() -> None:
         socket.create_connection(opened.address, timeout=5)
 
 
-def test_a_port_that_is_taken_is_named(endpoint: MetricsEndpoint) -> None:
+def test_a_port_that_is_taken_is_named(endpoint):
     with pytest.raises(RendezvousError, match=f"metrics_port = {endpoint.address[1]}.*another program"):
         MetricsEndpoint(stats, ENTRY, "127.0.0.1", endpoint.address[1])
 
 
-def test_without_the_library_the_extra_is_named(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_extra_is_named(world, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     data = glt.distributed.DistDataset().load(world(1).path, 0)
     with pytest.raises(ImportError, match=r"metrics_port.*prometheus_client.*glt\[prometheus\]"):
@@ -119,7 +114,7 @@ def test_without_the_library_the_extra_is_named(world: Callable[..., World], mon
     assert glt.distributed.get_server() is None and glt.distributed.get_context() is None
 
 
-def test_a_server_publishes_until_it_ends(world: Callable[..., World]) -> None:
+def test_a_server_publishes_until_it_ends(world):
     data = glt.distributed.DistDataset().load(world(1).path, 0)
     before = threads()
     glt.distributed.init_server(1, None, 0, data, "127.0.0.1", free_port(), metrics_port=0, rpc_timeout=120.0)

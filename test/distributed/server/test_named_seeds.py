@@ -1,21 +1,18 @@
 """Seeds that servers have and clients name: splits in exact shares, and files."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from dist_typed_world import RATES
-from dist_world import NUM_EDGES, NUM_NODES, World, write_world
+from dist_world import NUM_EDGES, NUM_NODES, write_world
 from service_world import options, serve_or
 from torch_geometric.data import HeteroData
 
 import glt
 from glt.partition import RandomPartitioner, graph_arguments
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 SPLIT = {
     "train": torch.arange(NUM_NODES) ** 2 % 7 < 3,
@@ -25,7 +22,7 @@ SPLIT = {
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, World]:
+def worlds(tmp_path_factory):
     """The same graph in 1, 2 and 3 partitions."""
     masks = {f"{name}_mask": mask for name, mask in SPLIT.items() if name != "valid"} | {"val_mask": SPLIT["valid"]}
     return {
@@ -34,7 +31,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, World]:
     }  # fmt: skip
 
 
-def seeds_of(given: Any, **more: Any) -> list[int]:
+def seeds_of(given, **more):
     """The seeds of a client, in the order of its batches."""
     with glt.distributed.DistNeighborLoader(
         None, [2], given, batch_size=50, worker_options=options(**more)
@@ -48,7 +45,7 @@ def seeds_of(given: Any, **more: Any) -> list[int]:
     return seeds
 
 
-def splits(trainer: Trainer, rank: int) -> dict[str, list[int]]:
+def splits(trainer, rank):
     return {name: seeds_of(name) for name in (*SPLIT, "val")}
 
 
@@ -56,9 +53,7 @@ def splits(trainer: Trainer, rank: int) -> dict[str, list[int]]:
     ("servers", "clients", "parts", "read_local"),
     [(1, 3, 1, True), (2, 3, 2, False), (3, 2, 2, False), (1, 2, 3, True)],
 )
-def test_splits_are_shared_exactly(
-    worlds: dict[int, World], servers: int, clients: int, parts: int, read_local: bool
-) -> None:
+def test_splits_are_shared_exactly(worlds, servers, clients, parts, read_local):
     given = {"read_local": read_local}
     with Cluster(servers + clients, serve_or, worlds[parts].path, servers, clients, splits, given) as cluster:
         by_client = cluster.results()[servers:]
@@ -74,7 +69,7 @@ def test_splits_are_shared_exactly(
     assert all(found["val"] == found["valid"] for found in by_client)
 
 
-def named_types(trainer: Trainer, rank: int) -> tuple[list[int], list[str]]:
+def named_types(trainer, rank):
     with glt.distributed.DistNeighborLoader(
         None, [2], ("user", "train"), batch_size=8, worker_options=options()
     ) as loader:
@@ -89,7 +84,7 @@ def named_types(trainer: Trainer, rank: int) -> tuple[list[int], list[str]]:
     return found, said
 
 
-def test_splits_of_a_node_type(tmp_path: Path) -> None:
+def test_splits_of_a_node_type(tmp_path):
     data = HeteroData()
     data["user"].num_nodes, data["item"].num_nodes = 40, 30
     data["user"].train_mask = torch.arange(40) % 3 == 0
@@ -103,9 +98,9 @@ def test_splits_of_a_node_type(tmp_path: Path) -> None:
     assert "'usr'" in type_ and "'user'" in type_ and "'train'" in type_
 
 
-def files(trainer: Trainer, rank: int, folder: Path) -> list[Any]:
+def files(trainer, rank, folder):
     """What files hold, and what is said of those that hold nothing of use."""
-    found: list[Any] = [seeds_of(name) for name in ("ids.pt", "sub/ids.npy", "mask.pt", Path("ids.pt"))]
+    found = [seeds_of(name) for name in ("ids.pt", "sub/ids.npy", "mask.pt", Path("ids.pt"))]
     with glt.distributed.DistLinkNeighborLoader(
         None, [2], "edges.pt", batch_size=4, worker_options=options()
     ) as loader:  # fmt: skip
@@ -119,7 +114,7 @@ def files(trainer: Trainer, rank: int, folder: Path) -> list[Any]:
     return [*found, str(beyond.value)]
 
 
-def test_files_below_one_directory(worlds: dict[int, World], tmp_path: Path) -> None:
+def test_files_below_one_directory(worlds, tmp_path):
     folder = tmp_path / "seeds"
     (folder / "sub").mkdir(parents=True)
     ids = torch.tensor([5, 3, 3, 599])
@@ -143,7 +138,7 @@ def test_files_below_one_directory(worlds: dict[int, World], tmp_path: Path) -> 
         assert part in text, text
 
 
-def refusals(trainer: Trainer, rank: int) -> list[str]:
+def refusals(trainer, rank):
     found = []
     for name in ("train", "ids.pt", "trane"):
         with pytest.raises((ValueError, TypeError)) as raised:
@@ -152,7 +147,7 @@ def refusals(trainer: Trainer, rank: int) -> list[str]:
     return found
 
 
-def test_names_that_the_server_does_not_know(tmp_path: Path) -> None:
+def test_names_that_the_server_does_not_know(tmp_path):
     here = write_world(tmp_path, 1, tables="x")
     assert here.graph.edge_index.shape[1] == NUM_EDGES
     with Cluster(2, serve_or, here.path, 1, 1, refusals, {}) as cluster:

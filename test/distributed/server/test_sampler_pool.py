@@ -1,14 +1,9 @@
 """The server's watch over its samplers."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
-import pytest
 import torch
 from promptness import eventually
 
@@ -22,7 +17,7 @@ SPEC = PoolWorkerSpec(0, 0, {}, 1, 1, 60.0, 20, "text")
 
 
 @contextmanager
-def pool_of_stand_ins(died: Any = lambda worker, text: None) -> Iterator[SamplerPool]:
+def pool_of_stand_ins(died=lambda worker, text: None):
     pool = SamplerPool(SPEC, 1, died, module="stand_in_program")
     try:
         yield pool
@@ -30,11 +25,11 @@ def pool_of_stand_ins(died: Any = lambda worker, text: None) -> Iterator[Sampler
         pool.close()
 
 
-def test_the_watch_goes_on_after_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
+def test_the_watch_goes_on_after_an_error_of_its_own(monkeypatch):
+    looks = []
     look = ProcessPool.look
 
-    def fail_once(pool: ProcessPool, timeout_s: float) -> Any:
+    def fail_once(pool, timeout_s):
         looks.append(1)
         if len(looks) == 1:
             raise RuntimeError("can't start new thread")
@@ -45,8 +40,8 @@ def test_the_watch_goes_on_after_an_error_of_its_own(monkeypatch: pytest.MonkeyP
         assert eventually(lambda: len(looks) > 1)
 
 
-def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not() -> None:
-    deaths: list[str] = []
+def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not():
+    deaths = []
     with pool_of_stand_ins(lambda worker, text: deaths.append(text)) as pool:
         assert pool.ensure(3) == [0]
         pid = pool.pids()[0]
@@ -60,11 +55,11 @@ def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not() -> N
         assert pool.num_restarts() == {0: 1}
 
 
-def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch):
     """Its clients are told so, who would try again in vain for minutes."""
     monkeypatch.setattr(deadlines, "FULL_S", 3600.0)
-    session: Any = SimpleNamespace(id="s", group="g", rank=0)
-    told: Mapping[str, Any] = {"prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3}}
+    session = SimpleNamespace(id="s", group="g", rank=0)
+    told = {"prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3}}
     reading, writing = os.pipe()
     with pool_of_stand_ins() as pool:
         loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)

@@ -1,18 +1,12 @@
 """``glt serve`` that does not come to serve: wrong flags, what is in its way, and failures of its own."""
 
-from __future__ import annotations
-
 import logging
 import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from dist_world import World
 
 import glt
 from glt.cli import main
@@ -23,12 +17,12 @@ from glt.testing.cluster import free_port, take_census
 
 
 @pytest.fixture
-def glt_serve(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[..., int]:
+def glt_serve(monkeypatch, caplog):
     """Runs the command in this process, whose log stays pytest's, and looks at what it leaves."""
     monkeypatch.setattr(command_serve, "write_logs", lambda *args: None)
     caplog.set_level(logging.INFO)
 
-    def run(*flags: Any) -> int:
+    def run(*flags):
         before, handlers = (
             set(take_census().children),
             [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)],
@@ -63,9 +57,9 @@ def glt_serve(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture)
     ],
 )
 def test_a_wrong_flag_ends_with_2(
-    world: Callable[..., World], glt_serve: Callable[..., int], capsys: pytest.CaptureFixture[str], flags: list[str],
-    words: str,
-) -> None:  # fmt: skip
+    world, glt_serve, capsys, flags,
+    words,
+):  # fmt: skip
     with pytest.raises(SystemExit) as ended:
         glt_serve("--partition", world(2).path, *flags)
     assert ended.value.code == 2
@@ -73,9 +67,9 @@ def test_a_wrong_flag_ends_with_2(
 
 
 def test_metrics_without_their_library_end_with_2(
-    world: Callable[..., World], glt_serve: Callable[..., int], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    world, glt_serve, capsys,
+    monkeypatch,
+):  # fmt: skip
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(SystemExit) as ended:
         glt_serve("--partition", world(1).path, "--metrics-port", 0)
@@ -83,9 +77,7 @@ def test_metrics_without_their_library_end_with_2(
 
 
 @pytest.mark.parametrize("flag", ["--master-port", "--metrics-port"])
-def test_a_port_that_is_taken_ends_with_3(
-    world: Callable[..., World], glt_serve: Callable[..., int], caplog: pytest.LogCaptureFixture, flag: str
-) -> None:
+def test_a_port_that_is_taken_ends_with_3(world, glt_serve, caplog, flag):
     if flag == "--metrics-port":
         pytest.importorskip("prometheus_client")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -96,9 +88,7 @@ def test_a_port_that_is_taken_ends_with_3(
     assert f"{name} = {port}" in caplog.text and "another program has the port" in caplog.text
 
 
-def test_a_damaged_directory_ends_with_3(
-    private_world: World, tmp_path: Path, glt_serve: Callable[..., int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_directory_ends_with_3(private_world, tmp_path, glt_serve, caplog):
     files = [path for path in private_world.path.rglob("*") if path.is_file() and "part0" in str(path)]
     largest = max(files, key=lambda path: path.stat().st_size)
     largest.write_bytes(bytes(largest.stat().st_size))
@@ -108,9 +98,7 @@ def test_a_damaged_directory_ends_with_3(
     assert caplog.text.count("cannot start: ") == 2
 
 
-def test_a_server_0_that_is_not_there_ends_with_3(
-    world: Callable[..., World], glt_serve: Callable[..., int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_0_that_is_not_there_ends_with_3(world, glt_serve, caplog):
     # Its samplers must be ready before it looks for server 0; where the machine is busy, the deadline is over by then.
     flags = ("--rank", 1, "--servers", 2, "--master-port", free_port(), "--timeout", 6)
     assert glt_serve("--partition", world(1).path, *flags) == 3
@@ -118,10 +106,10 @@ def test_a_server_0_that_is_not_there_ends_with_3(
 
 
 def test_a_failure_of_the_server_itself_ends_with_1(
-    world: Callable[..., World], glt_serve: Callable[..., int], caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    def fail(self: DistServer, timeout_s: float | None = None) -> bool:
+    world, glt_serve, caplog,
+    capsys, monkeypatch,
+):  # fmt: skip
+    def fail(self, timeout_s=None):
         if timeout_s:
             raise ZeroDivisionError("out of the blue")
         return False
@@ -136,7 +124,7 @@ def test_a_failure_of_the_server_itself_ends_with_1(
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_the_help_says_how_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_says_how_it_ends(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["serve", "--help"])
     text = capsys.readouterr().out
@@ -145,7 +133,7 @@ def test_the_help_says_how_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in text.partition("exit status:\n")[2].splitlines()[:5]] == list("01234")
 
 
-def test_labels_by_type(tmp_path: Path) -> None:
+def test_labels_by_type(tmp_path):
     assert label_files([]) is None
     assert label_files(["a.pt"]) == "a.pt"
     assert label_files(["paper=a.pt", "author=b.npy"]) == {"paper": "a.pt", "author": "b.npy"}

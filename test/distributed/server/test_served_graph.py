@@ -1,10 +1,6 @@
 """A graph on servers is the graph of a process alone: typed and relabelled ones, whose books a client must be told."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +18,7 @@ from glt.distributed.server.client import DistClient
 
 
 @contextmanager
-def served(path: Path, num_servers: int) -> Iterator[DistGraph]:
+def served(path, num_servers):
     """A graph on servers, all of them threads of this process."""
     master = "127.0.0.1", free_port("127.0.0.1")
     with ExitStack() as open_:
@@ -36,11 +32,11 @@ def served(path: Path, num_servers: int) -> Iterator[DistGraph]:
         yield DistGraph("small", world=world)
 
 
-def alone(path: Path) -> DistGraph:
+def alone(path):
     return DistGraph("small", world=StandaloneWorld(glt.distributed.DistDataset().load(path, 0)))
 
 
-def require_same(graph: DistGraph, other: DistGraph) -> None:
+def require_same(graph, other):
     for edge_type in graph.etypes:
         for name in ("in_degrees", "out_degrees"):
             assert torch.equal(getattr(graph, name)(None, edge_type), getattr(other, name)(None, edge_type))
@@ -58,7 +54,7 @@ def require_same(graph: DistGraph, other: DistGraph) -> None:
             assert torch.equal(data[name][every], expected[name][every])
 
 
-def test_a_typed_graph(tmp_path: Path) -> None:
+def test_a_typed_graph(tmp_path):
     made = write_typed_world(tmp_path, 3, "out")
     with served(made.path, 2) as graph:  # partition 2 is loaded by nobody, and read by one of them
         other = alone(made.path)
@@ -72,7 +68,7 @@ def test_a_typed_graph(tmp_path: Path) -> None:
             graph.find_edges([900], ("user", "rates", "item"))
 
 
-def test_a_relabelled_graph_needs_no_books(tmp_path: Path) -> None:
+def test_a_relabelled_graph_needs_no_books(tmp_path):
     made = write_world(tmp_path, 2, "in", "xye", relabel=True)
     with served(made.path, 1) as graph:
         assert graph.get_partition_book().is_relabelled

@@ -1,13 +1,9 @@
 """A client's session with a server that is slow, and streams whose handshake is cut short."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +19,7 @@ Ends = tuple[ServerSession, Connection]
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
+def ends():
     """A session and its server's end."""
     here, there = socket.socketpair()
     server = Connection(there, "a client")
@@ -33,9 +29,9 @@ def ends() -> Iterator[Ends]:
     line.close()
 
 
-def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: Ends) -> None:
+def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends):
     line, server = ends
-    undone: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    undone = queue.SimpleQueue()
     reply = line.call_within(0.1, "glt.create_loader")
     reply.too_late = undone.put
     asked = server.receive_json(20.0)
@@ -48,7 +44,7 @@ def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: E
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (1 << 15, 5), (0, 4), (3, 0)])
-def test_a_tensor_lands_where_it_is_wanted(ends: Ends, shape: tuple[int, int]) -> None:
+def test_a_tensor_lands_where_it_is_wanted(ends, shape):
     line, server = ends
     out, rows = torch.zeros(shape), torch.rand(shape)
     reply = line.call_into(out, "rows")
@@ -64,7 +60,7 @@ def test_a_tensor_lands_where_it_is_wanted(ends: Ends, shape: tuple[int, int]) -
     [torch.rand(5, 4), torch.rand(3, 5), torch.zeros(5, 3, dtype=torch.int32), [torch.rand(5, 3)], "text"],
     ids=["longer", "shape", "dtype", "list", "text"],
 )
-def test_another_value_than_the_tensor_that_was_asked_for_is_refused(ends: Ends, wrong: Any) -> None:
+def test_another_value_than_the_tensor_that_was_asked_for_is_refused(ends, wrong):
     line, server = ends
     reply = line.call_into(torch.zeros(5, 3), "rows")
     tree, parts = encode_value(wrong, "it")
@@ -76,7 +72,7 @@ def test_another_value_than_the_tensor_that_was_asked_for_is_refused(ends: Ends,
     assert fine.result(20.0) == 7
 
 
-def test_an_error_in_place_of_a_tensor(ends: Ends) -> None:
+def test_an_error_in_place_of_a_tensor(ends):
     line, server = ends
     reply = line.call_into(torch.zeros(5, 3), "rows")
     told = {"error": "builtins.IndexError", "text": "no such row", "traceback": ""}
@@ -85,11 +81,11 @@ def test_an_error_in_place_of_a_tensor(ends: Ends) -> None:
         reply.result(20.0)
 
 
-def answer_to(server: Connection, tree: Any, has_data: bool = True) -> dict[str, Any]:
+def answer_to(server, tree, has_data=True):
     return {"number": server.receive_json(20.0)["number"], "result": tree, "has_data": has_data}
 
 
-def test_a_call_is_given_up_while_others_are_answered(ends: Ends) -> None:
+def test_a_call_is_given_up_while_others_are_answered(ends):
     line, server = ends
     hangs = line.call_within(0.3, "hangs")
     server.receive_json(20.0)
@@ -103,7 +99,7 @@ def test_a_call_is_given_up_while_others_are_answered(ends: Ends) -> None:
         hangs.result(0.0)
 
 
-def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(ends, monkeypatch):
     reply = ends[0].call("hangs")
     monkeypatch.setattr(client.os, "getpid", lambda: 1)
     with pytest.raises(RuntimeError, match=r"this process \(pid 1\) is a fork of the client"):
@@ -111,22 +107,22 @@ def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(ends: Ends, monkey
     monkeypatch.undo()
 
 
-def open_stream(session: ServerSession, patience_s: float) -> Any:
+def open_stream(session, patience_s):
     return remote.open_stream(session, "1", 2, {"first": 0, "step": 1}, time.monotonic() + patience_s)
 
 
-def test_a_stream_is_tried_again_while_its_server_lives(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_tried_again_while_its_server_lives(ends, monkeypatch):
     session, server = ends
     here, there = socket.socketpair()
-    tries: list[float] = []
+    tries = []
 
-    def reset_twice(*args: Any, **kwargs: Any) -> tuple[Connection, dict[str, Any]]:
+    def reset_twice(*args, **kwargs):
         tries.append(args[3])
         if len(tries) < 3:
             raise PeerLost("connection reset by peer; it ended during the handshake")
         return Connection(here, "worker 2"), {}
 
-    def always_reset(*args: Any, **kwargs: Any) -> None:
+    def always_reset(*args, **kwargs):
         raise PeerLost("connection reset by peer")
 
     monkeypatch.setattr(remote, "dial", reset_twice)

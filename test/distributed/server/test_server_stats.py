@@ -1,21 +1,17 @@
 """The numbers of servers are those of their clients' loaders, and say what is going on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from dist_world import World, seeds_of
+from dist_world import seeds_of
 from service_world import options, serve_or
 
 import glt
 from glt.distributed import server_stats
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 EXACT = ("num_batches", "num_nodes", "num_edges", "num_remote_nodes", "num_cached_nodes", "remote_bytes")
 TIMES = ("sampling_s", "gathering_s", "remote_s")
@@ -28,7 +24,7 @@ MODES = {  # of every loader in every mode
 }  # fmt: skip
 
 
-def make(rank: int, batch_size: int = 16, **given: Any) -> glt.distributed.DistNeighborLoader:
+def make(rank, batch_size=16, **given):
     return glt.distributed.DistNeighborLoader(
         None,
         [4, 3],
@@ -40,7 +36,7 @@ def make(rank: int, batch_size: int = 16, **given: Any) -> glt.distributed.DistN
     )
 
 
-def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(found, seconds=60.0):
     """What ``found`` returns, once it is true."""
     deadline = time.monotonic() + seconds
     while not (what := found()):
@@ -49,11 +45,11 @@ def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
     return what
 
 
-def summed(of: list[dict[str, Any]], name: str) -> float:
+def summed(of, name):
     return sum(each[name] for each in of)
 
 
-def count(trainer: Trainer, rank: int, num_servers: int) -> Any:
+def count(trainer, rank, num_servers):
     """Two epochs on all servers; then client 0 looks at what the servers have counted."""
     loader = make(rank, server_rank=list(range(num_servers)))
     for _ in range(2):
@@ -64,7 +60,7 @@ def count(trainer: Trainer, rank: int, num_servers: int) -> Any:
     if rank == 0:
         wanted = summed(everyone, "num_batches")
 
-        def told() -> list[dict[str, Any]] | None:
+        def told():
             all_ = [server_stats(each) for each in range(num_servers)]
             return all_ if summed([each["totals"] for each in all_], "num_batches") == wanted else None
 
@@ -81,7 +77,7 @@ def count(trainer: Trainer, rank: int, num_servers: int) -> Any:
     trainer.hear()
 
 
-def test_totals_are_those_of_the_clients_loaders(world: Callable[..., World]) -> None:
+def test_totals_are_those_of_the_clients_loaders(world):
     with Cluster(4, serve_or, world(2).path, 2, 2, count, {}, 2) as cluster:
         loaders = [cluster.hear(rank) for rank in (2, 3)]
         for rank in (2, 3):
@@ -107,7 +103,7 @@ def test_totals_are_those_of_the_clients_loaders(world: Callable[..., World]) ->
         assert summed(totals, "sent_bytes") == summed(loaders, "channel_received_bytes")
         assert summed(totals, "num_errors") == summed(totals, "num_queued") == summed(totals, "num_unread") == 0
     assert summed(loaders, "remote_bytes") > 0 and summed(loaders, "num_remote_nodes") > 0
-    by_client: dict[str, list[Any]] = {}
+    by_client = {}
     for each in servers:
         assert (each["num_clients"], each["num_loaders"], each["num_workers"]) == (2, 2, 1)
         assert each["num_restarts"] == 0 and not each["is_draining"] and each["uptime_s"] > 0
@@ -127,7 +123,7 @@ def test_totals_are_those_of_the_clients_loaders(world: Callable[..., World]) ->
         assert 0 < loader["channel_consumer_wait_s"] <= loader["wait_s"]
 
 
-def wait_and_lose(trainer: Trainer, rank: int) -> Any:
+def wait_and_lose(trainer, rank):
     """One loader stops reading; then the sampling process is killed, and another loader carries on."""
     lazy = make(rank, batch_size=4, prefetch_size=2)
     batches = iter(lazy)
@@ -167,7 +163,7 @@ def wait_and_lose(trainer: Trainer, rank: int) -> Any:
     return torch.tensor(num_batches)
 
 
-def test_what_waits_is_told_and_no_counter_falls_with_a_process(world: Callable[..., World]) -> None:
+def test_what_waits_is_told_and_no_counter_falls_with_a_process(world):
     with Cluster(2, serve_or, world(1).path, 1, 1, wait_and_lose, {}) as cluster:
         assert cluster.results()[1] > 0
         cluster.expect_nothing_left()

@@ -1,14 +1,9 @@
 """Arguments of servers, clients and their loaders: what does not fit is named, and nothing is left of it."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from dist_world import World
 
 import glt
 from glt.distributed import RemoteDistSamplingWorkerOptions, ServerOptions, init_client, init_server
@@ -30,7 +25,7 @@ from glt.testing.cluster import free_port
         ({"master_addr": 5}, TypeError, "master_addr = 5"),
     ],
 )
-def test_options(given: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_options(given, kind, words):
     with pytest.raises(kind, match=words):
         RemoteDistSamplingWorkerOptions(**given)
 
@@ -40,7 +35,7 @@ def test_options(given: dict[str, Any], kind: type[Exception], words: str) -> No
     [({"num_rpc_threads": None}, TypeError), ({"master_addr": 5}, TypeError), ({"host": 5}, TypeError),
      ({"seed_dir": 5}, TypeError), ({"num_workers": None}, TypeError), ({"metrics_host": 5}, TypeError)],
 )  # fmt: skip
-def test_a_server(world: Callable[..., World], given: dict[str, Any], kind: type[Exception]) -> None:
+def test_a_server(world, given, kind):
     data = glt.distributed.DistDataset().load(world(1).path, 0)
     ((name, value),) = given.items()
     with pytest.raises(kind, match=f"{name} = {value}"):
@@ -48,7 +43,7 @@ def test_a_server(world: Callable[..., World], given: dict[str, Any], kind: type
     assert glt.distributed.get_context() is None
 
 
-def test_options_of_a_server(world: Callable[..., World]) -> None:
+def test_options_of_a_server(world):
     data = glt.distributed.DistDataset().load(world(1).path, 0)
     with pytest.raises(ValueError, match="num_workers = 3: expected at most max_workers = 2"):
         ServerOptions(num_workers=3, max_workers=2)
@@ -67,18 +62,16 @@ def test_options_of_a_server(world: Callable[..., World]) -> None:
         glt.distributed.wait_and_shutdown_server(0.0)
 
 
-def test_a_client() -> None:
+def test_a_client():
     with pytest.raises(TypeError, match="master_addr = 5"):
         init_client(1, 1, 0, 5, 1)
     assert glt.distributed.get_context() is None
 
 
-def test_a_server_that_cannot_be_made_leaves_nothing(
-    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_cannot_be_made_leaves_nothing(world, monkeypatch):
     """Its last part cannot be made: the port is free afterwards, and threads are gone."""
 
-    def fail(*args: Any) -> None:
+    def fail(*args):
         raise RuntimeError("no more threads")
 
     data = glt.distributed.DistDataset().load(world(1).path, 0)

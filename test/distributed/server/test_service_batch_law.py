@@ -1,20 +1,15 @@
 """Batches from servers are those of every other mode, however many servers and clients there are."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from batch_law import CASES, SEED, Case, assert_same, reference
-from dist_world import World, seeds_of, snapshot
+from batch_law import CASES, SEED, assert_same, reference
+from dist_world import seeds_of, snapshot
 from service_world import options, serve_or
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 
-def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
+def sample_cases(trainer, rank, given, cases):
     """Two epochs of each case."""
     results = []
     for case in cases:
@@ -38,9 +33,7 @@ def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list
         (2, 1, 2, {"worker_concurrency": 1}, {"read_local": True}),
     ],
 )
-def test_batches_are_those_of_other_modes(
-    world: Callable[..., World], servers: int, clients: int, parts: int, given: dict, server_options: dict
-) -> None:
+def test_batches_are_those_of_other_modes(world, servers, clients, parts, given, server_options):
     here = world(parts)
     with Cluster(
         servers + clients, serve_or, here.path, servers, clients, sample_cases, server_options, given, CASES

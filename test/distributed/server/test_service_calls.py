@@ -1,39 +1,32 @@
 """Functions of a server that go wrong are answered, whatever they raise, and hold up nobody else."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
-from dist_world import World
 from service_world import become_client, serve
 
 import glt
 from glt.distributed.wire.connection import allow_descriptors
 from glt.errors import RemoteError
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 
 class Unprintable(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise ValueError("no text")
 
 
-def leave() -> None:
+def leave():
     raise SystemExit(3)
 
 
-def fail() -> None:
+def fail():
     raise Unprintable
 
 
-def add(a: int, b: int) -> int:
+def add(a, b):
     return a + b
 
 
-def ask(trainer: Trainer, path: Path) -> Any:
+def ask(trainer, path):
     if trainer.rank == 0:
         for function in (leave, fail, add):
             glt.distributed.register_server_function(function, function.__name__)
@@ -50,11 +43,11 @@ def ask(trainer: Trainer, path: Path) -> Any:
     return results
 
 
-def test_whatever_a_function_raises_is_answered(world: Callable[..., World]) -> None:
+def test_whatever_a_function_raises_is_answered(world):
     with Cluster(2, ask, world(1).path) as cluster:
         assert cluster.results()[1] == [2 * i for i in range(50)]
         cluster.expect_nothing_left()
 
 
-def test_descriptors_are_as_many_as_the_system_allows() -> None:
+def test_descriptors_are_as_many_as_the_system_allows():
     assert allow_descriptors() == allow_descriptors() > 0

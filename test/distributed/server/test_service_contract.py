@@ -1,18 +1,14 @@
 """Each batch from servers keeps PyG's contract, and is the one that the local loader gives."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from pyg_contract import CASES, GRAPHS, assert_kept, epoch
 from service_world import become_client, options, serve
 
 import glt
-from glt.testing.cluster import Cluster, Trainer, free_port
+from glt.testing.cluster import Cluster, free_port
 
 
-def run(trainer: Trainer, root: Path, ports: list[int]) -> list[list[dict]]:
+def run(trainer, root, ports):
     """An epoch of each case on the client: servers are started anew for each graph, in the same processes."""
     results = []
     for graph, port in zip(GRAPHS, ports, strict=True):
@@ -34,7 +30,7 @@ def run(trainer: Trainer, root: Path, ports: list[int]) -> list[list[dict]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
-def test_every_batch_from_servers_keeps_the_contract(contract_root: Path) -> None:
+def test_every_batch_from_servers_keeps_the_contract(contract_root):
     ports = [free_port() for _ in GRAPHS]
     with Cluster(3, run, contract_root, ports) as cluster:
         *_, results = cluster.results()

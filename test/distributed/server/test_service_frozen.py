@@ -1,16 +1,11 @@
 """A process of a server that is stopped, not dead: whoever waits for it hears of that in bounded time, by name."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from batch_law import assert_same, reference
-from dist_world import World
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Stage
 
@@ -18,7 +13,7 @@ STUCK_S = 5.0
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path):
     with Stage(2) as stage:
         for actor in range(2):
             folder = tmp_path / str(actor)
@@ -27,7 +22,7 @@ def stage(tmp_path: Path) -> Stage:
         yield stage
 
 
-def test_a_frozen_server(stage: Stage, world: Callable[..., World]) -> None:
+def test_a_frozen_server(stage, world):
     """Calls fail; batches come from its sampler all the same. Woken, it takes its client back."""
     here = world(1)
     stage.start_servers(here.path, 1, 1)
@@ -55,7 +50,7 @@ def test_a_frozen_server(stage: Stage, world: Callable[..., World]) -> None:
     stage.expect_nothing_left()
 
 
-def test_a_frozen_sampler(stage: Stage, world: Callable[..., World]) -> None:
+def test_a_frozen_sampler(stage, world):
     """Its server kills it and starts another."""
     here = world(1)
     ((victim,),) = stage.start_servers(here.path, 1, 1)
@@ -82,7 +77,7 @@ def test_a_frozen_sampler(stage: Stage, world: Callable[..., World]) -> None:
     stage.expect_nothing_left()
 
 
-def test_a_frozen_client(tmp_path: Path, world: Callable[..., World]) -> None:
+def test_a_frozen_client(tmp_path, world):
     """It gives up its loaders, and hears why when it is woken; then it may come back. Others do not mind."""
     here = world(1)
     with Stage(3) as stage:

@@ -1,34 +1,28 @@
 """Whatever is killed in a service, those who depended on it say so within seconds, and all others go on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from batch_law import assert_same, reference
-from dist_world import World
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Stage
 
 
-def goes_on(stage: Stage, actor: int, name: str, more: int = 10) -> None:
+def goes_on(stage, actor, name, more=10):
     """A loader makes progress from here on."""
     before = stage.ask(actor, "count", name)
     assert eventually(lambda: stage.ask(actor, "count", name) >= before + more)
 
 
-def is_right(stage: Stage, actor: int, name: str, world: World, rank: int) -> None:
+def is_right(stage, actor, name, world, rank):
     """The first epoch of a law loader is what it must be."""
     got = stage.ask(actor, "take", name)
     assert_same(got, reference(world, CASE, rank)[: len(got)], name)
     assert len(got) > 4
 
 
-def test_a_killed_server(world: Callable[..., World], tmp_path: Path) -> None:
+def test_a_killed_server(world, tmp_path):
     """Of two, the second. One client samples on it, one on the other and asks it for rows, one asks nobody."""
     here = world(2)
     with Stage(5) as stage:
@@ -61,7 +55,7 @@ def test_a_killed_server(world: Callable[..., World], tmp_path: Path) -> None:
         stage.expect_nothing_left()
 
 
-def test_clients_of_another_server_need_nothing_of_a_killed_one(world: Callable[..., World]) -> None:
+def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
     """On one host, servers read each other's partitions from their files; also for loaders that are created later."""
     here = world(2)
     with Stage(3) as stage:
@@ -84,7 +78,7 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world: Callable[
         stage.expect_nothing_left()
 
 
-def test_a_killed_sampler(world: Callable[..., World]) -> None:
+def test_a_killed_sampler(world):
     """It samples for one client, and answers the requests of the other server's sampler, which samples for another."""
     here = world(2)
     with Stage(4) as stage:
@@ -121,7 +115,7 @@ def test_a_killed_sampler(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_a_feature_file_cut_short_under_a_sampler(private_world: World) -> None:
+def test_a_feature_file_cut_short_under_a_sampler(private_world):
     with Stage(3) as stage:
         pids = stage.start_servers(private_world.path, 2, 1, num_workers=1)
         stage.start_clients(2, 1)
@@ -143,7 +137,7 @@ def test_a_feature_file_cut_short_under_a_sampler(private_world: World) -> None:
         stage.expect_nothing_left()
 
 
-def test_loaders_on_other_samplers_do_not_mind(world: Callable[..., World]) -> None:
+def test_loaders_on_other_samplers_do_not_mind(world):
     here = world(2)
     with Stage(2) as stage:
         ((first, second),) = stage.start_servers(here.path, 1, 1, num_workers=2)
@@ -167,7 +161,7 @@ def test_loaders_on_other_samplers_do_not_mind(world: Callable[..., World]) -> N
         stage.expect_nothing_left()
 
 
-def test_a_killed_client_and_its_successor(world: Callable[..., World]) -> None:
+def test_a_killed_client_and_its_successor(world):
     here = world(1)
     with Stage(4) as stage:
         stage.start_servers(here.path, 1, 2)
@@ -183,8 +177,8 @@ def test_a_killed_client_and_its_successor(world: Callable[..., World]) -> None:
         start = time.monotonic()
         stage.kill(1)
 
-        def is_freed() -> bool:
-            stats: dict[str, Any] = stage.ask(0, "stats")
+        def is_freed():
+            stats = stage.ask(0, "stats")
             return stats["num_clients"] == 1 and stats["num_loaders"] == 2
 
         assert eventually(is_freed)
@@ -204,7 +198,7 @@ def test_a_killed_client_and_its_successor(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_a_client_that_stops_reading(world: Callable[..., World]) -> None:
+def test_a_client_that_stops_reading(world):
     """It holds what it was promised and no more, and the others have the server to themselves."""
     here = world(1)
     with Stage(3) as stage:

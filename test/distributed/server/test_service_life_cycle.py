@@ -1,20 +1,16 @@
 """Servers, clients and loaders come in any order, leave as they like, and leave nothing behind."""
 
-from __future__ import annotations
-
 import gc
 import time
-from collections.abc import Callable
 
 from batch_law import assert_same, reference
-from dist_world import World
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Stage
 
 STRAYS = 3  # threads and descriptors of what ends in its own time
 
 
-def test_any_order(world: Callable[..., World]) -> None:
+def test_any_order(world):
     """Clients come first, then server 1, then server 0. Two clients create two loaders each, in different order."""
     here = world(2)
     with Stage(4) as stage:
@@ -52,14 +48,14 @@ def test_any_order(world: Callable[..., World]) -> None:
             assert "Traceback" not in stage.output(rank), stage.output(rank)
 
 
-def test_loaders_come_and_go(world: Callable[..., World]) -> None:
+def test_loaders_come_and_go(world):
     """Twenty of them: read whole, half, not at all, forgotten; nothing grows in client, server and sampler."""
     here = world(1)
     with Stage(2) as stage:
         ((sampler,),) = stage.start_servers(here.path, 1, 1)
         stage.start_clients(1, 1)
 
-        def live(number: int) -> None:
+        def live(number):
             stage.ask(1, "law", "law", 0)
             if number % 2 == 0:
                 got = stage.ask(1, "take", "law", 3)
@@ -70,7 +66,7 @@ def test_loaders_come_and_go(world: Callable[..., World]) -> None:
             stage.ask(1, "forget" if number % 4 == 1 else "close", "law")
             stage.ask(1, "run_function", gc.collect)
 
-        def holdings() -> list[tuple[int, int, int, int]]:
+        def holdings():
             return [stage.ask(1, "census"), stage.ask(0, "census"), stage.ask(0, "census", sampler)]
 
         for number in range(4):
@@ -81,7 +77,7 @@ def test_loaders_come_and_go(world: Callable[..., World]) -> None:
             live(number)
         assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 0)
 
-        def is_as_before() -> bool:
+        def is_as_before():
             return all(
                 now[i] <= then[i] + STRAYS for now, then in zip(holdings(), before, strict=True) for i in range(3)
             )
@@ -101,7 +97,7 @@ def test_loaders_come_and_go(world: Callable[..., World]) -> None:
             assert "Traceback" not in stage.output(rank), stage.output(rank)
 
 
-def test_a_client_that_ends_without_a_word(world: Callable[..., World]) -> None:
+def test_a_client_that_ends_without_a_word(world):
     """The server waits for it to come back, for a while, and then is done."""
     here = world(1)
     with Stage(2) as stage:
@@ -120,7 +116,7 @@ def test_a_client_that_ends_without_a_word(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_nobody_is_there(world: Callable[..., World]) -> None:
+def test_nobody_is_there(world):
     """Deadlines of start-up: no server at all; one that waits for another; a port that nobody answers."""
     here = world(2)
     with Stage(3) as stage:

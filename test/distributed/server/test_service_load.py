@@ -1,13 +1,9 @@
 """Eight clients of one server, hungry all the time: equal shares, and nothing grows."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Callable
 
 import pytest
-from dist_world import World
 from promptness import eventually
 from service_actors import Stage
 
@@ -23,7 +19,7 @@ FAIR = 0.9
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_eight_clients(world: Callable[..., World]) -> None:
+def test_eight_clients(world):
     """Two processes, four clients each in groups of their own, would do; here each is a process."""
     here = world(1)
     with Stage(1 + NUM_CLIENTS, deadline_s=LIMIT_S - 60.0) as stage:
@@ -31,12 +27,12 @@ def test_eight_clients(world: Callable[..., World]) -> None:
         stage.start_clients(1, NUM_CLIENTS)
         clients = range(1, 1 + NUM_CLIENTS)
 
-        def counts() -> list[int]:
+        def counts():
             for actor in clients:
                 stage.begin(actor, "count", "hungry")
             return [stage.result(actor) for actor in clients]
 
-        def holdings() -> list[tuple[int, int, int, int]]:
+        def holdings():
             for actor in clients:
                 stage.begin(actor, "census")
             found = [stage.result(actor) for actor in clients]

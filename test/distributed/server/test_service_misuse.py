@@ -1,23 +1,20 @@
 """What clients do that cannot work is answered at once: iterating in a fork, ending a loader that is being read."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 import torch
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 from promptness import expect_prompt
 from service_world import options, serve_or
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 
-def error_of(call: Callable[[], object]) -> str:
+def error_of(call):
     try:
         call()
     except Exception as error:
@@ -25,13 +22,13 @@ def error_of(call: Callable[[], object]) -> str:
     return "nothing was raised"
 
 
-def make(**given: object) -> glt.distributed.DistNeighborLoader:
+def make(**given):
     return glt.distributed.DistNeighborLoader(
         None, [4, 3], torch.arange(NUM_NODES), batch_size=8, worker_options=options(**given)
     )
 
 
-def in_a_fork(*calls: Callable[[], object]) -> list[str]:
+def in_a_fork(*calls):
     """What a child of this process gets from the calls, which is killed if it hangs."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -50,8 +47,8 @@ def in_a_fork(*calls: Callable[[], object]) -> list[str]:
     return lines
 
 
-def fork(trainer: Trainer, rank: int) -> tuple[int, list[str]]:
-    def join_again() -> None:
+def fork(trainer, rank):
+    def join_again():
         glt.distributed.init_client(1, 1, 0, "localhost", trainer.port, client_group_name="fork", rpc_timeout=60.0)
         with make() as loader:
             assert len(list(loader)) == len(loader)
@@ -68,7 +65,7 @@ def fork(trainer: Trainer, rank: int) -> tuple[int, list[str]]:
     return os.getpid(), lines
 
 
-def test_a_fork_of_a_client(world: Callable[..., World]) -> None:
+def test_a_fork_of_a_client(world):
     with Cluster(2, serve_or, world(1).path, 1, 1, fork, {}) as cluster:
         pid, lines = cluster.results()[1]
         for line in lines[:3] + lines[4:5]:
@@ -78,12 +75,12 @@ def test_a_fork_of_a_client(world: Callable[..., World]) -> None:
         cluster.expect_nothing_left()
 
 
-def shut_down_while_reading(trainer: Trainer, rank: int) -> tuple[str, float]:
+def shut_down_while_reading(trainer, rank):
     """The batch that is awaited never comes: its epoch was not begun."""
     loader = make()
     ended = [0.0]
 
-    def end() -> None:
+    def end():
         ended[0] = time.monotonic()
         loader.shutdown()
 
@@ -92,7 +89,7 @@ def shut_down_while_reading(trainer: Trainer, rank: int) -> tuple[str, float]:
     return told, time.monotonic() - ended[0]
 
 
-def test_a_loader_that_is_shut_down_while_it_is_read(world: Callable[..., World]) -> None:
+def test_a_loader_that_is_shut_down_while_it_is_read(world):
     with Cluster(2, serve_or, world(1).path, 1, 1, shut_down_while_reading, {}) as cluster:
         told, took_s = cluster.results()[1]
         assert told == "RuntimeError: the loader was shut down while a batch was awaited"

@@ -1,14 +1,9 @@
 """A network that is cut between two hosts: both sides notice, by name, and whoever is on the right side goes on."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from batch_law import assert_same, reference
-from dist_world import World
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Failed, Stage
 from two_hosts import enter, switch
@@ -18,7 +13,7 @@ pytestmark = pytest.mark.integration
 CUT_S = 3.0
 
 
-def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_path: Path) -> None:
+def test_a_cut_network(hosts, world, tmp_path):
     """The server and one client are on one host, another client on the other."""
     here = world(1)
     with Stage(3) as stage:
@@ -42,7 +37,7 @@ def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_
         failed = stage.fails(2, "request", 0, "torch.cuda.is_available")
         assert failed.kind == "PeerLost" and "server 0" in failed.text, failed
 
-        def is_freed() -> bool:
+        def is_freed():
             stats = stage.ask(0, "stats")
             return stats["num_clients"] == 1 and stats["num_loaders"] == 1
 
@@ -62,7 +57,7 @@ def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_
         stage.expect_nothing_left()
 
 
-def test_a_cut_between_servers(hosts: tuple[str, str], world: Callable[..., World], tmp_path: Path) -> None:
+def test_a_cut_between_servers(hosts, world, tmp_path):
     """The samplers of one ask the other for rows. Mended, the servers find each other again by themselves."""
     here = world(2)
     with Stage(3) as stage:
@@ -88,7 +83,7 @@ def test_a_cut_between_servers(hosts: tuple[str, str], world: Callable[..., Worl
         assert failed.kind == "PeerLost" and "server 1" in failed.text, failed
         switch(hosts, "up")
 
-        def is_back() -> bool:
+        def is_back():
             try:
                 stage.ask(2, "request", 1, "torch.cuda.is_available")
             except Failed as failed:

@@ -1,25 +1,20 @@
 """Servers that sample on GPUs: batches are those of the CPU, and a GPU that is not there is refused by name."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from batch_law import assert_same
-from dist_typed_world import TypedWorld, reference, snapshot
+from dist_typed_world import reference, snapshot
 from gpus import GPU
 from service_world import options, serve_or
 from test_typed_batch_law import CASES, LINKS, OPTIONS
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 SAMPLED = [CASES[0], OPTIONS[2], LINKS[1]]
 
 
-def sample(trainer: Trainer, rank: int, device: str) -> tuple[list[list[dict]], str]:
+def sample(trainer, rank, device):
     results = []
     for i, case in enumerate(SAMPLED):
         made = getattr(glt.distributed, case.kind)
@@ -29,7 +24,7 @@ def sample(trainer: Trainer, rank: int, device: str) -> tuple[list[list[dict]], 
     return results, refused(device)
 
 
-def refused(device: str) -> str:
+def refused(device):
     """What a loader on a GPU that the server does not have is told."""
     try:
         glt.distributed.DistNeighborLoader(
@@ -42,9 +37,9 @@ def refused(device: str) -> str:
 
 @pytest.mark.parametrize("read_local", [True, False])
 @pytest.mark.parametrize("device", ["host", GPU])
-def test_batches_of_servers_on_gpus(typed_world: Callable[..., TypedWorld], device: str, read_local: bool) -> None:
+def test_batches_of_servers_on_gpus(typed_world, device, read_local):
     world = typed_world(2)
-    server: dict[str, Any] = {
+    server = {
         "load": {"graph_mode": "ZERO_COPY", "device": device, "split_ratio": 0.5}, "read_local": read_local
     }  # fmt: skip
     with Cluster(3, serve_or, world.path, 2, 1, sample, server, device) as cluster:

@@ -1,17 +1,12 @@
 """Who does not fit is refused, in words, on both sides; who is no part of glt at all harms nothing."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from batch_law import assert_same, reference
-from dist_world import World
 from promptness import eventually
 from service_actors import CASE, Stage
 
@@ -20,21 +15,21 @@ from glt.distributed.wire import listener as handshake
 from glt.distributed.wire.calls import register_server_function
 
 
-def pretend(protocol: int, version: str) -> None:
+def pretend(protocol, version):
     """This process is of another version from here on."""
     handshake.PROTOCOL = protocol
     handshake.glt.__version__ = version
 
 
-def shorten_frames() -> None:
+def shorten_frames():
     connection.MAX_JSON_BYTES = 4000
 
 
-def long_list(*_: Any) -> list[int]:
+def long_list(*_):
     return list(range(5000))
 
 
-def test_clients_that_do_not_fit(world: Callable[..., World]) -> None:
+def test_clients_that_do_not_fit(world):
     """One server, which stays as it is; one client that fits, and one that tries everything else."""
     here = world(1)
     with Stage(3) as stage:
@@ -88,7 +83,7 @@ def test_clients_that_do_not_fit(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_servers_that_do_not_fit(world: Callable[..., World], private_world: World) -> None:
+def test_servers_that_do_not_fit(world, private_world):
     """Server 0 refuses them, and says why; the right one is admitted afterwards."""
     here = world(2)
     with Stage(4) as stage:
@@ -99,7 +94,7 @@ def test_servers_that_do_not_fit(world: Callable[..., World], private_world: Wor
             ({"path": private_world.path}, ["partitioning run"]),
             ({"rank": 0}, ["cannot listen", str(stage.port)]),
         ):
-            wanted: dict[str, Any] = {"path": here.path, "num_servers": 2, "num_clients": 1, "rank": 1, **given}
+            wanted = {"path": here.path, "num_servers": 2, "num_clients": 1, "rank": 1, **given}
             failed = stage.fails(1, "serve", **wanted)
             assert failed.kind == "RendezvousError" and all(word in failed.text for word in words), failed
         stage.ask(1, "serve", here.path, 2, 1, 1)
@@ -121,7 +116,7 @@ def test_servers_that_do_not_fit(world: Callable[..., World], private_world: Wor
 HEADER = struct.Struct("<4sBB2xQQ")
 
 
-def frame(value: Any) -> bytes:
+def frame(value):
     body = json.dumps(value).encode()
     return HEADER.pack(b"GLTF", 1, 0, 0, len(body)) + body
 
@@ -155,7 +150,7 @@ GARBAGE = {
 GUESTS = {"client that asks without data", "partition with a request of nothing"}  # are waited for, for a minute
 
 
-def test_strangers(world: Callable[..., World]) -> None:
+def test_strangers(world):
     """They connect, say something or nothing, and leave or stay; the server and its client do not mind."""
     here = world(1)
     with Stage(2) as stage:
@@ -166,7 +161,7 @@ def test_strangers(world: Callable[..., World]) -> None:
         stage.ask(1, "go", "endless")
         assert eventually(lambda: stage.ask(1, "count", "endless") > 0)
 
-        def bother(stay: bool) -> None:
+        def bother(stay):
             stayed = []
             for name, sent in GARBAGE.items():
                 if stay and name in GUESTS:
@@ -199,7 +194,7 @@ def test_strangers(world: Callable[..., World]) -> None:
         bother(False)
         assert eventually(lambda: stage.ask(0, "stats")["num_clients"] == 1)
 
-        def is_as_before() -> bool:
+        def is_as_before():
             now = [stage.ask(0, "census"), stage.ask(0, "census", sampler)]
             return all(now[i][k] <= before[i][k] + 2 for i in range(2) for k in range(3))
 
@@ -216,7 +211,7 @@ def test_strangers(world: Callable[..., World]) -> None:
         assert "Traceback" not in stage.output(0), stage.output(0)
 
 
-def is_hung_up_on(stranger: socket.socket) -> bool:
+def is_hung_up_on(stranger):
     """Whether the server ends the connection, perhaps after a few words."""
     try:
         while stranger.recv(1 << 16):
@@ -229,7 +224,7 @@ def is_hung_up_on(stranger: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("given", [{"max_loaders": 2}, {"max_buffer_size": "16MB"}], ids=["loaders", "memory"])
-def test_caps(world: Callable[..., World], given: dict[str, Any]) -> None:
+def test_caps(world, given):
     here = world(1)
     with Stage(2) as stage:
         stage.start_servers(here.path, 1, 1, **given)

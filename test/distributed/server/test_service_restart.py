@@ -1,19 +1,14 @@
 """Servers that come back: with the same rank at the same port, and all others find them again."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 from batch_law import assert_same, reference
-from dist_world import World
 from promptness import eventually
 from service_actors import CASE, Failed, Stage
 
 import glt
 
 
-def is_right(stage: Stage, actor: int, world: World, server_rank: int) -> None:
+def is_right(stage, actor, world, server_rank):
     stage.ask(actor, "law", "law", 0, server_rank=server_rank)
     got = stage.ask(actor, "take", "law")
     assert_same(got, reference(world, CASE, 0)[: len(got)], f"from server {server_rank}")
@@ -21,12 +16,12 @@ def is_right(stage: Stage, actor: int, world: World, server_rank: int) -> None:
     stage.ask(actor, "close", "law")
 
 
-def wait_for_servers() -> None:
+def wait_for_servers():
     glt.distributed.server.api.get_server().membership.wait_for_all(60.0)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_server_restarted(world: Callable[..., World], victim: int) -> None:
+def test_a_server_restarted(world, victim):
     """Actor 2 takes the place of the victim; the client, and the other server, which asks it for rows, stay."""
     here = world(2)
     with Stage(4) as stage:
@@ -40,7 +35,7 @@ def test_a_server_restarted(world: Callable[..., World], victim: int) -> None:
         assert failed.kind == "PeerLost" and f"pid {stage.processes[victim].pid}" in failed.text, failed
         stage.ask(2, "serve", here.path, 2, 1, victim, read_local=False)
 
-        def is_back() -> bool:
+        def is_back():
             try:
                 stage.ask(3, "request", victim, "torch.cuda.is_available")
             except Failed as failed:
@@ -60,7 +55,7 @@ def test_a_server_restarted(world: Callable[..., World], victim: int) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_server_restarted_ends_with_the_others(world: Callable[..., World], victim: int) -> None:
+def test_a_server_restarted_ends_with_the_others(world, victim):
     """It has not seen the client that was done before, nor the other, which asks it for nothing any more."""
     here = world(2)
     with Stage(5) as stage:

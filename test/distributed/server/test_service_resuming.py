@@ -1,28 +1,22 @@
 """A client goes on where a trainer was stopped that sampled for itself."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
-from dist_world import World
-from resume_world import Chosen, expect_the_rest, go_on, run_whole, states_of
+from resume_world import expect_the_rest, go_on, run_whole, states_of
 from service_world import options, serve_or
 
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
-CHOSEN: Chosen = {
+CHOSEN = {
     "DistNeighborLoader": ((2, 1), (3, 5), (4, 0)),
     "DistLinkNeighborLoader": ((1, 6),),
     "DistSubGraphLoader": ((4, 0),),
 }
 
 
-def go_on_as_client(trainer: Trainer, rank: int, states: Any) -> dict[str, list[Any]]:
+def go_on_as_client(trainer, rank, states):
     return go_on(rank, None, options(num_workers=2), states)
 
 
-def test_clients_go_on_where_trainers_were_stopped(world: Callable[..., World]) -> None:
+def test_clients_go_on_where_trainers_were_stopped(world):
     path = world(2).path
     with Cluster(2, run_whole, path) as cluster:
         whole = cluster.results()

@@ -1,17 +1,12 @@
 """Distributed tensors over servers: what one trainer writes others read; an owner that is killed is named."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 from promptness import expect_prompt
 from service_world import become_client, serve
 
@@ -20,27 +15,27 @@ from glt.distributed.job.worlds import ServedWorld
 from glt.distributed.server.api import require_client
 from glt.distributed.tensors.tensor import DistTensor, flush_all
 from glt.errors import PeerLost
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 
-def by_row(shape: Any, dtype: torch.dtype, ids: torch.Tensor) -> torch.Tensor:
+def by_row(shape, dtype, ids):
     return ids.view(-1, 1).expand(shape).to(dtype)
 
 
-def serve_two(trainer: Trainer, path: Path, num_clients: int) -> None:
+def serve_two(trainer, path, num_clients):
     glt.distributed.register_server_function(by_row, "by_row")
     serve(trainer, path, 2, num_clients)
     glt.distributed.wait_and_shutdown_server(100.0)
 
 
-def both(trainer: Trainer, path: Path, folder: Path) -> Any:
+def both(trainer, path, folder):
     if trainer.rank < 2:
         return serve_two(trainer, path, 2)
     become_client(trainer, 2, 2)
     world = ServedWorld(require_client())
     mine = world.rank
 
-    def meet() -> None:
+    def meet():
         flush_all(world)
         world.barrier(60.0)
 
@@ -82,13 +77,13 @@ def both(trainer: Trainer, path: Path, folder: Path) -> Any:
     return True
 
 
-def test_two_trainers_of_two_servers(world: Callable[..., World], tmp_path: Path) -> None:
+def test_two_trainers_of_two_servers(world, tmp_path):
     with Cluster(4, both, world(2).path, tmp_path) as cluster:
         assert cluster.results()[2:] == [True, True]
         cluster.expect_nothing_left()
 
 
-def while_one_is_killed(trainer: Trainer, path: Path) -> Any:
+def while_one_is_killed(trainer, path):
     if trainer.rank < 2:
         return serve_two(trainer, path, 1)
     become_client(trainer, 2, 1)
@@ -110,7 +105,7 @@ def while_one_is_killed(trainer: Trainer, path: Path) -> Any:
     return took_s
 
 
-def test_an_owner_that_is_killed_is_named(world: Callable[..., World]) -> None:
+def test_an_owner_that_is_killed_is_named(world):
     with Cluster(3, while_one_is_killed, world(2).path) as cluster:
         trainer = cluster.outcomes()[2]
         assert trainer.error_type is None, trainer.traceback

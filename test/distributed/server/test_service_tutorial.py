@@ -4,11 +4,7 @@ The other sections are in ``test_tutorial.py``, whose partitions serve here. ``t
 GPUs, where ``torch.cuda.device_count`` finds none, and another port for 11111; the rest is as written there.
 """
 
-from __future__ import annotations
-
 import os.path as osp
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,10 +13,10 @@ from test_tutorial import NUM_CLASSES, NUM_FEATS, preprocess
 from torch.nn.parallel import DistributedDataParallel
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 
-def serve(trainer: Trainer, root_dir: str) -> list[Any]:
+def serve(trainer, root_dir):
     dist_dataset = glt.distributed.DistDataset()
     dist_dataset.load(
         graph_dir=osp.join(root_dir, "graph-partitions"),
@@ -52,8 +48,8 @@ def serve(trainer: Trainer, root_dir: str) -> list[Any]:
     return place
 
 
-def where_am_i() -> list[Any]:
-    dist_ctx: Any = glt.distributed.get_context()
+def where_am_i():
+    dist_ctx = glt.distributed.get_context()
     return [
         # The role type of the current worker group: SERVER or CLIENT.
         dist_ctx.role.name,
@@ -72,7 +68,7 @@ def where_am_i() -> list[Any]:
     ]
 
 
-def train(trainer: Trainer, root_dir: str, client_rank: int) -> list[Any]:
+def train(trainer, root_dir, client_rank):
     # Initialize client-1
     glt.distributed.init_client(
         num_servers=2,
@@ -91,16 +87,13 @@ def train(trainer: Trainer, root_dir: str, client_rank: int) -> list[Any]:
     # The `DistNeighborLoader` should be created on the trainer client process.
     # Before get the distributed context of the current client process, you must
     # initialize the client first.
-    dist_ctx: Any = glt.distributed.get_context()
+    dist_ctx = glt.distributed.get_context()
 
     # Select a target server process on remote.
     target_server_rank = dist_ctx.rank % dist_ctx.num_servers()
 
     # Fetch availble device count on the target server.
-    target_server_device_count = glt.distributed.request_server(
-        target_server_rank,
-        func=torch.cuda.device_count,
-    )
+    target_server_device_count = glt.distributed.request_server(target_server_rank, func=torch.cuda.device_count)
     remote_options = glt.distributed.RemoteDistSamplingWorkerOptions(
         # The target server rank to launch sampler processes.
         server_rank=target_server_rank,
@@ -135,7 +128,7 @@ def train(trainer: Trainer, root_dir: str, client_rank: int) -> list[Any]:
 
     from torch_geometric.nn import GraphSAGE
 
-    model: Any = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
+    model = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
     model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     num_seen = 0
@@ -155,11 +148,11 @@ def train(trainer: Trainer, root_dir: str, client_rank: int) -> list[Any]:
     return [*place, target_server_device_count, num_seen, bool(torch.isfinite(loss))]
 
 
-def play(trainer: Trainer, root_dir: str) -> list[Any]:
+def play(trainer, root_dir):
     return serve(trainer, root_dir) if trainer.rank < 2 else train(trainer, root_dir, trainer.rank - 2)
 
 
-def test_the_tutorial_of_servers_and_clients_runs_as_written(tmp_path: Path) -> None:
+def test_the_tutorial_of_servers_and_clients_runs_as_written(tmp_path):
     preprocess(str(tmp_path))
     with Cluster(6, play, str(tmp_path)) as cluster:
         results = cluster.results()

@@ -1,23 +1,18 @@
 """Node, link and subgraph loaders over a heterogeneous graph: batches from servers are those of the other modes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from batch_law import assert_same
-from dist_typed_world import RATES, Case, TypedWorld, reference, snapshot
+from dist_typed_world import RATES, reference, snapshot
 from service_world import options, serve_or
 from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS
 from torch_geometric.data import HeteroData
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 
-def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
+def sample_cases(trainer, rank, given, cases):
     """Two epochs of each case."""
     results = []
     for case in cases:
@@ -27,7 +22,7 @@ def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list
     return results
 
 
-def compare(world: TypedWorld, servers: int, clients: int, given: dict[str, Any], cases: list[Case]) -> None:
+def compare(world, servers, clients, given, cases):
     with Cluster(servers + clients, serve_or, world.path, servers, clients, sample_cases, {}, given, cases) as cluster:
         by_rank = cluster.results()[servers:]
         cluster.expect_nothing_left()
@@ -36,16 +31,16 @@ def compare(world: TypedWorld, servers: int, clients: int, given: dict[str, Any]
             assert_same(batches, list(reference(world, case, rank)), f"{case.name}, client {rank}")
 
 
-def test_every_option_and_loader_along_in_edges(typed_world: Callable[..., TypedWorld]) -> None:
+def test_every_option_and_loader_along_in_edges(typed_world):
     compare(typed_world(2), 2, 2, {"worker_concurrency": 3}, CASES + OPTIONS + LINKS)
 
 
-def test_along_out_edges_with_servers_that_take_turns(typed_world: Callable[..., TypedWorld]) -> None:
+def test_along_out_edges_with_servers_that_take_turns(typed_world):
     given = {"server_rank": [1, 0], "num_workers": 2}
     compare(typed_world(2, "out"), 2, 1, given, [CASES[0], OPTIONS[3], OPTIONS[4], OPTIONS[6], LINKS[1]])
 
 
-def test_times_of_nodes(typed_world: Callable[..., TypedWorld]) -> None:
+def test_times_of_nodes(typed_world):
     compare(typed_world(2, "in", "node"), 1, 1, {}, NODE_TIMES)
 
 
@@ -53,12 +48,12 @@ class Mine(HeteroData):
     """A class of the user's."""
 
 
-def shape(batch: Any) -> Any:
+def shape(batch):
     batch.was_transformed = type(batch).__name__
     return batch
 
 
-def with_trainer_options(trainer: Trainer, rank: int) -> tuple[list[str], set[str], list[dict]]:
+def with_trainer_options(trainer, rank):
     """What is up to the trainer: the device, the class of the batches, and what is done to each."""
     case = CASES[0]
     with glt.distributed.DistNeighborLoader(
@@ -73,11 +68,11 @@ def with_trainer_options(trainer: Trainer, rank: int) -> tuple[list[str], set[st
     return kinds, {str(each["item/n_id"].device) for each in found}, [_plain(each) for each in found]
 
 
-def _plain(found: dict[str, Any]) -> dict[str, Any]:
+def _plain(found):
     return {name: value for name, value in found.items() if not name.endswith("was_transformed")}
 
 
-def test_what_is_up_to_the_trainer(typed_world: Callable[..., TypedWorld]) -> None:
+def test_what_is_up_to_the_trainer(typed_world):
     world = typed_world(1)
     with Cluster(2, serve_or, world.path, 1, 1, with_trainer_options, {}) as cluster:
         kinds, devices, batches = cluster.results()[-1]
@@ -88,7 +83,7 @@ def test_what_is_up_to_the_trainer(typed_world: Callable[..., TypedWorld]) -> No
 LABEL = torch.arange(700) // 100  # 0 is that of negatives: all labels go up by one, also where no edge has a 0
 
 
-def all_rates(trainer: Trainer, rank: int) -> list[tuple[int, list[int], int]]:
+def all_rates(trainer, rank):
     """Of each seed edge of this client: its id, ends and label."""
     found = []
     with glt.distributed.DistLinkNeighborLoader(
@@ -104,9 +99,7 @@ def all_rates(trainer: Trainer, rank: int) -> list[tuple[int, list[int], int]]:
 
 
 @pytest.mark.parametrize(("servers", "clients", "parts", "read_local"), [(2, 3, 2, False), (1, 2, 2, True)])
-def test_clients_share_all_edges(
-    typed_world: Callable[..., TypedWorld], servers: int, clients: int, parts: int, read_local: bool
-) -> None:
+def test_clients_share_all_edges(typed_world, servers, clients, parts, read_local):
     world = typed_world(parts)
     given = {"read_local": read_local}
     with Cluster(servers + clients, serve_or, world.path, servers, clients, all_rates, given) as cluster:

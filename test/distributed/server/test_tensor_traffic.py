@@ -1,18 +1,13 @@
 """Random traffic of two trainers on two servers equals a serial replay; one that is killed while it writes tears
 nothing, and holds nothing up."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 from promptness import eventually
 from service_world import become_client, serve
-from torch import Tensor
 
 import glt
 from glt.distributed.graph.graph import DistGraph
@@ -22,22 +17,22 @@ from glt.distributed.server.api import require_client
 from glt.distributed.tensors import exchange
 from glt.distributed.tensors.tensor import DistTensor
 from glt.errors import PeerLost
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 NUM_ROUNDS = 6
 
 
-def anonymous(world: ServedWorld) -> list[str]:
+def anonymous(world):
     return [name for each in world.stats() for name in each["tensors"] if name.startswith("glt/anonymous")]
 
 
 class Replay:
     """A tensor, and what it holds if all that was done with it was done one after the other."""
 
-    def __init__(self, tensor: DistTensor) -> None:
+    def __init__(self, tensor):
         self.tensor, self.expected = tensor, tensor[:].clone()
 
-    def change(self, rng: random.Random, rank: int, here: bool) -> None:
+    def change(self, rng, rank, here):
         """Writes rows of a trainer, or adds to them; the other trainer only takes note of it."""
         rows = torch.arange(rank, len(self.tensor), 2)
         ids = rows[torch.tensor([rng.randrange(len(rows)) for _ in range(rng.randrange(1, 40))])]
@@ -68,13 +63,13 @@ class Replay:
         for id_, value in zip(ids.tolist(), values, strict=True):  # of equal ids the last value stays
             self.expected[id_] = self.expected[id_] + value if kind == "add" else value
 
-    def check(self) -> None:
+    def check(self):
         assert torch.equal(self.tensor[:], self.expected)
         ids = torch.randperm(len(self.tensor))
         assert torch.equal(self.tensor[ids], self.expected[ids])
 
 
-def traffic(trainer: Trainer, path: Path, seed: int, folder: Path) -> None:
+def traffic(trainer, path, seed, folder):
     if trainer.rank < 2:
         serve(trainer, path, 2, 2)
         glt.distributed.wait_and_shutdown_server(200.0)
@@ -130,11 +125,11 @@ def traffic(trainer: Trainer, path: Path, seed: int, folder: Path) -> None:
     die_or_watch(trainer, world)
 
 
-def require_whole(rows: Tensor) -> None:
+def require_whole(rows):
     assert torch.equal(rows, rows[:, :1].expand_as(rows))
 
 
-def die_or_watch(trainer: Trainer, world: ServedWorld) -> None:
+def die_or_watch(trainer, world):
     tensor = DistTensor((NUM_NODES, 500), torch.int32, "x", part="node", world=world)
     shared = DistTensor((10,), torch.int64, world=world)
     world.barrier(60.0)
@@ -159,9 +154,7 @@ def die_or_watch(trainer: Trainer, world: ServedWorld) -> None:
     trainer.say("done")
 
 
-def test_random_traffic_equals_a_serial_replay_and_a_death_tears_nothing(
-    world: Callable[..., World], tmp_path: Path
-) -> None:
+def test_random_traffic_equals_a_serial_replay_and_a_death_tears_nothing(world, tmp_path):
     with Cluster(4, traffic, world(2).path, 0, tmp_path) as cluster:
         assert cluster.hear(3) == "writing" and cluster.hear(2) == "reading"
         cluster.kill(3)

@@ -1,10 +1,5 @@
 """Layer-wise inference on served heterogeneous and relabelled graphs: what the models make of the whole graphs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -21,10 +16,10 @@ from glt.partition import load_id_map
 Layers = list[pyg.HeteroConv]
 
 
-def layers() -> Layers:
+def layers():
     torch.manual_seed(8)
 
-    def conv(width: int) -> pyg.HeteroConv:
+    def conv(width):
         follows = pyg.GATv2Conv((-1, -1), width, edge_dim=2, add_self_loops=False)
         convs = {RATES: pyg.GraphConv((-1, -1), width), RATED: pyg.SAGEConv((-1, -1), width), FOLLOWS: follows}
         return pyg.HeteroConv(convs, aggr="sum")
@@ -32,7 +27,7 @@ def layers() -> Layers:
     return [conv(8), conv(8), conv(3)]
 
 
-def initialized(made: Layers, x: dict[str, torch.Tensor], edge_index: Any, given: dict[str, Any]) -> dict[str, Any]:
+def initialized(made, x, edge_index, given):
     """What the layers make of the whole graph, and with that their lazy parameters; the same ones everywhere."""
     torch.manual_seed(9)
     for at, layer in enumerate(made):
@@ -41,12 +36,12 @@ def initialized(made: Layers, x: dict[str, torch.Tensor], edge_index: Any, given
     return {t: each.detach() for t, each in x.items()}
 
 
-def original(root: Path, type_: Any) -> torch.Tensor:
+def original(root, type_):
     """The original ids of a relabelled type, in the order of the new ones."""
     return torch.as_tensor(load_id_map(root, type_).original.copy()).long()
 
 
-def infer(root: Path, whole: Any, spill_dir: Path | None, original_ids: bool) -> dict[str, torch.Tensor]:
+def infer(root, whole, spill_dir, original_ids):
     x, edge_index, weight, attr = torch.load(whole)
     given = {"edge_weight_dict": {RATES: weight}, "edge_attr_dict": {FOLLOWS: attr}}
     model = layers()
@@ -58,17 +53,17 @@ def infer(root: Path, whole: Any, spill_dir: Path | None, original_ids: bool) ->
         attr_of[torch.arange(400)] = attr[original(root, FOLLOWS)] if is_relabelled else attr
     glt.distributed.barrier(60.0)
     require_blocks(graph)
-    options: dict[str, Any] = {"batch_size": 11, "num_workers": 1, "spill_dir": spill_dir, "original_ids": original_ids}
+    options = {"batch_size": 11, "num_workers": 1, "spill_dir": spill_dir, "original_ids": original_ids}
     got = infer_layerwise(model, edge_weight="w", edge_attr={FOLLOWS: attr_of}, between=torch.relu, **options)
     rows = {t: each[torch.arange(NUM_NODES[t])].clone() for t, each in got.items()}
     glt.distributed.barrier(60.0)
     return rows
 
 
-def require_blocks(graph: DistGraph) -> None:
+def require_blocks(graph):
     """Blocks that servers sample are the plain batches, taken apart."""
     edges = {RATES: torch.arange(glt.distributed.get_rank(), 700, 11)}
-    given: dict[str, Any] = {"with_edge": True, "collect_features": True, "random_seed": 4, "num_workers": 1}
+    given = {"with_edge": True, "collect_features": True, "random_seed": 4, "num_workers": 1}
     with (
         EdgeDataLoader(graph, edges, [3, 2], 30, **given) as plain,
         EdgeDataLoader(graph, edges, [3, 2], 30, blocks=True, **given) as layers,
@@ -82,10 +77,9 @@ def require_blocks(graph: DistGraph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("relabel", "spills", "original_ids"),
-    [(False, False, True), (True, False, True), (True, True, False)],
+    ("relabel", "spills", "original_ids"), [(False, False, True), (True, False, True), (True, True, False)]
 )
-def test_types_of_served_graphs(tmp_path: Path, relabel: bool, spills: bool, original_ids: bool) -> None:
+def test_types_of_served_graphs(tmp_path, relabel, spills, original_ids):
     weight, attr = torch.rand(700), torch.randn(400, 2)
     x = {t: torch.randn(count, 5) for t, count in NUM_NODES.items()}
     made = write_typed_world(tmp_path, 2, edge_attrs={RATES: {"w": weight}}, node_feat=x, relabel=relabel)

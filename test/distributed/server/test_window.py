@@ -1,10 +1,7 @@
 """How far a sampler works ahead of its client."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from glt.distributed.server.pool_worker import PoolWorker
 from glt.distributed.server.stream import FairScheduler, SendWindow
 
 
-def test_so_many_are_sent_ahead_and_no_more() -> None:
+def test_so_many_are_sent_ahead_and_no_more():
     window = SendWindow(3, 1000)
     for _ in range(3):
         assert window.wait_to_send(0.0)
@@ -28,10 +25,10 @@ def test_so_many_are_sent_ahead_and_no_more() -> None:
     assert not window.wait_to_send(0.0)
 
 
-def test_whoever_waits_goes_on_when_the_client_takes_one() -> None:
+def test_whoever_waits_goes_on_when_the_client_takes_one():
     window = SendWindow(1, 1000)
     window.num_sent = 1
-    results: list[bool] = []
+    results = []
     thread = threading.Thread(target=lambda: results.append(window.wait_to_send(60.0)))
     thread.start()
     window.taken(1)
@@ -40,12 +37,10 @@ def test_whoever_waits_goes_on_when_the_client_takes_one() -> None:
 
 
 @pytest.mark.parametrize(("device", "is_pinned"), [(None, False), ("cpu", False), ("cuda:0", True)])
-def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
-    monkeypatch: pytest.MonkeyPatch, device: str | None, is_pinned: bool
-) -> None:
+def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(monkeypatch, device, is_pinned):
     place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
     monkeypatch.setattr(pool_worker, "accelerator_of", lambda *_: place)
-    channels: list[tuple[Any, ...]] = []
+    channels = []
     monkeypatch.setattr(stream_module, "LocalChannel", lambda *given: channels.append(given[1:]))
     makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
     for name in makers:
@@ -53,7 +48,7 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
     worker = PoolWorker.__new__(PoolWorker)
     worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
     worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
-    request: dict[str, Any] = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
+    request = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
     request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1, "first": 0, "step": 1}
     worker.stream(request, Anything(), Anything())
     assert channels == [(is_pinned, 3000 if is_pinned else None)]
@@ -62,8 +57,8 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
 class Anything(SimpleNamespace):
     """In the place of what a sampler is made of."""
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_, **__):
         return self
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return self

@@ -1,7 +1,5 @@
 """Accounts of sampling processes: their counters never fall, and nothing is counted twice."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -11,25 +9,25 @@ from glt.distributed.server.stats import COUNTERS, GAUGES, WorkerMetrics, total
 
 
 class Clock:
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 100.0
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(ledger_module, "time", clock)
     return clock
 
 
-def told(batches: int, queued: int = 0) -> dict[str, float]:
+def told(batches, queued=0):
     return {**dict.fromkeys(COUNTERS, float(batches)), **dict.fromkeys(GAUGES, float(queued))}
 
 
-def test_a_stream_counts_for_its_process_and_its_loader() -> None:
+def test_a_stream_counts_for_its_process_and_its_loader():
     ledger = WorkerMetrics()
     for loader in ("a-0-1", "a-1-2"):
         ledger.open_loader(loader)
@@ -45,7 +43,7 @@ def test_a_stream_counts_for_its_process_and_its_loader() -> None:
     assert loaders["a-0-1"]["num_batches"] == 10 and loaders["a-0-1"]["num_queued"] == 0
 
 
-def test_what_comes_after_a_loader_was_closed_counts_for_the_process() -> None:
+def test_what_comes_after_a_loader_was_closed_counts_for_the_process():
     ledger = WorkerMetrics()
     ledger.open_loader("a-0-1")
     ledger.beat(0, {"a-0-1/0": told(3)})
@@ -55,7 +53,7 @@ def test_what_comes_after_a_loader_was_closed_counts_for_the_process() -> None:
     assert workers[0]["num_batches"] == 4 and loaders == {}
 
 
-def test_the_counters_of_a_process_that_died_stay(clock: Clock) -> None:
+def test_the_counters_of_a_process_that_died_stay(clock):
     ledger = WorkerMetrics()
     ledger.open_loader("a-0-1")
     ledger.beat(0, {"a-0-1/0": told(3, 2)})
@@ -69,7 +67,7 @@ def test_the_counters_of_a_process_that_died_stay(clock: Clock) -> None:
     assert loaders["a-0-1"]["num_batches"] == 5 and loaders["a-0-1"]["batches_per_s"] == 0
 
 
-def test_rates_are_those_of_the_last_five_seconds(clock: Clock) -> None:
+def test_rates_are_those_of_the_last_five_seconds(clock):
     ledger = WorkerMetrics()
     batches = 0
     for second in range(20):
@@ -85,11 +83,11 @@ def test_rates_are_those_of_the_last_five_seconds(clock: Clock) -> None:
     assert ledger.read()[0][0]["bytes_per_s"] == 0
 
 
-def test_no_counter_ever_falls_whatever_happens() -> None:
+def test_no_counter_ever_falls_whatever_happens():
     draw = random.Random(7)
     ledger = WorkerMetrics()
-    streams: dict[tuple[int, str], int] = {}
-    before: dict[int, float] = {}
+    streams = {}
+    before = {}
     for step in range(2000):
         what, worker = draw.choice(["begin", "beat", "beat", "beat", "end", "lose", "close"]), draw.randrange(3)
         mine = {key: n for (w, key), n in streams.items() if w == worker}

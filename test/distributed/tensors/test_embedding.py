@@ -1,18 +1,13 @@
 """A distributed embedding is a module like any other, and never a silent copy of nothing."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import glt
 from glt.distributed.job.worlds import StandaloneWorld
@@ -22,7 +17,7 @@ from glt.distributed.world import enter, leave
 
 
 @pytest.fixture(autouse=True)
-def world() -> Iterator[StandaloneWorld]:
+def world():
     world = StandaloneWorld()
     enter(world)
     yield world
@@ -31,20 +26,20 @@ def world() -> Iterator[StandaloneWorld]:
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embedding = DistEmbedding(10, 4, "rows")
         self.linear = nn.Linear(4, 1)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids):
         return self.linear(self.embedding(ids))
 
 
-def rows_of(embedding: DistEmbedding) -> Tensor:
+def rows_of(embedding):
     return embedding.weight[torch.arange(embedding.num_embeddings)]
 
 
-def test_rows_in_the_shape_of_the_ids() -> None:
+def test_rows_in_the_shape_of_the_ids():
     embedding = DistEmbedding(10, 4, "rows", "normal")
     rows = rows_of(embedding)
     assert 0.3 < rows.std() < 3 and len(rows.unique()) == 40
@@ -57,7 +52,7 @@ def test_rows_in_the_shape_of_the_ids() -> None:
     assert repr(embedding) == "DistEmbedding(10, 4, name='rows')"
 
 
-def test_without_a_name_it_is_freed_with_the_module(world: StandaloneWorld) -> None:
+def test_without_a_name_it_is_freed_with_the_module(world):
     first, second = DistEmbedding(2, 2), DistEmbedding(2, 2)
     assert first.name != second.name and len(world.store.names()) == 2
     del first
@@ -66,7 +61,7 @@ def test_without_a_name_it_is_freed_with_the_module(world: StandaloneWorld) -> N
     assert world.store.names() == [second.name, "named"]
 
 
-def test_a_module_with_parameters() -> None:
+def test_a_module_with_parameters():
     model = Model()
     assert [name for name, _ in model.named_parameters()] == ["embedding.rows", "linear.weight", "linear.bias"]
     parameter = model.embedding.rows
@@ -77,7 +72,7 @@ def test_a_module_with_parameters() -> None:
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
-def test_dense_optimizers_leave_it_alone(make: Any) -> None:
+def test_dense_optimizers_leave_it_alone(make):
     model = Model()
     before = rows_of(model.embedding)
     sparse, dense = SparseAdam(model, lr=0.1), make(model.parameters(), lr=0.1)
@@ -99,7 +94,7 @@ FORGET = {
 
 
 @pytest.mark.parametrize("forget", FORGET.values(), ids=FORGET)
-def test_forgetting_gradients(forget: Any) -> None:
+def test_forgetting_gradients(forget):
     model = Model()
     before, sparse = rows_of(model.embedding), SparseAdam(model)
     model(torch.tensor([1, 2])).sum().backward()
@@ -112,7 +107,7 @@ def test_forgetting_gradients(forget: Any) -> None:
     assert torch.equal(rows_of(model.embedding), after)
 
 
-def test_nothing_is_recorded_without_grad_or_when_frozen() -> None:
+def test_nothing_is_recorded_without_grad_or_when_frozen():
     model = Model()
     SparseAdam(model)
     with torch.no_grad():
@@ -123,12 +118,12 @@ def test_nothing_is_recorded_without_grad_or_when_frozen() -> None:
     assert model.embedding.rows.gradients == []
 
 
-def test_a_gradient_that_no_optimizer_waits_for() -> None:
+def test_a_gradient_that_no_optimizer_waits_for():
     with pytest.raises(RuntimeError, match="'rows' has a gradient, and no optimizer: give its module to SparseAdagrad"):
         Model()(torch.tensor([1])).sum().backward()
 
 
-def test_the_newest_optimizer_has_it(world: StandaloneWorld) -> None:
+def test_the_newest_optimizer_has_it(world):
     model = Model()
     first = SparseAdagrad(model)
     model(torch.tensor([1])).sum().backward()
@@ -140,7 +135,7 @@ def test_the_newest_optimizer_has_it(world: StandaloneWorld) -> None:
     second.step()
 
 
-def test_more_embeddings_later_and_options_by_state_dict() -> None:
+def test_more_embeddings_later_and_options_by_state_dict():
     first, second = DistEmbedding(4, 2, "first", "ones"), DistEmbedding(4, 2, "second", "ones")
     optimizer = SparseAdagrad(first, lr=0.5)
     first(torch.tensor([0])).sum().backward()
@@ -157,7 +152,7 @@ def test_more_embeddings_later_and_options_by_state_dict() -> None:
     assert [each["step"] for each in later.state_dict()["state"].values()] == [2, 1]
 
 
-def test_rows_and_state_beside_the_nodes_of_a_type(typed_world: Callable[..., Any]) -> None:
+def test_rows_and_state_beside_the_nodes_of_a_type(typed_world):
     alone = StandaloneWorld(glt.distributed.DistDataset().load(typed_world(2).path, 0))
     schema, data = alone.data.schema, alone.data
     kept = zip(schema.edge_types, data.edge_books, strict=True)
@@ -173,7 +168,7 @@ def test_rows_and_state_beside_the_nodes_of_a_type(typed_world: Callable[..., An
     alone.close()
 
 
-def test_a_grad_scaler_is_refused() -> None:
+def test_a_grad_scaler_is_refused():
     model = Model()
     sparse, scaler = SparseAdam(model), torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.tensor([1])).sum()).backward()
@@ -182,7 +177,7 @@ def test_a_grad_scaler_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_dtypes_of_servers_and_of_the_module(dtype: torch.dtype) -> None:
+def test_dtypes_of_servers_and_of_the_module(dtype):
     embedding = DistEmbedding(10, 4, "rows", "ones", dtype=dtype)
     assert embedding(torch.tensor([1])).dtype == embedding.weight.dtype == dtype
     embedding.float()
@@ -195,7 +190,7 @@ def test_dtypes_of_servers_and_of_the_module(dtype: torch.dtype) -> None:
     assert optimizer.row_state(embedding)["sum"].dtype == torch.float32
 
 
-def test_data_parallel(tmp_path: Path) -> None:
+def test_data_parallel(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
     try:
         train_data_parallel()
@@ -206,7 +201,7 @@ def test_data_parallel(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-def train_data_parallel() -> None:
+def train_data_parallel():
     model = nn.parallel.DistributedDataParallel(Model())
     sparse, dense = SparseAdam(model, lr=0.1), torch.optim.Adam(model.parameters())
     before = rows_of(model.module.embedding)
@@ -220,7 +215,7 @@ def train_data_parallel() -> None:
     assert (rows_of(model.module.embedding) != before).any(1).nonzero().view(-1).tolist() == [1, 2]
 
 
-def test_state_dict_says_what_it_is_and_refuses_another(tmp_path: Path) -> None:
+def test_state_dict_says_what_it_is_and_refuses_another(tmp_path):
     model = Model()
     torch.save(model.state_dict(), tmp_path / "model.pt")
     state = torch.load(tmp_path / "model.pt", weights_only=True)
@@ -231,7 +226,7 @@ def test_state_dict_says_what_it_is_and_refuses_another(tmp_path: Path) -> None:
         other.load_state_dict(state)
 
 
-def test_no_copies() -> None:
+def test_no_copies():
     model = Model()
     for what in (model, model.embedding, model.embedding.rows):
         with pytest.raises(TypeError, match="cannot be copied: its rows are on servers"):
@@ -250,12 +245,12 @@ def test_no_copies() -> None:
         ({"part": "paper"}, ValueError, "part = 'paper'"),
     ],
 )
-def test_wrong_arguments(given: dict[str, Any], error: type, told: str) -> None:
+def test_wrong_arguments(given, error, told):
     with pytest.raises(error, match=told):
         DistEmbedding(**{"num_embeddings": 4, "embedding_dim": 2, "name": "rows", **given})
 
 
-def test_ids_in_lists_and_arrays() -> None:
+def test_ids_in_lists_and_arrays():
     embedding = DistEmbedding(4, 2, "rows")
     rows = embedding.weight[:]
     assert torch.equal(embedding([3, 0]), rows[[3, 0]]) and torch.equal(embedding([[1], [2]])[:, 0], rows[1:3])
@@ -264,7 +259,7 @@ def test_ids_in_lists_and_arrays() -> None:
     assert embedding([]).shape == (0, 2)
 
 
-def test_wrong_ids() -> None:
+def test_wrong_ids():
     embedding = DistEmbedding(4, 2, "rows")
     with pytest.raises(TypeError, match=r"ids: expected .* int32, got torch\.float32"):
         embedding(torch.tensor([1.0]))
@@ -291,6 +286,6 @@ def test_wrong_ids() -> None:
         (lambda e: SparseAdagrad({"params": e}), TypeError, "expected embeddings"),
     ],
 )
-def test_wrong_optimizers(make: Any, error: type, told: str) -> None:
+def test_wrong_optimizers(make, error, told):
     with pytest.raises(error, match=told):
         make(DistEmbedding(4, 2, "rows"))

@@ -1,16 +1,11 @@
 """What embeddings learnt is saved whole, with the optimizer's state, and goes on with any number of trainers."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from store_world import StoreWorld, run_trainers
-from torch import Tensor
+from store_world import run_trainers
 
 from glt.distributed.tensors.embedding import DistEmbedding
 from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
@@ -19,18 +14,18 @@ from glt.errors import CheckpointError, GltError
 NUM_ROWS, DIM, BATCH = 30, 3, 16
 
 
-def batches(first: int, last: int) -> list[Tensor]:
+def batches(first, last):
     rng = torch.Generator().manual_seed(11)
     return [torch.randint(NUM_ROWS, (BATCH,), generator=rng) for _ in range(last)][first:]
 
 
-def make(world: StoreWorld, kind: type = SparseAdam, name: str | None = "rows") -> tuple[Any, Any, Any]:
+def make(world, kind=SparseAdam, name="rows"):
     embedding = DistEmbedding(NUM_ROWS, DIM, name, ("uniform", -1.0, 1.0), world=world)
     other = DistEmbedding(5, 2, None, "ones", world=world)
     return embedding, other, kind([embedding, other], lr=0.1)
 
 
-def learn(world: StoreWorld, embedding: Any, other: Any, optimizer: Any, first: int, last: int) -> None:
+def learn(world, embedding, other, optimizer, first, last):
     for step, ids in enumerate(batches(first, last), start=first):
         mine = ids[world.rank * BATCH // world.num_trainers : (world.rank + 1) * BATCH // world.num_trainers]
         loss = (embedding(mine) - 0.3).pow(2).sum(1).mean()
@@ -40,7 +35,7 @@ def learn(world: StoreWorld, embedding: Any, other: Any, optimizer: Any, first: 
         optimizer.step()
 
 
-def everything(embedding: Any, other: Any, optimizer: Any) -> dict[str, Tensor]:
+def everything(embedding, other, optimizer):
     found = {}
     for name, each in (("embedding", embedding), ("other", other)):
         found[name] = each.weight[:]
@@ -49,14 +44,14 @@ def everything(embedding: Any, other: Any, optimizer: Any) -> dict[str, Tensor]:
     return found | {"steps": torch.tensor(steps), "lr": torch.tensor(optimizer.param_groups[0]["lr"])}
 
 
-def save_at(world: StoreWorld, path: Path) -> None:
+def save_at(world, path):
     made = make(world)
     learn(world, *made, 0, 10)
     made[2].param_groups[0]["lr"] = 0.05
     made[2].save(path)
 
 
-def resume(world: StoreWorld, path: Path) -> dict[str, Tensor]:
+def resume(world, path):
     made = make(world)
     made[0](torch.tensor([1])).sum().backward()  # is forgotten
     made[2].load(path)
@@ -65,7 +60,7 @@ def resume(world: StoreWorld, path: Path) -> dict[str, Tensor]:
     return {f"loaded {name}": rows for name, rows in loaded.items()} | everything(*made)
 
 
-def without_a_stop(world: StoreWorld) -> dict[str, Tensor]:
+def without_a_stop(world):
     made = make(world)
     learn(world, *made, 0, 10)
     made[2].param_groups[0]["lr"] = 0.05
@@ -74,7 +69,7 @@ def without_a_stop(world: StoreWorld) -> dict[str, Tensor]:
     return {f"loaded {name}": rows for name, rows in halfway.items()} | everything(*made)
 
 
-def test_saved_by_4_trainers_and_2_servers_goes_on_anywhere(tmp_path: Path) -> None:
+def test_saved_by_4_trainers_and_2_servers_goes_on_anywhere(tmp_path):
     run_trainers(4, 2, save_at, tmp_path / "saved")
     (expected, *_) = run_trainers(4, 2, without_a_stop)
     assert expected["steps"].tolist() == [20, 10] and expected["loaded steps"].tolist() == [10, 5]
@@ -87,7 +82,7 @@ def test_saved_by_4_trainers_and_2_servers_goes_on_anywhere(tmp_path: Path) -> N
                 torch.testing.assert_close(rows, expected[name], rtol=1e-4, atol=1e-5)
 
 
-def test_open_files(tmp_path: Path) -> None:
+def test_open_files(tmp_path):
     run_trainers(1, 2, save_at, tmp_path / "saved")
     manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
     parts = ("exp_avg", "exp_avg_sq", "weight")
@@ -97,7 +92,7 @@ def test_open_files(tmp_path: Path) -> None:
     assert np.array_equal(weights, expected["loaded embedding"].numpy())
 
 
-def outcome(world: StoreWorld, call: Any) -> str:
+def outcome(world, call):
     made = make(world)
     before = everything(*made)
     try:
@@ -109,7 +104,7 @@ def outcome(world: StoreWorld, call: Any) -> str:
     return "done"
 
 
-def test_a_save_that_fails_fails_for_all_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_save_that_fails_fails_for_all_and_leaves_nothing(tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     first, second = run_trainers(2, 1, outcome, lambda made, world: made[2].save(tmp_path / "taken"))
@@ -120,14 +115,14 @@ def test_a_save_that_fails_fails_for_all_and_leaves_nothing(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.rglob("*")] == ["taken", "file"]
 
 
-def test_what_does_not_fit_or_is_damaged_is_not_loaded(tmp_path: Path) -> None:
+def test_what_does_not_fit_or_is_damaged_is_not_loaded(tmp_path):
     saved = tmp_path / "saved"
     run_trainers(1, 1, save_at, saved)
 
-    def load_other_kind(made: Any, world: StoreWorld) -> None:
+    def load_other_kind(made, world):
         SparseAdagrad(list(made[2].param_groups[0]["params"])).load(saved)
 
-    def load_other_names(made: Any, world: StoreWorld) -> None:
+    def load_other_names(made, world):
         make(world, name="others")[2].load(saved)
 
     (found,) = run_trainers(1, 1, outcome, load_other_names)

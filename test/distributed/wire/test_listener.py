@@ -1,12 +1,9 @@
 """The port of a server: silent and unlucky connections take no place from others."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -19,15 +16,15 @@ Listen = Callable[..., Listener]
 
 
 @pytest.fixture
-def listen() -> Iterator[Listen]:
+def listen():
     """Makes a port of server 0; connections are given to ``welcome``, or answered and closed."""
-    made: list[Listener] = []
+    made = []
 
-    def close(connection: Connection, hello: dict[str, Any]) -> None:
+    def close(connection, hello):
         connection.send(introduce("client"))
         connection.close()
 
-    def start(welcome: Callable[..., None] = close, is_open: bool = True) -> Listener:
+    def start(welcome=close, is_open=True):
         made.append(Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0))
         if is_open:
             made[-1].open()
@@ -38,18 +35,18 @@ def listen() -> Iterator[Listen]:
         each.close()
 
 
-def say_hello(port: Listener, **more: Any) -> dict[str, Any]:
+def say_hello(port, **more):
     """Connects as a client and hangs up; returns the answer."""
     connection, answer = dial(port.address, "server", introduce("client", **more), 20.0, retry=False)
     connection.close()
     return answer
 
 
-def refuse_threads(monkeypatch: pytest.MonkeyPatch, most: float = float("inf")) -> None:
+def refuse_threads(monkeypatch, most=float("inf")):
     """The first ``most`` handshakes get no thread."""
     start, refused = threading.Thread.start, [0]
 
-    def no_thread(thread: threading.Thread) -> None:
+    def no_thread(thread):
         if thread.name == "glt-handshake" and refused[0] < most:
             refused[0] += 1
             raise RuntimeError("can't start new thread")
@@ -58,12 +55,12 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch, most: float = float("inf")) 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
 
 
-def test_silent_connections_make_room(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_make_room(listen, monkeypatch):
     """Many connect and say nothing: a client that says something is welcomed nevertheless."""
     monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 4)
-    kept: list[Connection] = []
+    kept = []
 
-    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
+    def welcome(connection, hello):
         kept.append(connection)
         connection.send(introduce("client", got=hello["number"]))
 
@@ -79,11 +76,11 @@ def test_silent_connections_make_room(listen: Listen, monkeypatch: pytest.Monkey
             each.close()
 
 
-def test_a_port_outlives_what_it_cannot_take(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_outlives_what_it_cannot_take(listen, monkeypatch):
     """No thread for the first connection, no descriptors for the second: the next one is welcomed."""
     num_welcomed = 0
 
-    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
+    def welcome(connection, hello):
         nonlocal num_welcomed
         num_welcomed += 1
         if num_welcomed == 1:
@@ -100,11 +97,11 @@ def test_a_port_outlives_what_it_cannot_take(listen: Listen, monkeypatch: pytest
     assert not here._silent and not here._num_greeted
 
 
-def test_a_port_without_threads_after_the_script_has_ended(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_without_threads_after_the_script_has_ended(listen, monkeypatch):
     """As in Python 3.12: connections are welcomed one after the other."""
 
     class Ended:
-        def is_alive(self) -> bool:
+        def is_alive(self):
             return False
 
     here = listen()
@@ -115,7 +112,7 @@ def test_a_port_without_threads_after_the_script_has_ended(listen: Listen, monke
     assert here.has_no_threads and not here._silent and not here._num_greeted
 
 
-def test_a_client_that_has_introduced_itself_keeps_its_place(listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_has_introduced_itself_keeps_its_place(listen, monkeypatch):
     monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 2)
     here = listen(is_open=False)
     guests = [Connection(socket.create_connection(here.address), "server") for _ in range(2)]
