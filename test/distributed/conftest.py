@@ -8,6 +8,9 @@ from dist_typed_world import write_typed_world
 from dist_world import write_world
 from two_hosts import hosts
 
+import glt
+from glt.distributed.context import resign
+
 __all__ = ["hosts"]
 
 
@@ -52,6 +55,15 @@ def _no_core_files():
 
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+@pytest.fixture
+def alone():
+    """This process is the only trainer."""
+    resign()
+    glt.distributed.init_worker_group(1, 0, "alone")
+    yield
+    resign()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from dist_world import join, options
+from dist_world import EVERYTHING
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
@@ -26,6 +26,7 @@ SCHEMA = Schema(
     tuple(NUM_NODES), (RATES, RATED, FOLLOWS, ("tag", "on", "item"), ("item", "in", "tag"), ("ghost", "sees", "user"))
 )
 SEED = 91
+TABLES = ("node_feat", "node_label", "node_time", "edge_feat", "edge_weight", "edge_time")
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ class TypedWorld:
                 time = at_node[ends[0 if self.edge_dir == "in" else 1]]
             found.append(
                 Topology(
-                    ends, (NUM_NODES[edge_type[0]], NUM_NODES[edge_type[2]]),
+                    ends,
+                    (NUM_NODES[edge_type[0]], NUM_NODES[edge_type[2]]),
                     layout="CSC" if self.edge_dir == "in" else "CSR",
-                    edge_weight=self.edge_weight.get(edge_type) if weighted else None, edge_time=time,
+                    edge_weight=self.edge_weight.get(edge_type) if weighted else None,
+                    edge_time=time,
                 )
-            )  # fmt: skip
+            )
         return found
 
 
@@ -92,10 +95,13 @@ def edges_of(seed):
 
     rates = edges("user", "item", 700)
     return {
-        RATES: rates, RATED: rates.flip(0), FOLLOWS: edges("user", "user", 400),
-        ("tag", "on", "item"): edges("tag", "item", 80), ("item", "in", "tag"): torch.empty(2, 0, dtype=torch.int64),
+        RATES: rates,
+        RATED: rates.flip(0),
+        FOLLOWS: edges("user", "user", 400),
+        ("tag", "on", "item"): edges("tag", "item", 80),
+        ("item", "in", "tag"): torch.empty(2, 0, dtype=torch.int64),
         ("ghost", "sees", "user"): torch.empty(2, 0, dtype=torch.int64),
-    }  # fmt: skip
+    }
 
 
 def write_typed_world(root, num_parts, edge_dir="in", time_level="edge", **given):
@@ -108,19 +114,27 @@ def write_typed_world(root, num_parts, edge_dir="in", time_level="edge", **given
     of_edges = {RATES: time, RATED: time, FOLLOWS: torch.from_numpy(rng.integers(0, 50, 400))}
     of_nodes = {"user": torch.from_numpy(rng.integers(0, 50, 90)), "item": torch.from_numpy(rng.integers(0, 50, 60))}
     world = TypedWorld(
-        root / "parts", num_parts, edge_dir, time_level, edge_index,
+        *(root / "parts", num_parts, edge_dir, time_level, edge_index),
         node_feat=given.pop("node_feat", {"user": x, "item": torch.arange(60).view(-1, 1).bfloat16()}),
         node_label={"item": torch.arange(120).view(60, 2), "tag": torch.arange(7)},
         edge_feat={RATES: torch.arange(700.0), FOLLOWS: torch.arange(800).view(400, 2)},
         edge_weight={RATES: weight, FOLLOWS: torch.from_numpy(rng.random(400).astype(np.float32))},
-        edge_time=of_edges if time_level == "edge" else {}, node_time=of_nodes if time_level == "node" else {},
-    )  # fmt: skip
-    RandomPartitioner(
-        world.path, num_parts, NUM_NODES, edge_index, world.node_feat, world.edge_feat, node_label=world.node_label,
-        edge_weight=world.edge_weight, edge_time=world.edge_time or None, node_time=world.node_time or None,
-        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src", **given,
-    ).partition()  # fmt: skip
+        edge_time=of_edges if time_level == "edge" else {},
+        node_time=of_nodes if time_level == "node" else {},
+    )
+    given |= {name: getattr(world, name) or None for name in TABLES}
+    strategy = "by_dst" if edge_dir == "in" else "by_src"
+    RandomPartitioner(world.path, num_parts, NUM_NODES, edge_index, edge_assign_strategy=strategy, **given).partition()
     return world
+
+
+def snapshot(batch):
+    """All of a batch, in memory of its own, by ``type/attribute``."""
+    found = {}
+    for store in batch.stores:
+        for name, value in store.items():
+            found[f"{store._key}/{name}"] = value.clone() if isinstance(value, Tensor) else value
+    return found
 
 
 @dataclass(frozen=True)
@@ -142,6 +156,8 @@ class Case:
     loader: dict[str, Any] = field(default_factory=dict)
     times: bool = False
     kind: str = "DistNeighborLoader"
+    load = {}  # noqa: RUF012  of no case
+    snapshot = staticmethod(snapshot)
 
     @property
     def is_link(self):
@@ -163,70 +179,41 @@ class Case:
         """What the loader is called with, apart from the data and where it samples."""
         seeds, times = self.seeds(rank), self.given_times(rank)
         name, late = ("edge_label_index", "edge_label_time") if self.is_link else ("input_nodes", "input_time")
-        extra = {} if times is None else {late: times}
-        return {
-            "num_neighbors": self.num_neighbors, name: (self.seed_type, seeds), "batch_size": 5,
-            "random_seed": SEED + rank, **extra, **self.loader,
-        }  # fmt: skip
+        given = {"num_neighbors": self.num_neighbors, name: (self.seed_type, seeds), "batch_size": 5}
+        return given | {"random_seed": SEED + rank} | ({} if times is None else {late: times}) | self.loader
 
-
-def run_cases(trainer, path, mode, given, cases):
-    """Two epochs of each case."""
-    data = join(trainer, path)
-    results = []
-    for case in cases:
-        made = getattr(glt.distributed, case.kind)
-        with made(
-            data, worker_options=options(trainer, mode, **given), **case.arguments(trainer.rank)
-        ) as loader:  # fmt: skip
-            results.append([snapshot(batch) for _ in range(2) for batch in loader])
-    return results
-
-
-def snapshot(batch):
-    """All of a batch, in memory of its own, by ``type/attribute``."""
-    found = {}
-    for store in batch.stores:
-        for name, value in store.items():
-            found[f"{store._key}/{name}"] = value.clone() if isinstance(value, Tensor) else value
-    return found
-
-
-def reference(world, case, rank):
-    """The batches of a case, sampled from the whole graph by the native core."""
-    flags = case.loader
-    temporal = flags.get("time_attr") is not None
-    disjoint = flags.get("disjoint", False) or temporal
-    config = glt.sampler.SamplingConfig.checked(case.num_neighbors, SCHEMA, replace=flags.get("replace", False))
-    graphs = world.topologies(flags.get("weight_attr") is not None)
-    csrs = [g.csr_by_time if temporal and g.by_time is not None else g.csr for g in graphs]
-    seeds, times = case.seeds(rank), case.given_times(rank)
-    order = glt.sampler.SeedOrder(
-        seeds.shape[-1], 5, flags.get("shuffle", False), flags.get("drop_last", False), SEED + rank
-    )  # fmt: skip
-    batch = _core.Batch(list(NUM_NODES.values()), SCHEMA.ends(world.edge_dir))
-    for epoch in range(2):
-        for index in order.batches(epoch):
-            chosen = seeds[..., index.input_id]
+    def reference(self, world, rank):
+        """Two epochs of batches, sampled from the whole graph by the native core."""
+        flags = self.loader
+        temporal = flags.get("time_attr") is not None
+        disjoint = flags.get("disjoint", False) or temporal
+        config = glt.sampler.SamplingConfig.checked(self.num_neighbors, SCHEMA, replace=flags.get("replace", False))
+        graphs = world.topologies(flags.get("weight_attr") is not None)
+        csrs = [g.csr_by_time if temporal and g.by_time is not None else g.csr for g in graphs]
+        seeds, times = self.seeds(rank), self.given_times(rank)
+        kept = flags.get("shuffle", False), flags.get("drop_last", False)
+        order = glt.sampler.SeedOrder(seeds.shape[-1], 5, *kept, SEED + rank)
+        batch = _core.Batch(list(NUM_NODES.values()), SCHEMA.ends(world.edge_dir))
+        batches = []
+        for index in (index for epoch in range(2) for index in order.batches(epoch)):
             late = None if times is None else times[index.input_id]
-            key = index.key
-            start = (start_links if case.is_link else start_nodes)(world, case, chosen, late, index.input_id, key)
+            begin = start_links if self.is_link else start_nodes
+            start = begin(world, self, seeds[..., index.input_id], late, index.input_id, index.key)
             time = None if start.seed_time is None else start.seed_time.numpy()
             batch.start([(t, nodes.numpy()) for t, nodes in start.seeds], True, disjoint, time)
             excluded = [
                 _core.Exclusions(*(side.numpy() for side in start.exclusions[r])) if r in start.exclusions else None
                 for r in range(len(SCHEMA.edge_types))
             ]
-            batch.sample(
-                csrs, config.num_neighbors, replace=config.replace, batch_key=key,
-                last=flags.get("temporal_strategy") == "last", exclusions=excluded,
-            )  # fmt: skip
-            if case.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
+            how = {"replace": config.replace, "last": flags.get("temporal_strategy") == "last"}
+            batch.sample(csrs, config.num_neighbors, batch_key=index.key, exclusions=excluded, **how)
+            if self.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
                 batch.induce(csrs)
             found = read(world, batch, flags, disjoint)
             if start.example is not None:
                 found |= {name: start.example[tree] for name, tree in found.items() if name.endswith("/batch")}
-            yield found | start.known
+            batches.append(found | start.known)
+        return batches
 
 
 def start_nodes(world, case, nodes, late, input_id, key):
@@ -265,12 +252,8 @@ def start_links(world, case, edges, late, input_id, key):
     r = SCHEMA.edge_index(case.seed_type)
     excluded = exclusions(index, r, SCHEMA, world.edge_dir, flags.get("exclude_edges"))
     known = {f"{case.seed_type}/input_id": input_id}
-    places = {
-        "src_index": [source],
-        "dst_pos_index": [target],
-        "dst_neg_index": [target],
-        "seed_time": [source, target],
-    }
+    places = {"src_index": [source], "seed_time": [source, target]}
+    places |= {name: [target] for name in ("dst_pos_index", "dst_neg_index")}
     for name, value in made.links.items():
         known |= {f"{store}/{name}": value for store in places.get(name, [case.seed_type])}
     return BatchStart(made.seeds, made.seed_time, made.example, excluded, known)
@@ -304,3 +287,49 @@ def read(world, batch, flags, disjoint):
         if collect and edge_type in world.edge_feat:
             found[f"{store}/edge_attr"] = world.edge_feat[edge_type][edge]
     return found
+
+
+FAN_OUT = {edge_type: [2, 2] for edge_type in SCHEMA.edge_types} | {RATES: [3, -1], RATED: [4, 0], FOLLOWS: [0, 3]}
+CASES = [
+    Case("features and edges", loader=EVERYTHING),
+    Case("counts per edge type", FAN_OUT, "user", {"with_edge": True, "drop_last": True}),
+    Case("replace", [3, 3, 2], "user", {"replace": True, "collect_features": True}),
+    Case("seeds without edges", [3, 3], "tag", EVERYTHING),
+]
+
+DISJOINT = {"disjoint": True, "with_edge": True}
+OPTIONS = [
+    Case("disjoint", [3, 2], "user", DISJOINT | {"collect_features": True}),
+    Case("disjoint, replace", [3, 2], "item", DISJOINT | {"replace": True, "shuffle": True}),
+    Case("weighted", [4, 3], "user", EVERYTHING | {"weight_attr": "weight"}),
+    Case("weighted, replace", [4, 3], "item", {"weight_attr": "weight", "replace": True}),
+    Case("temporal", [4, 3], "item", EVERYTHING | {"time_attr": "time"}, times=True),
+    Case("last", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "last"}, times=True),
+]
+OPTIONS += [
+    Case("subgraph", [4, 3], "user", EVERYTHING, kind="DistSubGraphLoader"),
+    Case("induced", [3, 2], "item", {"subgraph_type": "induced"}),
+]
+WEIGHTED = {"mode": "binary", "amount": 1.5, "src_weight": torch.arange(90.0), "dst_weight": torch.ones(60)}
+LINK = "DistLinkNeighborLoader"
+LINKS = [
+    Case("links", [3, 2], RATES, EVERYTHING, kind=LINK),
+    Case("binary", [3, 2], RATES, EVERYTHING | {"neg_sampling": WEIGHTED, "exclude_edges": "reverse"}, kind=LINK),
+    Case(
+        "triplet",
+        [-1, 2],
+        FOLLOWS,
+        {"neg_sampling": {"mode": "triplet", "amount": 2}, "exclude_edges": "self"},
+        kind=LINK,
+    ),
+    Case(
+        "disjoint triplet", [3, 2], RATED, DISJOINT | {"neg_sampling": "triplet", "exclude_edges": "reverse"}, kind=LINK
+    ),
+    Case("temporal links", [3, 2], RATES, {"neg_sampling": "binary", "time_attr": "time"}, True, LINK),
+]
+NODE_TIMES = [
+    Case("as of the seeds", [4, 3], "item", {"time_attr": "time", "collect_features": True}),
+    Case("as of input_time", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "last"}, times=True),
+    Case("negatives in time", [3, 2], RATES, {"neg_sampling": "binary", "time_attr": "time"}, True, LINK),
+    Case("triplets in time", [3, 2], FOLLOWS, {"neg_sampling": "triplet", "time_attr": "time"}, True, LINK),
+]

@@ -50,10 +50,18 @@ GRAPHS = {
 def write(data, path):
     """Two partitions."""
     RandomPartitioner(
-        path, 2, data.num_nodes, data.edge_index, data.get("x"), data.get("edge_attr"), node_label=data.get("y"),
-        edge_weight=data.get("weight"), node_time=data.get("time"), edge_time=data.get("edge_time"),
+        path,
+        2,
+        data.num_nodes,
+        data.edge_index,
+        data.get("x"),
+        data.get("edge_attr"),
+        node_label=data.get("y"),
+        edge_weight=data.get("weight"),
+        node_time=data.get("time"),
+        edge_time=data.get("edge_time"),
         edge_assign_strategy="by_dst",
-    ).partition()  # fmt: skip
+    ).partition()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Asking for samplers on GPUs: what cannot be is refused by name, and without a GPU it says what is missing."""
+"""Asking for samplers on GPUs: what cannot be is refused by name, and memory that they use is let go of."""
 
 import os
 import signal
 import time
+from dataclasses import fields
 
 import pytest
 import torch
@@ -16,6 +17,9 @@ from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
 from glt.distributed.engine.dataset import require_for_gpu
+from glt.distributed.engine.worker import WorkerSpec
+from glt.distributed.server import pool_worker
+from glt.distributed.server.pool import PoolWorkerSpec
 from glt.testing.cluster import Cluster, take_census
 
 GPU = pytest.param(
@@ -99,9 +103,14 @@ def endless(trainer, path, device):
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0, "CUDA", device=device)
     with glt.distributed.DistNeighborLoader(
-        data, [4, 3], torch.arange(NUM_NODES), batch_size=8, collect_features=True, to_device=device,
+        data,
+        [4, 3],
+        torch.arange(NUM_NODES),
+        batch_size=8,
+        collect_features=True,
+        to_device=device,
         worker_options=options(trainer, "mp"),
-    ) as loader:  # fmt: skip
+    ) as loader:
         told = False
         while True:
             for _ in loader:
@@ -129,9 +138,14 @@ def leave_early(trainer, path, mode, device):
     data = glt.distributed.DistDataset().load(path, 0, "ZERO_COPY", device=device)
     given = {"device": device} if mode == "collocated" else {"worker_devices": [device]}
     with glt.distributed.DistNeighborLoader(
-        data, [3, 2], torch.arange(100), batch_size=10, collect_features=True, to_device=device,
+        data,
+        [3, 2],
+        torch.arange(100),
+        batch_size=10,
+        collect_features=True,
+        to_device=device,
         worker_options=options(trainer, mode, **given),
-    ) as loader:  # fmt: skip
+    ) as loader:
         for stop in (0, 3):
             for i, _ in enumerate(loader):
                 if i == stop:
@@ -152,3 +166,20 @@ def test_leaving_early_loses_nothing_and_unpins_all(world, mode, device):
         assert seen == list(range(100)) and num_batches == 1 + 4 + 10
         assert pinned == 0
         cluster.expect_nothing_left()
+
+
+@pytest.mark.parametrize(("device", "keeps"), [("cpu", True), ("host", True), ("cuda:0", False), ("cuda:1", False)])
+def test_workers_of_a_trainer(device, keeps):
+    spec = {**dict.fromkeys(each.name for each in fields(WorkerSpec)), "device": device}
+    assert WorkerSpec(**spec).keeps_freed_memory == keeps
+
+
+@pytest.mark.parametrize(
+    ("graph_mode", "missing", "may"),
+    [("CPU", None, False), ("ZERO_COPY", None, True), ("CUDA", None, True), ("ZERO_COPY", "there is no GPU", False)],
+)
+def test_samplers_of_a_server(monkeypatch, graph_mode, missing, may):
+    """Whatever GPU a loader will ask for."""
+    monkeypatch.setattr(pool_worker, "missing_for_cuda", lambda: missing)
+    spec = PoolWorkerSpec(0, 0, {"graph_mode": graph_mode, "device": "host"}, 1, 1, 1.0, 20, "text")
+    assert pool_worker.may_use_gpu(spec) == may

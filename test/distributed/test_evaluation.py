@@ -42,9 +42,12 @@ def broken(y_pred, y_true):
 
 def join(trainer):
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{trainer.port}", rank=trainer.rank, world_size=trainer.world_size,
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{trainer.port}",
+        rank=trainer.rank,
+        world_size=trainer.world_size,
         timeout=datetime.timedelta(minutes=5),
-    )  # fmt: skip
+    )
 
 
 def raised(call):
@@ -66,12 +69,15 @@ def gather_all(trainer):
     seen = {
         "accuracy": gather_metrics(y_pred=y_pred, y_true=y_true),
         "given": gather_metrics(
-            {"loss": loss}, sums={"edges": 10**15 + trainer.rank, "s": torch.tensor(0.5)}, y_pred=y_pred,
-            y_true=y_true, metrics={"f1": f1, "first": first_score},
+            {"loss": loss},
+            sums={"edges": 10**15 + trainer.rank, "s": torch.tensor(0.5)},
+            y_pred=y_pred,
+            y_true=y_true,
+            metrics={"f1": f1, "first": first_score},
         ),
         "means": gather_metrics({"loss": loss}, count=SIZES[trainer.rank]),
         "nothing": gather_metrics({"loss": math.nan}, count=0, y_pred=y_pred[:0], y_true=y_true[:0]),
-    }  # fmt: skip
+    }
     bfloat = gather_metrics(y_pred=y_pred.bfloat16(), y_true=y_true, metrics={"first": first_score})
     seen["bfloat16"] = bfloat["first"]
     seen["broken"] = raised(lambda: gather_metrics(y_pred=y_pred, y_true=y_true, metrics={"broken": broken}))
@@ -101,9 +107,10 @@ def test_shares_of_any_size_give_what_the_whole_gives():
         assert seen["bfloat16"] == float(scores()[0, 0].bfloat16())
         assert seen["broken"][0] == ("ArithmeticError" if rank == 0 else "RemoteError")
         assert "no such metric" in seen["broken"][1]
-        assert seen["other names"][0] == "RendezvousError" and "gathers other metrics than trainer" in seen[
-            "other names"
-        ][1]  # fmt: skip
+        assert (
+            seen["other names"][0] == "RendezvousError"
+            and "gathers other metrics than trainer" in seen["other names"][1]
+        )
         kind, text = seen["bad"]
         assert "means['loss'] = 'high': expected a number" in text
         assert kind == ("TypeError" if rank == 2 else "RendezvousError")

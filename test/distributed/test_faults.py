@@ -1,4 +1,4 @@
-"""Whatever dies or is wrong, each process that depended on it says so within seconds, and nothing is left behind."""
+"""What dies, or differs between trainers, is named by each process that depended on it, and nothing is left behind."""
 
 import itertools
 import os
@@ -10,6 +10,7 @@ import time
 
 import pytest
 import torch
+from dist_typed_world import RATES
 from dist_world import NUM_NODES, join, options, write_world
 from promptness import expect_prompt
 from two_hosts import device_of, enter, switch
@@ -18,7 +19,7 @@ import glt
 from glt import _deadlines
 from glt._deadlines import HANDSHAKE_S
 from glt.errors import PartitionError
-from glt.testing.cluster import Cluster, take_census
+from glt.testing.cluster import Cluster, free_port, take_census
 
 SILENCE_S = 3.0
 
@@ -27,9 +28,14 @@ def endless(trainer, path, mode, given=None):
     """Samples for as long as it can; says who its workers are once batches flow."""
     data = join(trainer, path)
     with glt.distributed.DistNeighborLoader(
-        data, [4, 3], torch.arange(NUM_NODES), batch_size=8, collect_features=True, random_seed=1,
+        data,
+        [4, 3],
+        torch.arange(NUM_NODES),
+        batch_size=8,
+        collect_features=True,
+        random_seed=1,
         worker_options=options(trainer, mode, **(given or {})),
-    ) as loader:  # fmt: skip
+    ) as loader:
         told = False
         while True:
             for _ in loader:
@@ -220,17 +226,25 @@ def test_workers_that_cannot_start_are_named_everywhere(private_world, world_siz
 def create(trainer, path, per_rank):
     """Creates a loader with arguments that depend on the rank; ``skip``: does not."""
     given = {
-        "partition_idx": trainer.rank, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated", "options": {},
+        "partition_idx": trainer.rank,
+        "num_neighbors": [2, 2],
+        "batch_size": 4,
+        "mode": "collocated",
+        "options": {},
         **per_rank[trainer.rank],
-    }  # fmt: skip
+    }
     data = join(trainer, path, given["partition_idx"])
     if given.get("skip"):
         return
     trainer.say(time.monotonic())
     with glt.distributed.DistNeighborLoader(
-        data, given["num_neighbors"], given.get("seeds", torch.arange(20)), batch_size=given["batch_size"],
-        random_seed=given.get("random_seed", 5), worker_options=options(trainer, given["mode"], **given["options"]),
-    ) as loader:  # fmt: skip
+        data,
+        given["num_neighbors"],
+        given.get("seeds", torch.arange(20)),
+        batch_size=given["batch_size"],
+        random_seed=given.get("random_seed", 5),
+        worker_options=options(trainer, given["mode"], **given["options"]),
+    ) as loader:
         for _ in loader:
             pass
 
@@ -351,3 +365,108 @@ def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world):
         first, second = cluster.outcomes()
         assert first.error_type == "ZeroDivisionError" and second.error_type == "PeerLost"
         assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second
+
+
+LABELS = {0: [0, 1, 2], 1: [1, 2, 1], 2: []}
+
+
+def label_links(trainer, path):
+    data = join(trainer, path, trainer.rank % 2)
+    label = torch.tensor(LABELS[trainer.rank], dtype=torch.int64)
+    edges = torch.zeros(2, len(label), dtype=torch.int64)
+    with glt.distributed.DistLinkNeighborLoader(
+        data,
+        [2],
+        (RATES, edges),
+        batch_size=3,
+        edge_label=label,
+        neg_sampling="binary",
+        worker_options=options(trainer, "collocated"),
+    ) as loader:
+        return [each for batch in loader for each in batch[RATES].edge_label.tolist()]
+
+
+def test_a_label_means_the_same_on_all_ranks(typed_world):
+    with Cluster(3, label_links, typed_world(2).path) as cluster:
+        assert cluster.results() == [[1, 2, 3, 0, 0, 0], [2, 3, 2, 0, 0, 0], []]
+
+
+def differ(trainer, path, label_file, drawn):
+    first = trainer.rank == 0
+    data = join(trainer, path, whole_node_label_file={"user": label_file} if first and label_file else None)
+    edges = torch.zeros(2, 3, dtype=torch.int64)
+    glt.distributed.DistLinkNeighborLoader(
+        data,
+        [2],
+        (RATES, edges),
+        neg_sampling=drawn if first else "binary",
+        worker_options=options(trainer, "collocated"),
+    )
+
+
+@pytest.mark.parametrize("option", ["whole_node_label_file", "weights of negatives"])
+def test_options_of_one_rank_are_refused(typed_world, tmp_path, option):
+    torch.save(torch.arange(90), tmp_path / "y.pt")
+    labelled = option == "whole_node_label_file"
+    drawn = "binary" if labelled else {"mode": "binary", "src_weight": torch.ones(90)}
+    with Cluster(2, differ, typed_world(2).path, str(tmp_path / "y.pt") if labelled else "", drawn) as cluster:
+        for outcome in cluster.outcomes():
+            assert outcome.error_type == "RendezvousError", outcome
+            assert f"{option} differs between trainers" in outcome.error
+
+
+def create_as(trainer, path, places, port=None):
+    """Creates a loader as the trainer of ``(world_size, rank, group_name)``; returns its number of batches."""
+    world_size, rank, group_name = places[trainer.rank]
+    glt.distributed.init_worker_group(world_size, rank, group_name)
+    data = glt.distributed.DistDataset().load(path, rank % 2)
+    given = options(trainer, "collocated", **({} if port is None else {"master_port": port}))
+    trainer.say(time.monotonic())
+    with glt.distributed.DistNeighborLoader(
+        data, [4, 3], torch.arange(40), batch_size=8, random_seed=1, worker_options=given
+    ) as loader:
+        if port is not None:
+            trainer.say("created")
+            trainer.hear()
+        return sum(1 for _ in loader)
+
+
+def expect_errors(cluster, *words):
+    """All trainers raise RendezvousError with these words, soon after they have come."""
+    outcomes = cluster.outcomes()
+    start = max(cluster.hear(rank) for rank in range(cluster.world_size))
+    for outcome in outcomes:
+        assert outcome.error_type == "RendezvousError" and all(word in outcome.error for word in words), outcome
+        expect_prompt(outcome.at_s - start, "a process to hear of another in its place")
+    cluster.expect_nothing_left()
+    return [outcome.error for outcome in outcomes]
+
+
+def test_two_processes_of_one_rank_are_named_everywhere(world):
+    places = [(3, 0, "job"), (3, 1, "job"), (3, 1, "job")]
+    with Cluster(3, create_as, world(2).path, places) as cluster:
+        pids = [str(process.pid) for process in cluster.processes]
+        for error in expect_errors(cluster, "two processes came as rank 1"):
+            assert all(f"pid {pid}" in error for pid in pids[1:]), error
+
+
+def test_group_names_that_differ_are_named(world):
+    with Cluster(2, create_as, world(2).path, [(2, 0, "red"), (2, 1, "blue")]) as cluster:
+        expect_errors(cluster, "group_name differs", "'red' on rank 0", "'blue' on rank 1")
+
+
+def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world):
+    places = [(2, 0, "job"), (2, 1, "job")]
+    port = free_port()
+    with Cluster(2, create_as, world(2).path, places, port) as first:
+        for rank in range(2):
+            first.hear(rank)
+            assert first.hear(rank) == "created"
+        with Cluster(2, create_as, world(2).path, places, port) as second:
+            host, other = second.outcomes()
+            assert host.error_type == "RendezvousError" and f"master_port = {port}" in host.error, host
+            assert other.error_type == "RendezvousError" and "two processes came as rank 1" in other.error, other
+            assert "master_port of its own" in other.error and f"pid {first.processes[1].pid}," in other.error, other
+        for rank in range(2):
+            first.say(rank)
+        assert first.results() == [5, 5]  # undisturbed

@@ -21,9 +21,21 @@ from glt import _deadlines
 from glt.testing.cluster import Cluster, free_port, take_census
 
 STATS = {
-    "num_batches", "num_seeds", "num_nodes", "num_edges", "wait_s", "collate_s", "sampling_s", "remote_s",
-    "gathering_s", "blocked_s", "remote_bytes", "remote_node_ratio", "channel_num_sent", "channel_num_received",
-}  # fmt: skip
+    "num_batches",
+    "num_seeds",
+    "num_nodes",
+    "num_edges",
+    "wait_s",
+    "collate_s",
+    "sampling_s",
+    "remote_s",
+    "gathering_s",
+    "blocked_s",
+    "remote_bytes",
+    "remote_node_ratio",
+    "channel_num_sent",
+    "channel_num_received",
+}
 
 
 def make(trainer, data, mode, num_seeds=200, **given):
@@ -378,11 +390,14 @@ def test_a_program_that_ends_without_shutdown(world, mode):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", program, str(rank), mode], env=environment, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-c", program, str(rank), mode],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         for process in running:
             output, _ = process.communicate(
@@ -401,14 +416,15 @@ def test_a_full_dev_shm_does_not_matter(world):
     fill = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("needs the right to make a mount namespace (unshare -m)")
-    program = PROGRAM.format(
-        here=str(Path(__file__).parent), world_size=1, port=free_port(), path=str(world(1).path)
-    )  # fmt: skip
+    program = PROGRAM.format(here=str(Path(__file__).parent), world_size=1, port=free_port(), path=str(world(1).path))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f'{fill} && exec "$@"', "sh", sys.executable, "-c", program, "0", "mp"],
-        env=environment, capture_output=True, text=True, timeout=150,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
     if "mount:" in done.stderr:
         pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
     assert done.returncode == 0 and "has a batch" in done.stdout, done.stdout + done.stderr

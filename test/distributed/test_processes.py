@@ -120,6 +120,5 @@ os.kill(os.getpid(), signal.SIGKILL)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-W", "ignore", "-c", script]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
         pid = int(owner.stdout.readline())
     assert eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

@@ -46,9 +46,14 @@ def lose_a_worker(trainer, path):
 
     def start(mode, random_seed, **given):
         return glt.distributed.DistNeighborLoader(
-            data, [10, 10], torch.arange(600), batch_size=6, collect_features=True, random_seed=random_seed,
+            data,
+            [10, 10],
+            torch.arange(600),
+            batch_size=6,
+            collect_features=True,
+            random_seed=random_seed,
             worker_options=options(trainer, mode, **given),
-        )  # fmt: skip
+        )
 
     with start("collocated", SEED) as loader:
         epochs = [[plain(batch) for batch in loader] for _ in range(3)]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from dist_world import NUM_NODES
-from job_stage import begin_job, finalize, take_part
-from service_actors import Stage
+from service import Stage, begin_job, finalize, take_part
 
 import glt
 from glt.distributed.tensors.tensor import DistTensor

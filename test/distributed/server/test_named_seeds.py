@@ -7,7 +7,7 @@ import pytest
 import torch
 from dist_typed_world import RATES
 from dist_world import NUM_EDGES, NUM_NODES, write_world
-from service_world import options, serve_or
+from service import options, serve_or
 from torch_geometric.data import HeteroData
 
 import glt
@@ -26,20 +26,18 @@ def worlds(tmp_path_factory):
     """The same graph in 1, 2 and 3 partitions."""
     masks = {f"{name}_mask": mask for name, mask in SPLIT.items() if name != "valid"} | {"val_mask": SPLIT["valid"]}
     return {
-        parts: write_world(tmp_path_factory.mktemp("masks"), parts, tables="x", node_attrs=masks)
-        for parts in (1, 2, 3)
-    }  # fmt: skip
+        parts: write_world(tmp_path_factory.mktemp("masks"), parts, tables="x", node_attrs=masks) for parts in (1, 2, 3)
+    }
 
 
 def seeds_of(given, **more):
     """The seeds of a client, in the order of its batches."""
-    with glt.distributed.DistNeighborLoader(
-        None, [2], given, batch_size=50, worker_options=options(**more)
-    ) as loader:  # fmt: skip
+    with glt.distributed.DistNeighborLoader(None, [2], given, batch_size=50, worker_options=options(**more)) as loader:
         batches = list(loader)
-    seeds, input_id = ([int(each) for batch in batches for each in found(batch)] for found in (
-        lambda batch: batch.n_id[: batch.batch_size], lambda batch: batch.input_id
-    ))  # fmt: skip
+    seeds, input_id = (
+        [int(each) for batch in batches for each in found(batch)]
+        for found in (lambda batch: batch.n_id[: batch.batch_size], lambda batch: batch.input_id)
+    )
     # Named seeds are as seeds that are given: input_id is their position, or of a mask the node.
     assert input_id == (seeds if given == "mask.pt" else list(range(len(seeds))))
     return seeds
@@ -103,7 +101,7 @@ def files(trainer, rank, folder):
     found = [seeds_of(name) for name in ("ids.pt", "sub/ids.npy", "mask.pt", Path("ids.pt"))]
     with glt.distributed.DistLinkNeighborLoader(
         None, [2], "edges.pt", batch_size=4, worker_options=options()
-    ) as loader:  # fmt: skip
+    ) as loader:
         found.append(len(list(loader)))
     for name in ("absent.pt", "../outside.pt", str(folder / "outside.pt"), "dict.pt", "broken.npy", "object.npy"):
         with pytest.raises(ValueError) as raised:
@@ -131,9 +129,15 @@ def test_files_below_one_directory(worlds, tmp_path):
     with Cluster(2, serve_or, worlds[2].path, 1, 1, files, given | {"read_local": True}, tmp_path) as cluster:
         found = cluster.results()[1]
     assert found[:5] == [ids.tolist(), ids.tolist(), SPLIT["valid"].nonzero().flatten().tolist(), ids.tolist(), 3]
-    wanted = ["there is no such file", "outside of the server's seed_dir", "outside of the server's seed_dir",
-              "holds a dict: expected a tensor",
-              "'broken.npy' is not a readable .npy file", "Python objects, which are not read", "600"]  # fmt: skip
+    wanted = [
+        "there is no such file",
+        "outside of the server's seed_dir",
+        "outside of the server's seed_dir",
+        "holds a dict: expected a tensor",
+        "'broken.npy' is not a readable .npy file",
+        "Python objects, which are not read",
+        "600",
+    ]
     for text, part in zip(found[5:], wanted, strict=True):
         assert part in text, text
 

@@ -3,10 +3,12 @@
 import itertools
 import json
 
-from batch_law import CASES, SEED, assert_same, reference
-from dist_world import join, seeds_of, snapshot
+from dist_world import CASES, SEED, assert_same, join, seeds_of, snapshot
 from dist_world import options as trainer_options
-from service_world import become_client, options, serve, serve_or
+from resume_world import expect_the_rest, run_whole
+from resume_world import go_on as resume
+from resume_world import states_of as chosen_states
+from service import become_client, options, serve, serve_or
 
 import glt
 from glt.testing.cluster import Cluster
@@ -16,9 +18,14 @@ CASE = CASES[0]  # shuffled
 
 def make(data, worker_options, random_seed):
     return glt.distributed.DistNeighborLoader(
-        data, list(CASE.num_neighbors), seeds_of(0), batch_size=16, random_seed=random_seed,
-        worker_options=worker_options, **CASE.loader,
-    )  # fmt: skip
+        data,
+        list(CASE.num_neighbors),
+        seeds_of(0),
+        batch_size=16,
+        random_seed=random_seed,
+        worker_options=worker_options,
+        **CASE.loader,
+    )
 
 
 def states_of(loader):
@@ -57,7 +64,7 @@ def test_states_are_the_same_in_every_mode_and_go_on_on_any_servers(world):
     with Cluster(3, serve_or, here.path, 2, 1, go_on, {}, given, states) as cluster:
         left = cluster.results()[2]
         cluster.expect_nothing_left()
-    wanted = reference(here, CASE, 0)
+    wanted = CASE.reference(here, 0)
     per_epoch = len(wanted) // 2
     assert len(states) == per_epoch + 1
     for first, found in enumerate(left[:-1]):
@@ -99,5 +106,26 @@ def test_another_client_goes_on_for_one_that_was_killed(world):
         assert killed.error_type == "Killed" and follower.error_type is None, follower
         assert served.value is True, "one client was expected, and one has left"
         cluster.expect_nothing_left()
-    wanted = reference(here, CASE, 0)
+    wanted = CASE.reference(here, 0)
     assert_same(delivered + follower.value, wanted[: len(wanted) // 2], "before and after the kill")
+
+
+CHOSEN = {
+    "DistNeighborLoader": ((2, 1), (3, 5), (4, 0)),
+    "DistLinkNeighborLoader": ((1, 6),),
+    "DistSubGraphLoader": ((4, 0),),
+}
+
+
+def go_on_as_client(trainer, rank, states):
+    return resume(rank, None, options(num_workers=2), states)
+
+
+def test_clients_go_on_where_trainers_were_stopped(world):
+    path = world(2).path
+    with Cluster(2, run_whole, path) as cluster:
+        whole = cluster.results()
+    states = chosen_states(whole, CHOSEN)
+    with Cluster(4, serve_or, path, 2, 2, go_on_as_client, {}, states) as cluster:
+        expect_the_rest(whole, CHOSEN, cluster.results()[2:])
+        cluster.expect_nothing_left()

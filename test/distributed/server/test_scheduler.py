@@ -1,11 +1,25 @@
-"""Turns between loaders, with loaders that are simulated: who begins how many batches, step by step."""
+"""Who samples next on a server: turns between loaders, windows of streams, and the watch over samplers."""
 
+import os
 import random
 import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
+import torch
+from promptness import eventually
 
-from glt.distributed.server.stream import FairScheduler
+from glt import _deadlines as deadlines
+from glt.data.device import Accelerator
+from glt.distributed.engine.processes import ProcessPool
+from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.server import pool_worker
+from glt.distributed.server import stream as stream_module
+from glt.distributed.server.membership import ReadPlan
+from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
+from glt.distributed.server.pool_worker import PoolWorker
+from glt.distributed.server.stream import FairScheduler, SendWindow
 
 
 class Simulation:
@@ -172,3 +186,116 @@ def test_threads_share_equally():
     for thread in threads:
         thread.join(60)
     assert max(counts) == until
+
+
+def test_so_many_are_sent_ahead_and_no_more():
+    window = SendWindow(3, 1000)
+    for _ in range(3):
+        assert window.wait_to_send(0.0)
+        window.num_sent += 1
+    assert not window.wait_to_send(0.01)
+    window.taken(1)
+    assert window.wait_to_send(0.0)
+    window.num_sent += 1
+    assert not window.wait_to_send(0.0)
+
+
+def test_whoever_waits_goes_on_when_the_client_takes_one():
+    window = SendWindow(1, 1000)
+    window.num_sent = 1
+    results = []
+    thread = threading.Thread(target=lambda: results.append(window.wait_to_send(60.0)))
+    thread.start()
+    window.taken(1)
+    thread.join(60)
+    assert results == [True]
+
+
+@pytest.mark.parametrize(("device", "is_pinned"), [(None, False), ("cpu", False), ("cuda:0", True)])
+def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(monkeypatch, device, is_pinned):
+    place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
+    monkeypatch.setattr(pool_worker, "accelerator_of", lambda *_: place)
+    channels = []
+    monkeypatch.setattr(stream_module, "LocalChannel", lambda *given: channels.append(given[1:]))
+    makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
+    for name in makers:
+        monkeypatch.setattr(pool_worker, name, Anything())
+    worker = PoolWorker.__new__(PoolWorker)
+    worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
+    worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
+    request = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
+    request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1, "first": 0, "step": 1}
+    worker.stream(request, Anything(), Anything())
+    assert channels == [(is_pinned, 3000 if is_pinned else None)]
+
+
+class Anything(SimpleNamespace):
+    """In the place of what a sampler is made of."""
+
+    def __call__(self, *_, **__):
+        return self
+
+    def __getattr__(self, name):
+        return self
+
+
+SPEC = PoolWorkerSpec(0, 0, {}, 1, 1, 60.0, 20, "text")
+
+
+@contextmanager
+def pool_of_stand_ins(died=lambda worker, text: None):
+    pool = SamplerPool(SPEC, 1, died, module="stand_in_program")
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def test_the_watch_goes_on_after_an_error_of_its_own(monkeypatch):
+    looks = []
+    look = ProcessPool.look
+
+    def fail_once(pool, timeout_s):
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("can't start new thread")
+        return look(pool, timeout_s)
+
+    monkeypatch.setattr(ProcessPool, "look", fail_once)
+    with pool_of_stand_ins():
+        assert eventually(lambda: len(looks) > 1)
+
+
+def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not():
+    deaths = []
+    with pool_of_stand_ins(lambda worker, text: deaths.append(text)) as pool:
+        assert pool.ensure(3) == [0]
+        pid = pool.pids()[0]
+        os.kill(pid, 9)
+        assert eventually(lambda: pool.pids().get(0, pid) != pid) and pool.num_restarts() == {0: 1}
+        assert (
+            f"worker 0 of server 0 (host {os.uname().nodename}, pid {pid}) died with exit code -9: it was" in deaths[0]
+        )
+        pool.send_all({"fail": "no more"})
+        assert eventually(lambda: len(deaths) == 2 and not pool.pids())
+        assert pool.num_restarts() == {0: 1}
+
+
+def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch):
+    """Its clients are told so, who would try again in vain for minutes."""
+    monkeypatch.setattr(deadlines, "FULL_S", 3600.0)
+    session = SimpleNamespace(id="s", group="g", rank=0)
+    told = {"prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3}}
+    reading, writing = os.pipe()
+    with pool_of_stand_ins() as pool:
+        loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)
+        loader = loaders.open(session, told, SeedTable({"ids": torch.arange(3)}), 1, ReadPlan({}, ()))
+        pool.send_all({"say": {"full": True}})
+        assert eventually(lambda: pool.is_full(0))
+        wrong = loaders.hand_over({"loader": loader.id, "session": "s", "worker": 0, "first": 0, "step": 1}, reading)
+        assert wrong is not None and "worker 0 of server 0 is out of file descriptors" in wrong
+        loaders.close_all("the end")
+        pool.send_all({"say": {"ended": f"{loader.id}/1", "stats": {}}})
+        assert eventually(lambda: not pool.is_full(0))
+    os.close(reading)
+    os.close(writing)

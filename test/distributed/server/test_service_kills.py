@@ -1,12 +1,15 @@
-"""Whatever is killed in a service, those who depended on it say so within seconds, and all others go on."""
+"""What is killed or stopped in a service is named within seconds, all others go on, and servers may come back."""
 
 import os
 import signal
 import time
 
-from batch_law import assert_same, reference
+import pytest
+from dist_world import assert_same
 from promptness import eventually, expect_prompt
-from service_actors import CASE, Stage
+from service import CASE, Failed, Stage
+
+import glt
 
 
 def goes_on(stage, actor, name, more=10):
@@ -18,7 +21,7 @@ def goes_on(stage, actor, name, more=10):
 def is_right(stage, actor, name, world, rank):
     """The first epoch of a law loader is what it must be."""
     got = stage.ask(actor, "take", name)
-    assert_same(got, reference(world, CASE, rank)[: len(got)], name)
+    assert_same(got, CASE.reference(world, rank)[: len(got)], name)
     assert len(got) > 4
 
 
@@ -68,7 +71,7 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
         stage.kill(0)
         assert stage.processes[0].join(60) is None
         got += stage.ask(2, "take", "during")
-        assert_same(got, reference(here, CASE, 0)[: len(got)], "during")
+        assert_same(got, CASE.reference(here, 0)[: len(got)], "during")
         stage.ask(2, "law", "after", 0, server_rank=1)
         is_right(stage, 2, "after", here, 0)
         stage.ask(2, "leave")
@@ -185,7 +188,7 @@ def test_a_killed_client_and_its_successor(world):
         expect_prompt(time.monotonic() - start, "the server to free its loaders")
         goes_on(stage, 2, "endless")
         got += stage.ask(2, "take", "law")
-        assert_same(got, reference(here, CASE, 1)[: len(got)], "law")
+        assert_same(got, CASE.reference(here, 1)[: len(got)], "law")
         # Another of the same rank takes its place; the server waits for it.
         stage.ask(3, "join", 1, 2, 0)
         stage.ask(3, "law", "law", 0)
@@ -225,4 +228,170 @@ def test_a_client_that_stops_reading(world):
         assert stage.ask(0, "wait_and_shutdown", 60.0)
         stage.end(0, 1, 2)
         stage.results()
+        stage.expect_nothing_left()
+
+
+STUCK_S = 5.0
+
+
+@pytest.fixture
+def stage(tmp_path):
+    with Stage(2) as stage:
+        for actor in range(2):
+            folder = tmp_path / str(actor)
+            folder.mkdir()
+            stage.ask(actor, "lower", str(folder), STUCK_S=STUCK_S)
+        yield stage
+
+
+def test_a_frozen_server(stage, world):
+    """Calls fail; batches come from its sampler all the same. Woken, it takes its client back."""
+    here = world(1)
+    stage.start_servers(here.path, 1, 1)
+    stage.start_clients(1, 1)
+    stage.ask(1, "law", "law", 0)
+    got = stage.ask(1, "take", "law", 1)
+    stage.freeze(0)
+    start = time.monotonic()
+    failed = stage.fails(1, "request", 0, "torch.cuda.is_available")
+    expect_prompt(time.monotonic() - start, "the client to notice", STUCK_S + 10)
+    pid = stage.processes[0].pid
+    assert failed.kind == "PeerLost" and f"pid {pid}" in failed.text and "server 0" in failed.text, failed
+    assert "no sign of life" in failed.text, failed
+    got += stage.ask(1, "take", "law")
+    assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
+    stage.kill(0, signal.SIGCONT)
+    assert stage.ask(1, "request", 0, "torch.cuda.is_available") in (True, False)
+    stage.ask(1, "law", "new", 0)
+    got = stage.ask(1, "take", "new")
+    assert_same(got, CASE.reference(here, 0)[: len(got)], "new")
+    stage.ask(1, "leave")
+    assert stage.ask(0, "wait_and_shutdown", 60.0)
+    stage.end(0, 1)
+    stage.results()
+    stage.expect_nothing_left()
+
+
+def test_a_frozen_sampler(stage, world):
+    """Its server kills it and starts another."""
+    here = world(1)
+    ((victim,),) = stage.start_servers(here.path, 1, 1)
+    stage.start_clients(1, 1)
+    stage.ask(1, "make", "endless")
+    stage.ask(1, "go", "endless")
+    start = time.monotonic()
+    os.kill(victim, signal.SIGSTOP)
+    kind, text, at_s = stage.ask(1, "ended", "endless")
+    expect_prompt(at_s - start, "the client to notice", STUCK_S + 10)
+    assert kind in ("WorkerDied", "PeerLost") and "worker 0 of server 0" in text and "no sign of life" in text, text
+    # The client may notice before the server does, which still counts on the frozen one until it has replaced it.
+    while (now := stage.ask(0, "samplers")) == [victim] or not now:
+        assert time.monotonic() - start < 120, now
+        time.sleep(0.1)
+    stage.ask(1, "law", "new", 0)
+    got = stage.ask(1, "take", "new")
+    assert_same(got, CASE.reference(here, 0)[: len(got)], "new")
+    assert victim not in stage.ask(0, "samplers")
+    stage.ask(1, "leave")
+    assert stage.ask(0, "wait_and_shutdown", 60.0)
+    stage.end(0, 1)
+    stage.results()
+    stage.expect_nothing_left()
+
+
+def test_a_frozen_client(tmp_path, world):
+    """It gives up its loaders, and hears why when it is woken; then it may come back. Others do not mind."""
+    here = world(1)
+    with Stage(3) as stage:
+        stage.ask(0, "lower", str(tmp_path), LEASE_S=STUCK_S)
+        stage.start_servers(here.path, 1, 2)
+        stage.start_clients(1, 2)
+        for actor in (1, 2):
+            stage.ask(actor, "make", "endless")
+            stage.ask(actor, "go", "endless")
+        start = time.monotonic()
+        stage.freeze(1)
+        assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
+        expect_prompt(time.monotonic() - start, "the server to notice", STUCK_S + 10)
+        count = stage.ask(2, "count", "endless")
+        assert eventually(lambda: stage.ask(2, "count", "endless") > count + 10)
+        stage.kill(1, signal.SIGCONT)
+        kind, text, _ = stage.ask(1, "ended", "endless")
+        assert kind == "PeerLost" and "server 0" in text, (kind, text)
+        stage.ask(1, "law", "law", 0)
+        got = stage.ask(1, "take", "law")
+        assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
+        stage.ask(2, "stop", "endless")
+        for actor in (1, 2):
+            stage.ask(actor, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2)
+        stage.results()
+        stage.expect_nothing_left()
+
+
+def serves_right(stage, actor, world, server_rank):
+    stage.ask(actor, "law", "law", 0, server_rank=server_rank)
+    got = stage.ask(actor, "take", "law")
+    assert_same(got, CASE.reference(world, 0)[: len(got)], f"from server {server_rank}")
+    assert len(got) > 4
+    stage.ask(actor, "close", "law")
+
+
+def wait_for_servers():
+    glt.distributed.server.api.get_server().membership.wait_for_all(60.0)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_restarted(world, victim):
+    """Actor 2 takes the place of the victim; the client, and the other server, which asks it for rows, stay."""
+    here = world(2)
+    with Stage(4) as stage:
+        stage.start_servers(here.path, 2, 1, read_local=False)
+        stage.ask(3, "join", 2, 1, 0)
+        for rank in range(2):
+            serves_right(stage, 3, here, rank)
+        stage.kill(victim)
+        stage.processes[victim].join(60)
+        failed = stage.fails(3, "request", victim, "torch.cuda.is_available")
+        assert failed.kind == "PeerLost" and f"pid {stage.processes[victim].pid}" in failed.text, failed
+        stage.ask(2, "serve", here.path, 2, 1, victim, read_local=False)
+
+        def is_back():
+            try:
+                stage.ask(3, "request", victim, "torch.cuda.is_available")
+            except Failed as failed:
+                assert failed.kind == "PeerLost", failed
+                return False
+            return True
+
+        assert eventually(is_back)
+        for rank in range(2):
+            serves_right(stage, 3, here, rank)
+        stage.ask(3, "leave")
+        for actor in (1 - victim, 2):
+            assert stage.ask(actor, "wait_and_shutdown", 60.0)
+        stage.end(1 - victim, 2, 3)
+        stage.outcomes()
+        stage.expect_nothing_left()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_restarted_ends_with_the_others(world, victim):
+    """It has not seen the client that was done before, nor the other, which asks it for nothing any more."""
+    here = world(2)
+    with Stage(5) as stage:
+        stage.start_servers(here.path, 2, 2)
+        for rank in range(2):
+            stage.ask(3 + rank, "join", 2, 2, rank)
+        stage.ask(3, "leave")
+        stage.kill(victim)
+        stage.processes[victim].join(60)
+        stage.ask(2, "serve", here.path, 2, 2, victim)
+        stage.ask(2, "run_function", wait_for_servers)  # a server that ends before tells nobody anything
+        stage.ask(4, "leave")
+        for actor in (1 - victim, 2):
+            assert stage.ask(actor, "wait_and_shutdown", 100.0)
+        stage.end(1 - victim, 2, 3, 4)
+        stage.outcomes()
         stage.expect_nothing_left()

@@ -1,11 +1,19 @@
-"""Servers, clients and loaders come in any order, leave as they like, and leave nothing behind."""
+"""Servers, clients and loaders come in any order, leave as they like, share equally, and leave nothing behind."""
 
 import gc
+import os
+import signal
+import threading
 import time
 
-from batch_law import assert_same, reference
+import pytest
+import torch
+from dist_world import NUM_NODES, assert_same
 from promptness import eventually, expect_prompt
-from service_actors import CASE, Stage
+from service import CASE, Stage, options, serve_or
+
+import glt
+from glt.testing.cluster import Cluster
 
 STRAYS = 3  # threads and descriptors of what ends in its own time
 
@@ -27,14 +35,14 @@ def test_any_order(world):
         for actor in (2, 3):
             for rank, name in enumerate("ab"):
                 got = stage.ask(actor, "take", name)
-                assert_same(got, reference(here, CASE, rank)[: len(got)], f"{name} of actor {actor}")
+                assert_same(got, CASE.reference(here, rank)[: len(got)], f"{name} of actor {actor}")
                 assert len(got) > 4
         # An epoch that is left in the middle; the next is whole.
         stage.ask(2, "law", "c", 0, server_rank=[1, 0], prefetch_size=1)
         stage.ask(2, "take", "c", 2)
         stage.ask(2, "again", "c")
         got = stage.ask(2, "take", "c")
-        assert_same(got, reference(here, CASE, 0)[len(got) :], "the second epoch")
+        assert_same(got, CASE.reference(here, 0)[len(got) :], "the second epoch")
         for actor in (2, 3):
             stage.ask(actor, "leave")
             stage.ask(actor, "leave")
@@ -139,3 +147,159 @@ def test_nobody_is_there(world):
         stage.end(0, 1, 2)
         stage.results()
         stage.expect_nothing_left()
+
+
+FULL = os.environ.get("GLT_FULL") == "1"
+
+NUM_CLIENTS = 8
+
+# Half an hour of eight trainers that take ten batches a second and begin a new loader every five minutes, without the
+# time between the batches: GLT_FULL=1.
+NUM_LOADERS = 6 if FULL else 1  # that each client goes through, one after the other
+
+BATCHES = 3000 if FULL else 400  # of each of them, at least
+
+GROWTH = 64 << 20
+
+LIMIT_S = 3600 if FULL else 300
+
+FAIR = 0.9
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_eight_clients(world):
+    """Two processes, four clients each in groups of their own, would do; here each is a process."""
+    here = world(1)
+    with Stage(1 + NUM_CLIENTS, deadline_s=LIMIT_S - 60.0) as stage:
+        ((sampler,),) = stage.start_servers(here.path, 1, NUM_CLIENTS, max_concurrency=4)
+        stage.start_clients(1, NUM_CLIENTS)
+        clients = range(1, 1 + NUM_CLIENTS)
+
+        def counts():
+            for actor in clients:
+                stage.begin(actor, "count", "hungry")
+            return [stage.result(actor) for actor in clients]
+
+        def holdings():
+            for actor in clients:
+                stage.begin(actor, "census")
+            found = [stage.result(actor) for actor in clients]
+            return [stage.ask(0, "census"), stage.ask(0, "census", sampler), *found]
+
+        before = None
+        for _ in range(NUM_LOADERS):
+            for actor in clients:
+                stage.ask(actor, "make", "hungry", batch_size=32)
+            for actor in clients:
+                stage.begin(actor, "go", "hungry")
+            for actor in clients:
+                stage.result(actor)
+            assert eventually(lambda: min(counts()) > 30)  # warm, and all of them hungry
+            if before is None:
+                before = holdings()
+            start, since = counts(), time.monotonic()
+            while min(now - then for now, then in zip(counts(), start, strict=True)) < BATCHES:
+                assert time.monotonic() - since < 600
+                time.sleep(0.2)
+            shares = [now - then for now, then in zip(counts(), start, strict=True)]
+            assert min(shares) >= FAIR * max(shares), shares
+            after = holdings()
+            for actor in clients:
+                stage.ask(actor, "stop", "hungry")
+                stage.ask(actor, "close", "hungry")
+            for now, then in zip(after, before, strict=True):
+                assert now[0] <= then[0] + 3 and now[1] <= then[1] + 3 and now[2] == then[2], (before, after)
+                assert now[3] <= then[3] + GROWTH, (before, after)
+        assert stage.ask(0, "samplers") == [sampler]
+        for actor in clients:
+            stage.ask(actor, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, *clients)
+        stage.results()
+        stage.expect_nothing_left()
+
+
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def make(**given):
+    return glt.distributed.DistNeighborLoader(
+        None, [4, 3], torch.arange(NUM_NODES), batch_size=8, worker_options=options(**given)
+    )
+
+
+def in_a_fork(*calls):
+    """What a child of this process gets from the calls, which is killed if it hangs."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        with os.fdopen(writer, "w") as out:
+            out.write("\n".join(error_of(call) for call in calls))
+        os._exit(0)
+    os.close(writer)
+    killer = threading.Timer(60.0, os.kill, (child, signal.SIGKILL))
+    killer.start()
+    with os.fdopen(reader) as told:
+        lines = told.read().splitlines()
+    os.waitpid(child, 0)
+    killer.cancel()
+    return lines
+
+
+def fork(trainer, rank):
+    def join_again():
+        glt.distributed.init_client(1, 1, 0, "localhost", trainer.port, client_group_name="fork", rpc_timeout=60.0)
+        with make() as loader:
+            assert len(list(loader)) == len(loader)
+        glt.distributed.shutdown_client()
+
+    with make(prefetch_size=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        lines = in_a_fork(
+            lambda: next(batches),
+            lambda: list(loader),
+            make,
+            loader.shutdown,
+            lambda: glt.distributed.request_server(0, "torch.cuda.is_available"),
+            join_again,
+        )
+        assert len(list(batches)) == len(loader) - 1  # it took nothing from its parent
+    return os.getpid(), lines
+
+
+def test_a_fork_of_a_client(world):
+    with Cluster(2, serve_or, world(1).path, 1, 1, fork, {}) as cluster:
+        pid, lines = cluster.results()[1]
+        for line in lines[:3] + lines[4:5]:
+            assert line.startswith("RuntimeError") and f"is a fork of the client (pid {pid})" in line, lines
+            assert "init_client" in line, lines
+        assert [lines[3], lines[5]] == ["nothing was raised"] * 2, lines
+        cluster.expect_nothing_left()
+
+
+def shut_down_while_reading(trainer, rank):
+    """The batch that is awaited never comes: its epoch was not begun."""
+    loader = make()
+    ended = [0.0]
+
+    def end():
+        ended[0] = time.monotonic()
+        loader.shutdown()
+
+    threading.Timer(0.3, end).start()
+    told = error_of(lambda: loader._backend.receive(0))
+    return told, time.monotonic() - ended[0]
+
+
+def test_a_loader_that_is_shut_down_while_it_is_read(world):
+    with Cluster(2, serve_or, world(1).path, 1, 1, shut_down_while_reading, {}) as cluster:
+        told, took_s = cluster.results()[1]
+        assert told == "RuntimeError: the loader was shut down while a batch was awaited"
+        expect_prompt(took_s, "to hear that the loader was shut down", within_s=5)

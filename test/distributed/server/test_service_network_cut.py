@@ -3,9 +3,9 @@
 import time
 
 import pytest
-from batch_law import assert_same, reference
+from dist_world import assert_same
 from promptness import eventually, expect_prompt
-from service_actors import CASE, Failed, Stage
+from service import CASE, Failed, Stage
 from two_hosts import enter, switch
 
 pytestmark = pytest.mark.integration
@@ -95,7 +95,7 @@ def test_a_cut_between_servers(hosts, world, tmp_path):
         for rank in range(2):
             stage.ask(2, "law", "law", 0, server_rank=rank)
             got = stage.ask(2, "take", "law")
-            assert_same(got, reference(here, CASE, 0)[: len(got)], f"from server {rank}")
+            assert_same(got, CASE.reference(here, 0)[: len(got)], f"from server {rank}")
         stage.ask(2, "leave")
         for actor in range(2):
             stage.ask(actor, "wait_and_shutdown", 60.0)

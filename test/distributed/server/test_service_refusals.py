@@ -6,9 +6,9 @@ import struct
 import time
 
 import pytest
-from batch_law import assert_same, reference
+from dist_world import assert_same
 from promptness import eventually
-from service_actors import CASE, Stage
+from service import CASE, Stage
 
 from glt.distributed.wire import connection
 from glt.distributed.wire import listener as handshake
@@ -70,7 +70,7 @@ def test_clients_that_do_not_fit(world):
             assert failed.kind == "RendezvousError" and version in failed.text, failed
             assert "install the same glt" in failed.text, failed
         got += stage.ask(1, "take", "law")
-        assert_same(got, reference(here, CASE, 0)[: len(got)], "law")
+        assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
         log = stage.output(0)
         for word in ("num_servers = 2", "num_clients = 3", "client_rank = 0", "9.9.0"):
             assert word in log, log
@@ -104,7 +104,7 @@ def test_servers_that_do_not_fit(world, private_world):
         stage.ask(3, "join", 2, 1, 0)
         stage.ask(3, "law", "law", 0, server_rank=1)
         got = stage.ask(3, "take", "law")
-        assert_same(got, reference(here, CASE, 0)[: len(got)], "law")
+        assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
         stage.ask(3, "leave")
         for actor in (0, 1):
             assert stage.ask(actor, "wait_and_shutdown", 60.0)
@@ -145,8 +145,9 @@ GARBAGE = {
     "client that asks without data": frame({**HELLO, "rank": 8}) + frame({"number": 1, "name": "f", "has_data": True}),
     "partition with garbage": frame({**HELLO, "kind": "partition"}) + b"garbage, not a request" * 10,
     "partition with a request of nothing": frame({**HELLO, "kind": "partition"})
-    + HEADER.pack(b"GLTF", 2, 200, 1, 3) + b"abc",
-}  # fmt: skip
+    + HEADER.pack(b"GLTF", 2, 200, 1, 3)
+    + b"abc",
+}
 GUESTS = {"client that asks without data", "partition with a request of nothing"}  # are waited for, for a minute
 
 
@@ -239,7 +240,7 @@ def test_caps(world, given):
         stage.ask(1, "law", "c", 0)
         for name in ("b", "c"):
             got = stage.ask(1, "take", name)
-            assert_same(got, reference(here, CASE, 0)[: len(got)], name)
+            assert_same(got, CASE.reference(here, 0)[: len(got)], name)
         stage.ask(1, "leave")
         stage.ask(0, "wait_and_shutdown", 60.0)
         stage.end(0, 1)

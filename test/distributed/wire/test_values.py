@@ -13,15 +13,26 @@ from glt.distributed.wire.calls import decode_value, encode_value
 from glt.errors import MessageError
 
 _dtypes = st.sampled_from([torch.int64, torch.float32, torch.uint8, torch.bool, torch.float64, torch.int32])
+
 _tensors = st.builds(
     lambda shape, dtype: torch.arange(int(np.prod(shape))).reshape(shape).to(dtype),
-    st.lists(st.integers(0, 3), max_size=3), _dtypes,
-)  # fmt: skip
+    st.lists(st.integers(0, 3), max_size=3),
+    _dtypes,
+)
+
 _keys = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.tuples(st.integers(0, 3), st.text(max_size=2)))
+
 _plain = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), _tensors, _dtypes,
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    _tensors,
+    _dtypes,
     st.sampled_from([torch.device("cpu"), torch.device("cuda", 1)]),
-)  # fmt: skip
+)
+
 _values = st.recursive(
     _plain,
     lambda inner: st.one_of(
@@ -132,11 +143,18 @@ def test_depth_is_bounded():
 @pytest.mark.parametrize(
     "tree",
     [
-        {"__glt__": "dtype", "name": "onnx"}, {"__glt__": "dtype", "name": "__glt__"}, {"__glt__": "dtype", "name": []},
-        {"__glt__": "tensor", "name": "t0"}, {"__glt__": "device", "name": "nowhere"}, {"__glt__": "device"}, {"a": 1},
-        {"__glt__": "tuple", "items": 5}, {"__glt__": "dict", "items": [[1]]}, {"__glt__": "dict", "items": [[[], 1]]},
+        {"__glt__": "dtype", "name": "onnx"},
+        {"__glt__": "dtype", "name": "__glt__"},
+        {"__glt__": "dtype", "name": []},
+        {"__glt__": "tensor", "name": "t0"},
+        {"__glt__": "device", "name": "nowhere"},
+        {"__glt__": "device"},
+        {"a": 1},
+        {"__glt__": "tuple", "items": 5},
+        {"__glt__": "dict", "items": [[1]]},
+        {"__glt__": "dict", "items": [[[], 1]]},
     ],
-)  # fmt: skip
+)
 def test_damaged_values_are_refused(tree):
     with pytest.raises(MessageError, match="damaged value"):
         decode_value(tree, None)

@@ -1,4 +1,4 @@
-"""Frames between two ends of a socket: whole, in order, bounded, and ended cleanly."""
+"""Frames between two ends of a socket: whole, in order, bounded, and ended cleanly; addresses."""
 
 import json
 import socket
@@ -12,8 +12,9 @@ from promptness import eventually
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire import connection as module
-from glt.distributed.wire.connection import Connection, Pulse
-from glt.errors import ChannelTimeout, ConnectionLost, MessageError
+from glt.distributed.wire.connection import Connection, Pulse, own_address, printed, reachable_address
+from glt.distributed.wire.listener import Listener
+from glt.errors import ChannelTimeout, ConnectionLost, MessageError, RendezvousError
 
 Pair = tuple[Connection, Connection]
 
@@ -137,8 +138,9 @@ def test_the_end_is_heard_by_whoever_waits(pair):
     for thread in threads:
         thread.join(60)
     assert sorted(str(error) for error in errors) == [
-        "lost the connection to right: it was closed there", "the connection to left was closed here",
-    ]  # fmt: skip
+        "lost the connection to right: it was closed there",
+        "the connection to left was closed here",
+    ]
     with pytest.raises(ConnectionLost):
         left.send({})
     with pytest.raises(ConnectionLost):
@@ -232,3 +234,32 @@ def test_who_reads_nothing_but_lives_is_not_taken_for_cut_off(monkeypatch):
     sender.join(60)
     left.close()
     right.close()
+
+
+def has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_way_to_another_host():
+    assert own_address(("127.0.0.1", 1)) == own_address(("localhost", 1)) == "127.0.0.1"
+    assert reachable_address("0.0.0.0", ("127.0.0.1", 1)) == "127.0.0.1"
+    assert printed("127.0.0.1", 5) == "127.0.0.1:5" and printed("::1", 5) == "[::1]:5"
+    with pytest.raises(RendezvousError, match=r"master_addr = 'nowhere\.invalid': no such host"):
+        own_address(("nowhere.invalid", 1))
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
+def test_ipv6():
+    assert own_address(("::1", 1)) == reachable_address("::", ("::1", 1)) == "::1"
+
+
+def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(RendezvousError, match="no such host"):
+        Listener(("0.0.0.0", port), 1, ("nowhere.invalid", 1), lambda *_: None, 1.0)
+    socket.create_server(("0.0.0.0", port)).close()

@@ -1,35 +1,45 @@
-"""What a distributed loader refuses, it refuses when it is made, saying what to do."""
+"""Wrong options and types are refused at once, by name, with what was expected."""
 
+import re
+
+import numpy as np
 import pytest
 import torch
 from dist_typed_world import RATES
 from torch_geometric.data import Data, HeteroData
 
 import glt
-from glt.distributed import DistDataset, context
+from glt.distributed import (
+    DistDataLoader,
+    DistDataset,
+    DistEmbedding,
+    DistGraph,
+    DistTensor,
+    EdgeDataLoader,
+    GlobalUniform,
+    MultiLayerFullNeighborSampler,
+    MultiLayerNeighborSampler,
+    NodeDataLoader,
+    PerSourceUniform,
+    SparseAdagrad,
+    SparseAdam,
+)
 from glt.distributed.engine.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
 from glt.errors import MessageError
 from glt.partition import RandomPartitioner
 
 IDS = torch.arange(5)
+
 EDGES = torch.stack([IDS, IDS])
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch):
-    """This process is the only trainer."""
-    monkeypatch.setattr(context, "_context", None)
-    glt.distributed.init_worker_group(1, 0, "alone")
-    yield
-
-
 @pytest.fixture
-def plain(world):
+def plain(world, alone):
     return DistDataset().load(world(1, "in", "xy").path, 0)
 
 
 @pytest.fixture
-def typed(typed_world):
+def typed(typed_world, alone):
     return DistDataset().load(typed_world(1, "out").path, 0)
 
 
@@ -49,10 +59,13 @@ def test_options_that_the_directory_cannot_serve(plain):
 
 def test_values_that_are_no_such_thing_are_named(plain):
     for given, kind in (
-        ({"num_neighbors": {}}, ValueError), ({"input_id": "ids"}, TypeError), ({"to_device": 3.5}, TypeError),
-        ({"filter_per_worker": 0}, TypeError), ({"to_device": "meta"}, ValueError),
+        ({"num_neighbors": {}}, ValueError),
+        ({"input_id": "ids"}, TypeError),
+        ({"to_device": 3.5}, TypeError),
+        ({"filter_per_worker": 0}, TypeError),
+        ({"to_device": "meta"}, ValueError),
         ({"input_nodes": IDS.to_sparse()}, TypeError),
-    ):  # fmt: skip
+    ):
         with pytest.raises(kind, match=rf"^{next(iter(given))} .*expected"):
             glt.distributed.DistNeighborLoader(plain, **{"num_neighbors": [2], "input_nodes": IDS, **given})
 
@@ -60,12 +73,18 @@ def test_values_that_are_no_such_thing_are_named(plain):
 def test_worker_options_that_mean_nothing_are_named():
     """Text is true, "no" as well; and who has two workers needs room for both."""
     for given, kind in (
-        ({"read_local": "no"}, TypeError), ({"pin_memory": "no"}, TypeError),
-        ({"channel_size": 1, "num_workers": 2}, ValueError), ({"num_workers": 0}, ValueError),
-        ({"num_rpc_threads": 0}, ValueError), ({"num_rpc_threads": 1.5}, TypeError),
-        ({"worker_concurrency": 0}, ValueError), ({"rpc_timeout": 0}, ValueError), ({"rpc_timeout": "1"}, TypeError),
-        ({"master_port": 65536}, ValueError), ({"master_addr": 1}, TypeError),
-    ):  # fmt: skip
+        ({"read_local": "no"}, TypeError),
+        ({"pin_memory": "no"}, TypeError),
+        ({"channel_size": 1, "num_workers": 2}, ValueError),
+        ({"num_workers": 0}, ValueError),
+        ({"num_rpc_threads": 0}, ValueError),
+        ({"num_rpc_threads": 1.5}, TypeError),
+        ({"worker_concurrency": 0}, ValueError),
+        ({"rpc_timeout": 0}, ValueError),
+        ({"rpc_timeout": "1"}, TypeError),
+        ({"master_port": 65536}, ValueError),
+        ({"master_addr": 1}, TypeError),
+    ):
         with pytest.raises(kind, match=rf"^{next(iter(given))} = .*expected"):
             glt.distributed.MpDistSamplingWorkerOptions(**given)
 
@@ -289,11 +308,136 @@ def test_reverse_types_of_one_name_are_refused(tmp_path):
     to, back, twice = ("a", "to", "b"), ("b", "rev_to", "a"), ("a", "rev_rev_to", "b")
     for strategy in ("by_src", "by_dst"):
         RandomPartitioner(
-            tmp_path / strategy, 1, {"a": 5, "b": 5}, dict.fromkeys((to, back, twice), EDGES),
+            tmp_path / strategy,
+            1,
+            {"a": 5, "b": 5},
+            dict.fromkeys((to, back, twice), EDGES),
             edge_assign_strategy=strategy,
-        ).partition()  # fmt: skip
+        ).partition()
     with pytest.raises(ValueError, match=r"edge_dir = 'out'.*'to'.*'rev_rev_to'.*rename one"):
         nodes(DistDataset().load(tmp_path / "by_src", 0), ("a", IDS))
     options = glt.distributed.CollocatedDistSamplingWorkerOptions()
     with nodes(DistDataset().load(tmp_path / "by_dst", 0), ("b", IDS), worker_options=options) as loader:
         assert len(next(iter(loader)).edge_types) == 3
+
+
+@pytest.fixture
+def graph(world):
+    glt.distributed.initialize(part_config=world(2, "in", "xye").path)
+    yield DistGraph("small")
+    glt.distributed.finalize()
+
+
+# What stands for many others: text, nothing, an object, lists, several numbers, a number that is none.
+WRONG = ["a", None, object(), [], {}, torch.ones(2, 2), np.array(["a"]), b"x", float("nan"), lambda: 0]
+
+NUMBERS = ("lr", "eps", "lr_decay", "initial_accumulator_value", "timeout_s")
+
+
+def refused(name, call, wrong):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        call(**{name: wrong})
+    text = str(raised.value)
+    assert re.search(rf"\b{name}\b.*(=|has|is).*expected", text, re.DOTALL), text
+
+
+@pytest.mark.parametrize("kind", [SparseAdam, SparseAdagrad])
+def test_options_of_optimizers(kind, graph):
+    embedding = DistEmbedding(10, 4)
+    names = [name for name in NUMBERS if name in kind.__init__.__annotations__]
+    assert len(names) >= 3
+    for wrong in WRONG:
+        for name in names:
+            refused(name, lambda **given: kind([embedding], **given), wrong)
+        for name in ("betas",) if kind is SparseAdam else ():
+            refused(name, lambda **given: kind([embedding], **given), wrong)
+        for name in ("reduction", "maximize"):
+            refused(name, lambda **given: kind([embedding], **given), wrong)
+        for name in {*names, "reduction", "maximize"} - {"timeout_s"}:  # those of a group
+            refused(name, lambda **given: kind([{"params": [embedding], **given}]), wrong)
+        optimizer = kind([embedding])
+        optimizer.param_groups[0]["lr"] = wrong
+        refused("lr", lambda lr: optimizer.step(), wrong)  # noqa: B023  it is called here
+    assert embedding.rows.optimizer is not None
+    for fine in (1, 0.1, np.float32(0.1), torch.tensor(0.1), torch.tensor([0.1])):
+        kind([embedding], lr=fine).step()
+    with pytest.raises(ValueError, match=r"betas\[1\] = 1.0: expected a number, at least 0 and below 1"):
+        SparseAdam([embedding], betas=(0.9, 1.0))
+
+
+def test_tensors_and_embeddings(graph):
+    for wrong in WRONG:
+        for name in ("shape", "dtype", "part", "rng_seed", "name"):
+            given = {"shape": (10, 2), "name": "t"}
+            if wrong is None or (name == "name" and wrong == "a") or (name == "part" and isinstance(wrong, list)):
+                continue
+            if name == "part" and isinstance(wrong, str):
+                continue  # a type that there is not, which is a KeyError
+            refused(name, lambda **more: DistTensor(**{**given, **more}), wrong)  # noqa: B023
+        for name in ("num_embeddings", "embedding_dim"):
+            refused(name, lambda **more: DistEmbedding(**{"num_embeddings": 3, "embedding_dim": 2, **more}), wrong)
+        if not isinstance(wrong, float | torch.Tensor | list):
+            refused("values", lambda values: graph.ndata["x"].__setitem__([1, 2], values), wrong)
+        if wrong is not None and not isinstance(wrong, list | torch.Tensor):
+            with pytest.raises(TypeError, match=r"ids\b.*expected"):
+                graph.ndata["x"][wrong]
+        if not isinstance(wrong, str):
+            refused("path", lambda path: graph.ndata["x"].save(path), wrong)
+            refused("path", lambda path: graph.ndata["x"].load(path), wrong)
+    for huge in (10**30, 1 << 63):
+        with pytest.raises(ValueError, match="below 2\\^63"):
+            DistEmbedding(huge, 2)
+        with pytest.raises(ValueError, match=r"shape\[1\] = \d+: expected 0 or more, and below 2\^63"):
+            DistTensor((2, huge))
+    with pytest.raises(ValueError, match=r"values = 1000000+: expected what torch.int64 holds"):
+        DistTensor((2,), torch.int64)[:] = 10**30
+    with pytest.raises(TypeError, match=r"ids = \[\[1\], \[2, 3\]\]: expected integer ids"):
+        graph.ndata["x"][[[1], [2, 3]]]
+
+
+def test_questions_to_a_graph(graph):
+    asked = [
+        ("edge_ids", graph.find_edges),
+        ("edges", graph.edge_subgraph),
+        ("seeds", lambda **k: graph.sample_neighbors(fanout=2, **k)),
+        ("sources", lambda **k: graph.has_edges_between(targets=[1], **k)),
+        ("ids", lambda **k: graph.get_partition_book().node_owners(**k)),
+    ]
+    for wrong in ("a", object(), np.array(["a"]), b"x", [object()], [[1], [1, 2]], 10**30):
+        for name, ask in asked:
+            refused(name, ask, wrong)
+    for wrong in WRONG:
+        if wrong is not None:
+            for ask in (graph.in_degrees, graph.out_degrees):
+                with pytest.raises(KeyError, match=r"edge type .* is not in the graph: expected one of"):
+                    ask([1], wrong)
+            with pytest.raises(KeyError, match=r"node type .* is not in the graph: expected one of"):
+                graph.num_nodes(wrong)
+            if not isinstance(wrong, str):
+                refused("part_config", lambda part_config: DistGraph("small", part_config), wrong)
+        for name in ("edge_dir", "replace"):
+            refused(name, lambda **k: graph.sample_neighbors([1], 2, **k), wrong)
+        refused("relabel_nodes", lambda **k: graph.edge_subgraph([1], **k), wrong)
+
+
+def test_loaders_and_samplers(graph):
+    for wrong in WRONG:
+        for kind, seeds in ((NodeDataLoader, "nodes"), (EdgeDataLoader, "edges")):
+            given = {"graph": graph, seeds: [1, 2], "sampler": [2]}
+            for name in ("graph", "blocks", "num_workers", "batch_size", "shuffle", "drop_last"):
+                refused(name, lambda **more: kind(**{**given, **more}), wrong)  # noqa: B023
+            if not isinstance(wrong, list | dict):
+                refused("sampler", lambda **more: kind(**{**given, **more}), wrong)  # noqa: B023
+        if wrong is not None and not isinstance(wrong, list | str | dict):
+            for name in ("exclude", "negative_sampler"):
+                refused(name, lambda **more: EdgeDataLoader(graph, [1, 2], [2], **more), wrong)
+        refused("num_layers", MultiLayerFullNeighborSampler, wrong)
+        refused("k", PerSourceUniform, wrong)
+        refused("k", GlobalUniform, wrong)
+        refused("fanouts", lambda **more: MultiLayerNeighborSampler(**more), wrong)
+        refused("replace", lambda **more: MultiLayerNeighborSampler([2], **more), wrong)
+        if wrong is not None and not isinstance(wrong, str):
+            refused("prob", lambda **more: MultiLayerNeighborSampler([2], **more), wrong)
+            refused("random_seed", lambda **more: DistDataLoader([1, 2], collate_fn=list, **more), wrong)
+    with pytest.raises(TypeError, match=r"fanouts\[1\] = 1.5: expected an integer"):
+        MultiLayerNeighborSampler([2, 1.5])

@@ -1,25 +1,66 @@
-"""Processes that do what a test tells them, one thing at a time: become a server or a client, sample, count, leave."""
+"""Servers and clients of the tests: processes that do what a test tells them, one thing at a time."""
 
 import itertools
+import os
 import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from batch_law import CASES, SEED
-from dist_world import NUM_NODES, seeds_of, snapshot
+from dist_world import CASES, NUM_NODES, SEED, seeds_of, snapshot
 from lowered import set_constants
 from promptness import eventually
-from service_world import options
 
 import glt
+from glt.distributed.server.membership import ServerEntry
 from glt.testing.cluster import Cluster, take_census
 
+ENTRY = ServerEntry(0, "127.0.0.1", 1, "here", 5, "h", 0, "g", "r", 3, None)
+
+ANSWER = {"entry": ENTRY.to_json(), "session": "s", "about": {}}
+
+"""What a server says to a client that it takes in."""
+
+
+def serve(trainer, path, num_servers, num_clients, **given):
+    """Makes this process a server of partition ``rank % num_parts``, loaded as ``load`` says."""
+    num_parts = glt.partition.load_partition(path, 0, verify=False).manifest.num_parts
+    data = glt.distributed.DistDataset().load(path, trainer.rank % num_parts, **given.pop("load", {}))
+    given = {"read_local": False, "rpc_timeout": 120.0, "max_workers": 4, **given}
+    glt.distributed.init_server(num_servers, num_clients, trainer.rank, data, "localhost", trainer.port, **given)
+
+
+def become_client(trainer, num_servers, num_clients, client_rank=None, **given):
+    """Makes this process a client."""
+    given = {"rpc_timeout": 120.0, **given}
+    rank = trainer.rank - num_servers if client_rank is None else client_rank
+    return glt.distributed.init_client(num_servers, num_clients, rank, "localhost", trainer.port, **given)
+
+
+def serve_or(trainer, path, num_servers, num_clients, client, server_options, *args):
+    """What each process of a cluster does: a server serves until all clients have left, a client calls
+    ``client(trainer, rank, *args)``."""
+    if trainer.rank < num_servers:
+        serve(trainer, path, num_servers, num_clients, **server_options)
+        glt.distributed.wait_and_shutdown_server(100.0)
+        return None
+    context = become_client(trainer, num_servers, num_clients)
+    result = client(trainer, context.rank, *args)
+    glt.distributed.shutdown_client()
+    return result
+
+
+def options(**given):
+    return glt.distributed.RemoteDistSamplingWorkerOptions(**{"buffer_size": "8MB", **given})
+
+
 CASE = CASES[0]
+
 """What ``law`` samples; :func:`batch_law.reference` gives its batches by rank."""
 
 
@@ -118,16 +159,26 @@ class Actor:
     def law(self, name, rank, **given):
         """Makes a loader of the one-batch law's case."""
         self.loaders[name] = glt.distributed.DistNeighborLoader(
-            None, list(CASE.num_neighbors), seeds_of(rank), batch_size=16, random_seed=SEED + rank,
-            worker_options=options(**given), **CASE.loader,
-        )  # fmt: skip
+            None,
+            list(CASE.num_neighbors),
+            seeds_of(rank),
+            batch_size=16,
+            random_seed=SEED + rank,
+            worker_options=options(**given),
+            **CASE.loader,
+        )
 
     def make(self, name, batch_size=8, **given):
         """Makes a loader of all nodes; returns the number of its batches."""
         self.loaders[name] = glt.distributed.DistNeighborLoader(
-            None, [4, 3], torch.arange(NUM_NODES), batch_size=batch_size, collect_features=True, random_seed=1,
+            None,
+            [4, 3],
+            torch.arange(NUM_NODES),
+            batch_size=batch_size,
+            collect_features=True,
+            random_seed=1,
             worker_options=options(**given),
-        )  # fmt: skip
+        )
         return len(self.loaders[name])
 
     def take(self, name, count=None):
@@ -168,14 +219,12 @@ class Actor:
     def stop(self, name):
         run = self.runs[name]
         run.stopped = True
-        assert run.thread is not None
         run.thread.join(60)
         return self.count(name)
 
     def ended(self, name, timeout_s=60.0):
         """Waits until :meth:`go` raises; returns class, text and when."""
         run = self.runs[name]
-        assert run.thread is not None
         run.thread.join(timeout_s)
         if run.error is None:
             raise AssertionError(f"it has not ended within {timeout_s:g} s; it has taken {run.count} batches")
@@ -275,3 +324,85 @@ class Stage(Cluster):
         """Lets actors go home."""
         for actor in actors:
             self.say(actor, None)
+
+
+def scale(factor, values):
+    return factor * values
+
+
+def take_part(env, **given):
+    for name in [name for name in os.environ if name.startswith(("GLT_", "TORCHELASTIC"))]:
+        if name != "GLT_TEST_CLUSTER":
+            del os.environ[name]
+    os.environ.update(env)
+    glt.distributed.register_server_function(scale, "scale")
+    try:
+        glt.distributed.initialize(**given)
+    except SystemExit as ended:  # a server
+        assert ended.code == 0
+        return -1, 0
+    return glt.distributed.get_rank(), glt.distributed.num_trainers()
+
+
+def finalize(timeout_s=None):
+    glt.distributed.finalize(timeout_s)
+    glt.distributed.finalize()
+    return time.monotonic()
+
+
+def env_of(stage, role, num_servers, num_trainers, rank, path):
+    shared = {
+        "GLT_ROLE": role,
+        "GLT_NUM_SERVERS": str(num_servers),
+        "GLT_NUM_TRAINERS": str(num_trainers),
+        "GLT_MASTER_ADDR": "127.0.0.1",
+        "GLT_MASTER_PORT": str(stage.port),
+        "GLT_PART_CONFIG": str(path),
+        "WORLD_SIZE": str(num_trainers),
+    }
+    return shared | {"GLT_SERVER_RANK" if role == "server" else "RANK": str(rank)}
+
+
+def begin_job(stage, path, num_servers, num_trainers):
+    for rank in range(num_servers):
+        env = env_of(stage, "server", num_servers, num_trainers, rank, path)
+        stage.begin(rank, "run_function", take_part, env)
+    for rank in range(num_trainers):
+        env = env_of(stage, "trainer", num_servers, num_trainers, rank, path)
+        stage.begin(num_servers + rank, "run_function", take_part, env)
+    for rank in range(num_trainers):
+        assert stage.result(num_servers + rank) == (rank, num_trainers)
+
+
+class Job:
+    """The trainers of a job; actors are its servers, then its trainers."""
+
+    def __init__(self, stage, num_servers, num_trainers):
+        self.stage, self.num_servers = stage, num_servers
+        self.trainers = range(num_servers, num_servers + num_trainers)
+
+    def begin(self, function, *args, ranked=False):
+        """Begins a function on all trainers, with their ranks as the first argument if it is ``ranked``."""
+        for rank, trainer in enumerate(self.trainers):
+            self.stage.begin(trainer, "run_function", function, *((rank,) if ranked else ()), *args)
+
+    def results(self):
+        return [self.stage.result(trainer) for trainer in self.trainers]
+
+    def run(self, function, *args, ranked=False):
+        """What a function returns on each trainer, all at the same time."""
+        self.begin(function, *args, ranked=ranked)
+        return self.results()
+
+
+@contextmanager
+def job_of(path, num_servers, num_trainers):
+    """A job over a partition directory; in the end all leave, and leave nothing behind."""
+    with Stage(num_servers + num_trainers) as stage:
+        begin_job(stage, path, num_servers, num_trainers)
+        job = Job(stage, num_servers, num_trainers)
+        yield job
+        for trainer in job.trainers:
+            stage.ask(trainer, "run_function", finalize)
+        stage.end(*range(num_servers + num_trainers))
+        stage.expect_nothing_left()
