@@ -124,9 +124,9 @@ class Case:
         flags = given.get("shuffle", False), given.get("drop_last", False)
         order = glt.sampler.order.SeedOrder(len(seeds), 16, *flags, SEED + rank)
         batches = []
-        for epoch, index in [(epoch, index) for epoch in range(2) for index in order.batches(epoch)]:
+        for index in [index for epoch in range(2) for index in order.batches(epoch)]:
             chosen, replace = seeds[index.input_id].tolist(), given.get("replace", False)
-            key = SEED + rank, epoch, index.index, world.edge_dir
+            key = SEED + rank, index.epoch, index.index, world.edge_dir
             made = reference_batch(world.graph.edge_index, NUM_NODES, chosen, self.num_neighbors, replace, *key)
             node, edge, *ends = map(torch.from_numpy, (made.node, made.edge, made.row, made.col))
             batch = {"n_id": node, "edge_index": torch.stack(ends), "input_id": index.input_id}

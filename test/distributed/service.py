@@ -320,6 +320,17 @@ class Stage(Cluster):
         for rank in range(num_clients):
             self.result(num_servers + rank)
 
+    def finish(self, clients, servers):
+        """The clients leave, the servers end, and nothing is left of them."""
+        for actor in clients:
+            self.ask(actor, "leave")
+        for actor in servers:
+            assert self.ask(actor, "wait_and_shutdown", 100.0)
+        self.end(*clients, *servers)
+        outcomes = self.outcomes()
+        assert not [outcomes[actor] for actor in (*clients, *servers) if outcomes[actor].error_type]
+        self.expect_nothing_left()
+
     def end(self, *actors):
         """Lets actors go home."""
         for actor in actors:

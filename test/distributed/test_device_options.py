@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from dist_world import NUM_NODES, options
+from dist_world import NUM_NODES, options, run_cluster
 from promptness import expect_prompt
 
 import glt
@@ -92,10 +92,8 @@ def refused(trainer, path):
 
 
 def test_loaders_say_so_when_they_are_created(world):
-    with Cluster(1, refused, world(1).path) as cluster:
-        ((first, second),) = cluster.results()
-        assert "graph_mode = 'CPU'" in first and first == second
-        cluster.expect_nothing_left()
+    ((first, second),) = run_cluster(1, refused, world(1).path)
+    assert "graph_mode = 'CPU'" in first and first == second
 
 
 def endless(trainer, path, device):
@@ -161,11 +159,9 @@ def leave_early(trainer, path, mode, device):
 @pytest.mark.parametrize("device", ["host", GPU])
 @pytest.mark.parametrize("mode", ["mp", "collocated"])
 def test_leaving_early_loses_nothing_and_unpins_all(world, mode, device):
-    with Cluster(1, leave_early, world(1).path, mode, device) as cluster:
-        ((seen, num_batches, pinned),) = cluster.results()
-        assert seen == list(range(100)) and num_batches == 1 + 4 + 10
-        assert pinned == 0
-        cluster.expect_nothing_left()
+    ((seen, num_batches, pinned),) = run_cluster(1, leave_early, world(1).path, mode, device)
+    assert seen == list(range(100)) and num_batches == 1 + 4 + 10
+    assert pinned == 0
 
 
 @pytest.mark.parametrize(("device", "keeps"), [("cpu", True), ("host", True), ("cuda:0", False), ("cuda:1", False)])

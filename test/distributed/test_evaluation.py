@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from dist_world import run_cluster
 
 from glt.distributed import gather_metrics
 from glt.distributed.graph.evaluation import accuracy
@@ -92,8 +93,7 @@ def gather_all(trainer):
 
 
 def test_shares_of_any_size_give_what_the_whole_gives():
-    with Cluster(3, gather_all, preload=("glt.distributed",)) as cluster:
-        results = cluster.results()
+    results = run_cluster(3, gather_all, preload=("glt.distributed",))
     whole = gather_metrics(y_pred=scores(), y_true=truth(), metrics={"f1": f1, "first": first_score})
     y_pred, y_true = scores(), truth()
     for rank, seen in enumerate(results):

@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 from dist_typed_world import RATES
-from dist_world import NUM_NODES, join, options, write_world
+from dist_world import NUM_NODES, join, options, run_cluster, write_world
 from promptness import expect_prompt
 from two_hosts import device_of, enter, switch
 
@@ -387,8 +387,7 @@ def label_links(trainer, path):
 
 
 def test_a_label_means_the_same_on_all_ranks(typed_world):
-    with Cluster(3, label_links, typed_world(2).path) as cluster:
-        assert cluster.results() == [[1, 2, 3, 0, 0, 0], [2, 3, 2, 0, 0, 0], []]
+    assert run_cluster(3, label_links, typed_world(2).path) == [[1, 2, 3, 0, 0, 0], [2, 3, 2, 0, 0, 0], []]
 
 
 def differ(trainer, path, label_file, drawn):

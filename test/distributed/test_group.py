@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch.distributed as dist
+from dist_world import run_cluster
 from promptness import eventually, expect_prompt
 
 import glt
@@ -70,8 +71,7 @@ def alone(trainer):
 
 
 def test_one_rank_needs_neither_thread_nor_port():
-    with Cluster(1, alone) as cluster:
-        assert cluster.results() == [[[[1, 2]], [], ["MainThread"], []]]
+    assert run_cluster(1, alone) == [[[[1, 2]], [], ["MainThread"], []]]
 
 
 def several(trainer):
@@ -109,8 +109,7 @@ def one_after_another(trainer):
 
 
 def test_groups_of_one_port_follow_each_other():
-    with Cluster(2, one_after_another) as cluster:
-        assert cluster.results() == [149, 149]
+    assert run_cluster(2, one_after_another) == [149, 149]
 
 
 def differ(trainer):
@@ -258,8 +257,7 @@ def hold_the_interpreter(trainer):
 
 
 def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead():
-    with Cluster(2, hold_the_interpreter) as cluster:
-        assert cluster.results() == [[0, 1]] * 2
+    assert run_cluster(2, hold_the_interpreter) == [[0, 1]] * 2
 
 
 def fail(trainer, victim, how):
@@ -360,8 +358,7 @@ def fork(trainer):
 
 
 def test_a_fork_of_a_member_ends_nothing():
-    with Cluster(2, fork) as cluster:
-        assert cluster.results() == [[[0, 1], []]] * 2
+    assert run_cluster(2, fork) == [[[0, 1], []]] * 2
 
 
 class Stopped(dist.Store):

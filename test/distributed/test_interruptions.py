@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dist_world import join, options
+from dist_world import join, options, run_cluster
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
@@ -63,11 +63,9 @@ def collect_under_locks(trainer, path, mode):
 
 @pytest.mark.parametrize(("world_size", "mode"), [(1, "collocated"), (2, "collocated"), (2, "mp")])
 def test_a_loader_may_be_collected_under_any_lock(world, world_size, mode):
-    with Cluster(world_size, collect_under_locks, world(world_size).path, mode) as cluster:
-        for seconds, children in cluster.results():
-            assert children == {}
-            expect_prompt(seconds, "a collection")
-        cluster.expect_nothing_left()
+    for seconds, children in run_cluster(world_size, collect_under_locks, world(world_size).path, mode):
+        assert children == {}
+        expect_prompt(seconds, "a collection")
 
 
 def test_a_loader_may_be_collected_on_its_own_thread(world):
@@ -210,9 +208,8 @@ def one_long_epoch(trainer, path):
 
 
 def test_a_long_epoch_keeps_nothing_of_its_batches(world):
-    with Cluster(1, one_long_epoch, world(1).path) as cluster:
-        ((early, late),) = cluster.results()
-        assert late - early < 500, f"{early} objects after 600 batches, {late} after 6000"
+    ((early, late),) = run_cluster(1, one_long_epoch, world(1).path)
+    assert late - early < 500, f"{early} objects after 600 batches, {late} after 6000"
 
 
 def die_in_rpc(trainer, path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import join, options, snapshot
+from dist_world import join, options, run_cluster, snapshot
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
@@ -125,8 +125,7 @@ def find_ports(trainer, path):
 
 
 def test_ports_and_seeds_are_found(world):
-    with Cluster(2, find_ports, world(2).path) as cluster:
-        first, second = cluster.results()
+    first, second = run_cluster(2, find_ports, world(2).path)
     assert first[0] == first[1] != first[2] and second[0] == second[1] != second[2]
     assert first[0] != second[0]
 
@@ -180,16 +179,14 @@ def many_epochs(trainer, path, mode):
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_epochs_and_loaders_leave_nothing_behind(world, mode):
-    with Cluster(2, many_epochs, world(2).path, mode) as cluster:
-        for counts in cluster.results():
-            running, after = counts[:5], counts[5:]
-            # A pool starts a thread when all that it has are busy, up to its fixed size: one may still come late.
-            for what, column, late in (("fds", 0, 0), ("threads", 1, 2), ("ports", 2, 0)):
-                used = [c[column] for c in running]
-                assert max(used) - min(used) <= late, (what, counts)
-                assert after[-1][column] - after[0][column] <= STRAYS, (what, counts)
-            assert running[-1][3] - running[1][3] < 8 << 20, [c[3] for c in counts]
-        cluster.expect_nothing_left()
+    for counts in run_cluster(2, many_epochs, world(2).path, mode):
+        running, after = counts[:5], counts[5:]
+        # A pool starts a thread when all that it has are busy, up to its fixed size: one may still come late.
+        for what, column, late in (("fds", 0, 0), ("threads", 1, 2), ("ports", 2, 0)):
+            used = [c[column] for c in running]
+            assert max(used) - min(used) <= late, (what, counts)
+            assert after[-1][column] - after[0][column] <= STRAYS, (what, counts)
+        assert running[-1][3] - running[1][3] < 8 << 20, [c[3] for c in counts]
 
 
 def keep_all(trainer, path):
@@ -233,9 +230,7 @@ def forget(trainer, path, mode):
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_a_forgotten_loader_ends(world, mode):
-    with Cluster(2, forget, world(2).path, mode) as cluster:
-        assert cluster.results() == [{}, {}]
-        cluster.expect_nothing_left()
+    assert run_cluster(2, forget, world(2).path, mode) == [{}, {}]
 
 
 def end_in_another_order(trainer, path):
@@ -250,10 +245,7 @@ def end_in_another_order(trainer, path):
 
 
 def test_loaders_may_end_in_another_order_on_each_rank(world):
-    with Cluster(2, end_in_another_order, world(2).path) as cluster:
-        # Twice five seconds of grace, not the deadline of requests, which is 120.
-        expect_prompt(max(cluster.results()), "to shut two loaders down", within_s=20)
-        cluster.expect_nothing_left()
+    expect_prompt(max(run_cluster(2, end_in_another_order, world(2).path)), "to shut two loaders down", within_s=20)
 
 
 def leave_while_another_needs_it(trainer, path, mode):
@@ -353,16 +345,12 @@ def fork_collocated(trainer, path):
 
 
 def test_a_fork_of_a_collocated_trainer_ends_nothing(world):
-    with Cluster(2, fork_collocated, world(2).path) as cluster:
-        assert cluster.results() == [20, 20]
-        cluster.expect_nothing_left()
+    assert run_cluster(2, fork_collocated, world(2).path) == [20, 20]
 
 
 def test_a_fork_ends_nothing_and_a_stopped_worker_is_named(world):
-    with Cluster(1, fork_and_stop, world(1).path) as cluster:
-        (text,) = cluster.results()
-        assert "no sign of it" in text and "pid" in text
-        cluster.expect_nothing_left()
+    (text,) = run_cluster(1, fork_and_stop, world(1).path)
+    assert "no sign of it" in text and "pid" in text
 
 
 PROGRAM = """

@@ -25,7 +25,6 @@ import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset
 from glt.partition import RandomPartitioner, graph_arguments, load_partition
 from glt.testing import random_graph
-from glt.testing.cluster import Cluster
 
 ONLY_DISTRIBUTED = ("with_edge", "collect_features")
 WITH_ALL = {"with_edge": True, "collect_features": True}
@@ -338,8 +337,7 @@ def seeds_of_all(trainer, path):
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_each_edge_is_a_seed_of_one_trainer(typed_world, edge_dir):
     world = typed_world(2, edge_dir)
-    with Cluster(3, seeds_of_all, world.path) as cluster:
-        by_rank = cluster.results()
+    by_rank = run_cluster(3, seeds_of_all, world.path)
     assert abs(len(by_rank[0]) - len(by_rank[2])) <= 1  # they share a partition
     found = sorted(each for found in by_rank for each in found)
     assert [each[0] for each in found] == list(range(700))

@@ -34,7 +34,6 @@ from glt.errors import RendezvousError
 from glt.partition import FrequencyPartitioner, Manifest, RandomPartitioner
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph
-from glt.testing.cluster import Cluster
 
 # Each loader in worker mode starts programs, which is what takes the time: there few cases are sampled by default.
 MODES = [("mp", 1), ("mp", 3), ("collocated", 0)]
@@ -245,8 +244,7 @@ def test_the_forecast_of_a_cache_is_what_is_measured(tmp_path):
         (tmp_path / name).mkdir()
         paths.append(write_world(tmp_path / name, 2, partitioner=partitioner, **given).path)
         manifests.append(Manifest.read(paths[-1]))
-    with Cluster(2, count_reads, paths, deadline_s=200) as cluster:
-        by_rank = cluster.results()
+    by_rank = run_cluster(2, count_reads, paths, deadline_s=200)
     for rank, counted in enumerate(by_rank):
         none, random, frequency = counted
         assert none["cache_hit_ratio"] == none["num_cached_nodes"] == 0 < none["num_remote_nodes"]

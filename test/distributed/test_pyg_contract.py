@@ -3,13 +3,13 @@
 import os
 
 import pytest
-from dist_world import join, options
+from dist_world import join, options, run_cluster
 from pyg_contract import CASES, GRAPHS, assert_kept, epoch
 from service import become_client, serve
 from service import options as client_options
 
 import glt
-from glt.testing.cluster import Cluster, free_port
+from glt.testing.cluster import free_port
 
 FULL = os.environ.get("GLT_FULL") == "1"
 
@@ -32,9 +32,7 @@ def run(trainer, root, mode, cases):
 def test_every_batch_keeps_the_contract_and_is_the_local_one(contract_root, mode):
     # In worker mode each loader starts programs, which is what takes the time.
     cases = CASES if mode == "collocated" or FULL else [CASES[10], CASES[19]]
-    with Cluster(2, run, contract_root, mode, cases, deadline_s=240.0) as cluster:
-        by_rank = cluster.results()
-        cluster.expect_nothing_left()
+    by_rank = run_cluster(2, run, contract_root, mode, cases, deadline_s=240.0)
     for case, first, second in zip(cases, *by_rank, strict=True):
         assert_kept(case, first, second)
 
@@ -63,9 +61,7 @@ def run_with_servers(trainer, root, ports):
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
 def test_every_batch_from_servers_keeps_the_contract(contract_root):
     ports = [free_port() for _ in GRAPHS]
-    with Cluster(3, run_with_servers, contract_root, ports) as cluster:
-        *_, results = cluster.results()
-        cluster.expect_nothing_left()
+    *_, results = run_cluster(3, run_with_servers, contract_root, ports)
     cases = [case for graph in GRAPHS for case in CASES if case.graph == graph]
     for case, batches in zip(cases, results, strict=True):
         assert_kept(case, batches)

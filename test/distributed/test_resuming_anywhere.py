@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from dist_world import join, options
+from dist_world import join, options, run_cluster
 from promptness import eventually
 from resume_world import KINDS, SEED, expect_the_rest, go_on, make, plain, run_whole, states_of
 
@@ -35,9 +35,7 @@ def go_on_here(trainer, path, mode, given, states):
 )
 def test_the_rest_is_the_same_in_every_mode(world, whole, mode, given, chosen):
     """Trainers need not stand at the same batch."""
-    with Cluster(2, go_on_here, world(2).path, mode, given, states_of(whole, chosen)) as cluster:
-        expect_the_rest(whole, chosen, cluster.results())
-        cluster.expect_nothing_left()
+    expect_the_rest(whole, chosen, run_cluster(2, go_on_here, world(2).path, mode, given, states_of(whole, chosen)))
 
 
 def lose_a_worker(trainer, path):
@@ -80,10 +78,8 @@ def lose_a_worker(trainer, path):
 
 
 def test_a_state_outlives_the_workers(world):
-    with Cluster(1, lose_a_worker, world(1).path) as cluster:
-        ((delivered, left),) = cluster.results()
-        assert delivered >= 3 and left > 0
-        cluster.expect_nothing_left()
+    ((delivered, left),) = run_cluster(1, lose_a_worker, world(1).path)
+    assert delivered >= 3 and left > 0
 
 
 def positions(trainer, path):
@@ -132,6 +128,4 @@ def positions(trainer, path):
 
 
 def test_positions_of_one_loader(world):
-    with Cluster(1, positions, world(1).path) as cluster:
-        assert cluster.results() == [None]
-        cluster.expect_nothing_left()
+    assert run_cluster(1, positions, world(1).path) == [None]

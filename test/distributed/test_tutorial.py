@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from dist_world import run_cluster
 from torch.nn.parallel import DistributedDataParallel
 
 import glt
 from glt.testing import random_graph
-from glt.testing.cluster import Cluster
 
 NUM_FEATS, NUM_CLASSES = 12, 5
 
@@ -160,11 +160,9 @@ def train(trainer, root_dir):
 
 def test_the_tutorial_runs_as_written(tmp_path):
     preprocess(str(tmp_path))
-    with Cluster(2, train, str(tmp_path)) as cluster:
-        for rank, result in enumerate(cluster.results()):
-            name = f"distributed-trainer-{rank}"
-            assert result == ["WORKER", 2, rank, "distributed-trainer", name, 3 * 400, True]
-        cluster.expect_nothing_left()
+    for rank, result in enumerate(run_cluster(2, train, str(tmp_path))):
+        name = f"distributed-trainer-{rank}"
+        assert result == ["WORKER", 2, rank, "distributed-trainer", name, 3 * 400, True]
 
 
 def serve(trainer, root_dir):
@@ -305,9 +303,7 @@ def play(trainer, root_dir):
 
 def test_the_tutorial_of_servers_and_clients_runs_as_written(tmp_path):
     preprocess(str(tmp_path))
-    with Cluster(6, play, str(tmp_path)) as cluster:
-        results = cluster.results()
-        cluster.expect_nothing_left()
+    results = run_cluster(6, play, str(tmp_path))
     for rank, place in enumerate(results[:2]):
         assert place == ["SERVER", 2, rank, "distributed-server", f"distributed-server-{rank}", 6, rank]
     for rank, found in enumerate(results[2:]):

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from dist_typed_world import RATES
-from dist_world import NUM_EDGES, NUM_NODES, write_world
+from dist_world import NUM_EDGES, NUM_NODES, run_cluster, write_world
 from service import options, serve_or
 from torch_geometric.data import HeteroData
 
 import glt
 from glt.partition import RandomPartitioner, graph_arguments
-from glt.testing.cluster import Cluster
 
 SPLIT = {
     "train": torch.arange(NUM_NODES) ** 2 % 7 < 3,
@@ -53,8 +52,7 @@ def splits(trainer, rank):
 )
 def test_splits_are_shared_exactly(worlds, servers, clients, parts, read_local):
     given = {"read_local": read_local}
-    with Cluster(servers + clients, serve_or, worlds[parts].path, servers, clients, splits, given) as cluster:
-        by_client = cluster.results()[servers:]
+    by_client = run_cluster(servers + clients, serve_or, worlds[parts].path, servers, clients, splits, given)[servers:]
     for name, mask in SPLIT.items():
         whole = mask.nonzero().flatten()
         shares = [found[name] for found in by_client]
@@ -88,8 +86,9 @@ def test_splits_of_a_node_type(tmp_path):
     data["user"].train_mask = torch.arange(40) % 3 == 0
     data[RATES].edge_index = torch.stack([torch.arange(60) % 40, torch.arange(60) % 30])
     RandomPartitioner(tmp_path / "parts", 2, **graph_arguments(data), edge_assign_strategy="by_dst").partition()
-    with Cluster(4, serve_or, tmp_path / "parts", 2, 2, named_types, {}) as cluster:
-        (first, (refused, split, type_)), (second, _) = cluster.results()[2:]
+    (first, (refused, split, type_)), (second, _) = run_cluster(4, serve_or, tmp_path / "parts", 2, 2, named_types, {})[
+        2:
+    ]
     assert first + second == list(range(0, 40, 3))
     assert "no 'train_mask' of 'item' nodes" in refused and "node_attrs={'train_mask'" in refused
     assert "('user', 'trian')" in split and "'train'" in split
@@ -126,8 +125,7 @@ def test_files_below_one_directory(worlds, tmp_path):
     np.save(folder / "object.npy", np.array([{}], object), allow_pickle=True)  # would run code when it is read
     torch.save(ids, tmp_path / "outside.pt")
     given = {"seed_dir": str(folder)}
-    with Cluster(2, serve_or, worlds[2].path, 1, 1, files, given | {"read_local": True}, tmp_path) as cluster:
-        found = cluster.results()[1]
+    found = run_cluster(2, serve_or, worlds[2].path, 1, 1, files, given | {"read_local": True}, tmp_path)[1]
     assert found[:5] == [ids.tolist(), ids.tolist(), SPLIT["valid"].nonzero().flatten().tolist(), ids.tolist(), 3]
     wanted = [
         "there is no such file",
@@ -154,8 +152,7 @@ def refusals(trainer, rank):
 def test_names_that_the_server_does_not_know(tmp_path):
     here = write_world(tmp_path, 1, tables="x")
     assert here.graph.edge_index.shape[1] == NUM_EDGES
-    with Cluster(2, serve_or, here.path, 1, 1, refusals, {}) as cluster:
-        split, file, neither = cluster.results()[1]
+    split, file, neither = run_cluster(2, serve_or, here.path, 1, 1, refusals, {})[1]
     assert "no 'train_mask'" in split and "partition with node_attrs" in split
     assert "start it with seed_dir" in file
     assert "input_nodes = 'trane'" in neither and "'train', 'valid', 'val', 'test'" in neither and ".npy" in neither

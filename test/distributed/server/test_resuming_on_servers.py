@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from dist_world import CASES, SEED, assert_same, join, seeds_of, snapshot
+from dist_world import CASES, SEED, assert_same, join, run_cluster, seeds_of, snapshot
 from dist_world import options as trainer_options
 from resume_world import expect_the_rest, run_whole
 from resume_world import go_on as resume
@@ -56,14 +56,10 @@ def go_on(trainer, rank, given, states):
 
 def test_states_are_the_same_in_every_mode_and_go_on_on_any_servers(world):
     here = world(2)
-    with Cluster(2, serve_or, world(1).path, 1, 1, states_on_servers, {}) as cluster:
-        states = cluster.results()[1]
-    with Cluster(1, states_in_worker_mode, world(1).path) as cluster:
-        assert cluster.results() == [states]
+    states = run_cluster(2, serve_or, world(1).path, 1, 1, states_on_servers, {})[1]
+    assert run_cluster(1, states_in_worker_mode, world(1).path) == [states]
     given = {"server_rank": [1, 0], "num_workers": 2, "worker_concurrency": 2}
-    with Cluster(3, serve_or, here.path, 2, 1, go_on, {}, given, states) as cluster:
-        left = cluster.results()[2]
-        cluster.expect_nothing_left()
+    left = run_cluster(3, serve_or, here.path, 2, 1, go_on, {}, given, states)[2]
     wanted = CASE.reference(here, 0)
     per_epoch = len(wanted) // 2
     assert len(states) == per_epoch + 1
@@ -123,9 +119,6 @@ def go_on_as_client(trainer, rank, states):
 
 def test_clients_go_on_where_trainers_were_stopped(world):
     path = world(2).path
-    with Cluster(2, run_whole, path) as cluster:
-        whole = cluster.results()
+    whole = run_cluster(2, run_whole, path)
     states = chosen_states(whole, CHOSEN)
-    with Cluster(4, serve_or, path, 2, 2, go_on_as_client, {}, states) as cluster:
-        expect_the_rest(whole, CHOSEN, cluster.results()[2:])
-        cluster.expect_nothing_left()
+    expect_the_rest(whole, CHOSEN, run_cluster(4, serve_or, path, 2, 2, go_on_as_client, {}, states)[2:])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from dist_typed_world import NUM_NODES as TYPED
 from dist_typed_world import write_typed_world
-from dist_world import NUM_NODES, write_world
+from dist_world import NUM_NODES, run_cluster, write_world
 from promptness import eventually, expect_prompt
 from service import Stage, become_client, serve
 from torch import nn
@@ -150,9 +150,7 @@ def both(trainer, path, folder):
 
 
 def test_two_trainers_of_two_servers(world, tmp_path):
-    with Cluster(4, both, world(2).path, tmp_path) as cluster:
-        assert cluster.results()[2:] == [True, True]
-        cluster.expect_nothing_left()
+    assert run_cluster(4, both, world(2).path, tmp_path)[2:] == [True, True]
 
 
 def while_one_is_killed(trainer, path):

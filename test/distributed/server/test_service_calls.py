@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from dist_world import run_cluster
 from service import Stage, become_client, serve
 
 import glt
@@ -19,7 +20,7 @@ from glt.distributed.wire import calls as functions
 from glt.distributed.wire.calls import name_of, register_server_function, registered
 from glt.distributed.wire.connection import allow_descriptors
 from glt.errors import RemoteError
-from glt.testing.cluster import Cluster, free_port
+from glt.testing.cluster import free_port
 
 
 class Unprintable(Exception):
@@ -57,9 +58,7 @@ def ask(trainer, path):
 
 
 def test_whatever_a_function_raises_is_answered(world):
-    with Cluster(2, ask, world(1).path) as cluster:
-        assert cluster.results()[1] == [2 * i for i in range(50)]
-        cluster.expect_nothing_left()
+    assert run_cluster(2, ask, world(1).path)[1] == [2 * i for i in range(50)]
 
 
 def test_descriptors_are_as_many_as_the_system_allows():
@@ -111,9 +110,7 @@ def ask_deferred(trainer, path):
 
 
 def test_deferred_answers_hold_no_thread(world):
-    with Cluster(2, ask_deferred, world(1).path) as cluster:
-        assert cluster.results()[1] == list(reversed(range(2, 21)))
-        cluster.expect_nothing_left()
+    assert run_cluster(2, ask_deferred, world(1).path)[1] == list(reversed(range(2, 21)))
 
 
 def barrier(number, num, timeout_s):

@@ -50,12 +50,7 @@ def test_a_killed_server(world, tmp_path):
         assert failed.kind == "PeerLost" and f"pid {victim}" in failed.text, failed
         assert stage.ask(4, "request", 0, "torch.cuda.device_count") >= 0
         assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids[1]))
-        for actor in (2, 3, 4):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 2, 3, 4)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2, 3, 4), (0,))
 
 
 def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
@@ -74,11 +69,7 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
         assert_same(got, CASE.reference(here, 0)[: len(got)], "during")
         stage.ask(2, "law", "after", 0, server_rank=1)
         is_right(stage, 2, "after", here, 0)
-        stage.ask(2, "leave")
-        assert stage.ask(1, "wait_and_shutdown", 60.0)
-        stage.end(1, 2)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2,), (1,))
 
 
 def test_a_killed_sampler(world):
@@ -109,13 +100,7 @@ def test_a_killed_sampler(world):
         is_right(stage, 2, "new", here, 0)
         (new,) = stage.ask(1, "samplers")
         assert new != victim
-        for actor in (2, 3):
-            stage.ask(actor, "leave")
-        for actor in (0, 1):
-            assert stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2, 3)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((2, 3), (0, 1))
 
 
 def test_a_feature_file_cut_short_under_a_sampler(private_world):
@@ -132,12 +117,7 @@ def test_a_feature_file_cut_short_under_a_sampler(private_world):
         assert kind == "WorkerDied", (kind, text)
         for word in (f"pid {pids[1][0]}", "exit code -7", "worker 0 of server 1", "bus error"):
             assert word in text, text
-        stage.ask(2, "leave")
-        for actor in (0, 1):
-            assert stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2,), (0, 1))
 
 
 def test_loaders_on_other_samplers_do_not_mind(world):
@@ -157,11 +137,7 @@ def test_loaders_on_other_samplers_do_not_mind(world):
         stage.ask(1, "law", "new", 0, num_workers=2)
         is_right(stage, 1, "new", here, 0)
         assert set(stage.ask(0, "samplers")) >= {first} and len(stage.ask(0, "samplers")) == 2
-        stage.ask(1, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((1,), (0,))
 
 
 def test_a_killed_client_and_its_successor(world):
@@ -193,12 +169,7 @@ def test_a_killed_client_and_its_successor(world):
         stage.ask(3, "join", 1, 2, 0)
         stage.ask(3, "law", "law", 0)
         is_right(stage, 3, "law", here, 0)
-        for actor in (2, 3):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 2, 3)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2, 3), (0,))
 
 
 def test_a_client_that_stops_reading(world):
@@ -223,12 +194,7 @@ def test_a_client_that_stops_reading(world):
         assert stage.ask(0, "census", sampler)[3] < before + (64 << 20)
         assert len(stage.ask(1, "take", "idle")) == 9  # and it may go on when it likes
         stage.ask(2, "stop", "busy")
-        for actor in (1, 2):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((1, 2), (0,))
 
 
 STUCK_S = 5.0
@@ -265,11 +231,7 @@ def test_a_frozen_server(stage, world):
     stage.ask(1, "law", "new", 0)
     got = stage.ask(1, "take", "new")
     assert_same(got, CASE.reference(here, 0)[: len(got)], "new")
-    stage.ask(1, "leave")
-    assert stage.ask(0, "wait_and_shutdown", 60.0)
-    stage.end(0, 1)
-    stage.results()
-    stage.expect_nothing_left()
+    stage.finish((1,), (0,))
 
 
 def test_a_frozen_sampler(stage, world):
@@ -292,11 +254,7 @@ def test_a_frozen_sampler(stage, world):
     got = stage.ask(1, "take", "new")
     assert_same(got, CASE.reference(here, 0)[: len(got)], "new")
     assert victim not in stage.ask(0, "samplers")
-    stage.ask(1, "leave")
-    assert stage.ask(0, "wait_and_shutdown", 60.0)
-    stage.end(0, 1)
-    stage.results()
-    stage.expect_nothing_left()
+    stage.finish((1,), (0,))
 
 
 def test_a_frozen_client(tmp_path, world):
@@ -322,12 +280,7 @@ def test_a_frozen_client(tmp_path, world):
         got = stage.ask(1, "take", "law")
         assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
         stage.ask(2, "stop", "endless")
-        for actor in (1, 2):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((1, 2), (0,))
 
 
 def serves_right(stage, actor, world, server_rank):
@@ -368,12 +321,7 @@ def test_a_server_restarted(world, victim):
         assert eventually(is_back)
         for rank in range(2):
             serves_right(stage, 3, here, rank)
-        stage.ask(3, "leave")
-        for actor in (1 - victim, 2):
-            assert stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(1 - victim, 2, 3)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((3,), (1 - victim, 2))
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -389,9 +337,4 @@ def test_a_server_restarted_ends_with_the_others(world, victim):
         stage.processes[victim].join(60)
         stage.ask(2, "serve", here.path, 2, 2, victim)
         stage.ask(2, "run_function", wait_for_servers)  # a server that ends before tells nobody anything
-        stage.ask(4, "leave")
-        for actor in (1 - victim, 2):
-            assert stage.ask(actor, "wait_and_shutdown", 100.0)
-        stage.end(1 - victim, 2, 3, 4)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((3, 4), (1 - victim, 2))

@@ -8,12 +8,11 @@ import time
 
 import pytest
 import torch
-from dist_world import NUM_NODES, assert_same
+from dist_world import NUM_NODES, assert_same, run_cluster
 from promptness import eventually, expect_prompt
 from service import CASE, Stage, options, serve_or
 
 import glt
-from glt.testing.cluster import Cluster
 
 STRAYS = 3  # threads and descriptors of what ends in its own time
 
@@ -96,11 +95,7 @@ def test_loaders_come_and_go(world):
         assert stage.ask(0, "samplers") == [sampler]
         totals = stage.ask(0, "stats")["totals"]
         assert totals["num_queued"] == totals["num_running"] == 0
-        stage.ask(1, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((1,), (0,))
         for rank in range(2):
             assert "Traceback" not in stage.output(rank), stage.output(rank)
 
@@ -211,12 +206,7 @@ def test_eight_clients(world):
                 assert now[0] <= then[0] + 3 and now[1] <= then[1] + 3 and now[2] == then[2], (before, after)
                 assert now[3] <= then[3] + GROWTH, (before, after)
         assert stage.ask(0, "samplers") == [sampler]
-        for actor in clients:
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, *clients)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish(clients, (0,))
 
 
 def error_of(call):
@@ -275,13 +265,11 @@ def fork(trainer, rank):
 
 
 def test_a_fork_of_a_client(world):
-    with Cluster(2, serve_or, world(1).path, 1, 1, fork, {}) as cluster:
-        pid, lines = cluster.results()[1]
-        for line in lines[:3] + lines[4:5]:
-            assert line.startswith("RuntimeError") and f"is a fork of the client (pid {pid})" in line, lines
-            assert "init_client" in line, lines
-        assert [lines[3], lines[5]] == ["nothing was raised"] * 2, lines
-        cluster.expect_nothing_left()
+    pid, lines = run_cluster(2, serve_or, world(1).path, 1, 1, fork, {})[1]
+    for line in lines[:3] + lines[4:5]:
+        assert line.startswith("RuntimeError") and f"is a fork of the client (pid {pid})" in line, lines
+        assert "init_client" in line, lines
+    assert [lines[3], lines[5]] == ["nothing was raised"] * 2, lines
 
 
 def shut_down_while_reading(trainer, rank):
@@ -299,7 +287,6 @@ def shut_down_while_reading(trainer, rank):
 
 
 def test_a_loader_that_is_shut_down_while_it_is_read(world):
-    with Cluster(2, serve_or, world(1).path, 1, 1, shut_down_while_reading, {}) as cluster:
-        told, took_s = cluster.results()[1]
-        assert told == "RuntimeError: the loader was shut down while a batch was awaited"
-        expect_prompt(took_s, "to hear that the loader was shut down", within_s=5)
+    told, took_s = run_cluster(2, serve_or, world(1).path, 1, 1, shut_down_while_reading, {})[1]
+    assert told == "RuntimeError: the loader was shut down while a batch was awaited"
+    expect_prompt(took_s, "to hear that the loader was shut down", within_s=5)

@@ -49,12 +49,7 @@ def test_a_cut_network(hosts, world, tmp_path):
         switch(hosts, "up")
         assert stage.ask(2, "request", 0, "torch.cuda.is_available") in (True, False)
         stage.ask(1, "stop", "endless")
-        for actor in (1, 2):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((1, 2), (0,))
 
 
 def test_a_cut_between_servers(hosts, world, tmp_path):
@@ -96,9 +91,4 @@ def test_a_cut_between_servers(hosts, world, tmp_path):
             stage.ask(2, "law", "law", 0, server_rank=rank)
             got = stage.ask(2, "take", "law")
             assert_same(got, CASE.reference(here, 0)[: len(got)], f"from server {rank}")
-        stage.ask(2, "leave")
-        for actor in range(2):
-            stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((2,), range(2))

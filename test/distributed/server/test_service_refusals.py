@@ -105,12 +105,7 @@ def test_servers_that_do_not_fit(world, private_world):
         stage.ask(3, "law", "law", 0, server_rank=1)
         got = stage.ask(3, "take", "law")
         assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
-        stage.ask(3, "leave")
-        for actor in (0, 1):
-            assert stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2, 3)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((3,), (0, 1))
 
 
 HEADER = struct.Struct("<4sBB2xQQ")
@@ -241,7 +236,4 @@ def test_caps(world, given):
         for name in ("b", "c"):
             got = stage.ask(1, "take", name)
             assert_same(got, CASE.reference(here, 0)[: len(got)], name)
-        stage.ask(1, "leave")
-        stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1)
-        stage.results()
+        stage.finish((1,), (0,))
