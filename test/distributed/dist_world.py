@@ -1,5 +1,8 @@
 """The graph of the distributed tests, what trainers do with it, and the batches that they must get."""
 
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,6 +198,25 @@ def expect_batches(by_rank, world, cases):
     for rank, results in enumerate(by_rank):
         for case, batches in zip(cases, results, strict=True):
             assert_same(batches, case.reference(world, rank), f"{case.name}, rank {rank}")
+
+
+@contextmanager
+def programs(script, *arguments, one_group=False, **given):
+    """Runs a script by ``python -c`` for each tuple of arguments, with pipes; ends what is left of them."""
+    path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **given}
+    running = []
+    try:
+        for each in arguments:
+            group = {"process_group": running[0].pid if running else 0} if one_group else {}
+            command = [sys.executable, "-c", script, *map(str, each)]
+            running.append(subprocess.Popen(command, env=env | {"PYTHONPATH": path}, **group, **given))
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate(timeout=30)
 
 
 def default_of(default, product):

@@ -174,11 +174,7 @@ def test_no_generator_is_touched():
         ({"y_pred": [1], "y_true": torch.ones(1)}, TypeError, r"y_pred is \[1\]: expected a tensor"),
         ({"y_pred": torch.ones(2, 3), "y_true": torch.ones(2, 2)}, ValueError, r"y_pred has shape \[2, 3\] and y_true"),
         ({"metrics": {"f1": f1}}, ValueError, r"metrics = \['f1'\] need predictions"),
-        (
-            {"y_pred": torch.ones(2), "y_true": torch.ones(2), "metrics": [f1]},
-            TypeError,
-            "metrics = .*: expected a dict",
-        ),
+        ({"y_pred": torch.ones(2), "y_true": torch.ones(2), "metrics": [f1]}, TypeError, "expected a dict"),
         ({"y_pred": torch.ones(2), "y_true": torch.ones(2), "metrics": {"f1": 3}}, TypeError, "metrics = .*: expected"),
         ({"sums": {"count": 1}, "count": 1}, ValueError, "'count' is the name of two results"),
         ({"timeout_s": 0}, ValueError, "timeout_s = 0: expected a number of seconds above 0"),

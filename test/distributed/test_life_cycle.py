@@ -13,29 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import join, options, run_cluster, snapshot
+from dist_world import join, options, programs, run_cluster, snapshot
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
 from glt import _deadlines
 from glt.testing.cluster import Cluster, free_port, take_census
 
-STATS = {
-    "num_batches",
-    "num_seeds",
-    "num_nodes",
-    "num_edges",
-    "wait_s",
-    "collate_s",
-    "sampling_s",
-    "remote_s",
-    "gathering_s",
-    "blocked_s",
-    "remote_bytes",
-    "remote_node_ratio",
-    "channel_num_sent",
-    "channel_num_received",
-}
+STATS = set(
+    """num_batches num_seeds num_nodes num_edges wait_s collate_s sampling_s remote_s gathering_s blocked_s
+remote_bytes remote_node_ratio channel_num_sent channel_num_received""".split()
+)
 
 
 def make(trainer, data, mode, num_seeds=200, **given):
@@ -375,28 +363,11 @@ print("has a batch")
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_a_program_that_ends_without_shutdown(world, mode):
     program = PROGRAM.format(here=str(Path(__file__).parent), world_size=2, port=free_port(), path=str(world(2).path))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(rank), mode],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
+    with programs(program, (0, mode), (1, mode), stderr=subprocess.STDOUT) as running:
         for process in running:
-            output, _ = process.communicate(
-                timeout=200
-            )  # also: the workers have let go of the pipe, so they have ended
+            output, _ = process.communicate(timeout=200)  # the workers, too, have let go of the pipe: they have ended
             assert process.returncode == 0 and "has a batch" in output, output
             assert "Traceback" not in output and "destroyed" not in output, output
-    finally:
-        for process in running:
-            process.kill()
-            process.communicate(timeout=10)
 
 
 def test_a_full_dev_shm_does_not_matter(world):

@@ -84,6 +84,27 @@ def preprocess(root_dir):
     freq_partitioner.partition()
 
 
+def train_model(train_loader):
+    """Two epochs; how many seeds they had, and whether the loss is finite."""
+    from torch_geometric.nn import GraphSAGE
+
+    model = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    num_seen = 0
+    for _ in range(2):
+        model.train()
+        # load sampled subgraphs from `train_loader`.
+        for batch in train_loader:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size].log_softmax(dim=-1)
+            loss = F.nll_loss(out, batch.y[: batch.batch_size])
+            loss.backward()
+            optimizer.step()
+            num_seen += batch.batch_size
+    return num_seen, bool(torch.isfinite(loss))
+
+
 def train(trainer, root_dir):
     """Sections 1.3, 2.1 and 4.1, first with workers, then collocated."""
     dist.init_process_group(
@@ -121,21 +142,7 @@ def train(trainer, root_dir):
         worker_options=mp_options,
     )
 
-    from torch_geometric.nn import GraphSAGE
-
-    model = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
-    model = DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    num_seen = 0
-    for _ in range(2):
-        model.train()
-        for batch in train_loader:
-            optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index)[: batch.batch_size].log_softmax(dim=-1)
-            loss = F.nll_loss(out, batch.y[: batch.batch_size])
-            loss.backward()
-            optimizer.step()
-            num_seen += batch.batch_size
+    num_seen, is_finite = train_model(train_loader)
     train_loader.shutdown()
 
     frequency = glt.distributed.DistDataset().load(osp.join(root_dir, FREQUENCY), trainer.rank)  # the same, cached
@@ -155,7 +162,7 @@ def train(trainer, root_dir):
         num_seen += batch.batch_size
     train_loader.shutdown()
     dist.destroy_process_group()
-    return [*place, num_seen, bool(torch.isfinite(loss))]
+    return [*place, num_seen, is_finite]
 
 
 def test_the_tutorial_runs_as_written(tmp_path):
@@ -275,26 +282,11 @@ def train_as_client(trainer, root_dir, client_rank):
         worker_options=remote_options,
     )
 
-    from torch_geometric.nn import GraphSAGE
-
-    model = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
-    model = DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    num_seen = 0
-    for _ in range(2):
-        model.train()
-        # load sampled subgraphs from `train_loader`.
-        for batch in train_loader:
-            optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index)[: batch.batch_size].log_softmax(dim=-1)
-            loss = F.nll_loss(out, batch.y[: batch.batch_size])
-            loss.backward()
-            optimizer.step()
-            num_seen += batch.batch_size
+    learnt = train_model(train_loader)
     dist.destroy_process_group()
     # Shutdown the current process before exiting.
     glt.distributed.shutdown_client()
-    return [*place, target_server_device_count, num_seen, bool(torch.isfinite(loss))]
+    return [*place, target_server_device_count, *learnt]
 
 
 def play(trainer, root_dir):

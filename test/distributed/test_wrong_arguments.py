@@ -133,11 +133,7 @@ def test_seeds_that_do_not_fit(typed, plain):
     for edges, error, text in (
         (EDGES, ValueError, "no edge type"),
         ((("user", "likes", "item"), EDGES), ValueError, "'likes'.*expected"),
-        (
-            (RATES, torch.tensor([[0], [60]])),
-            IndexError,
-            r"\[1, 0\] = 60 is outside \[0, 60\), the nodes of type 'item'",
-        ),
+        ((RATES, torch.tensor([[0], [60]])), IndexError, r"\[1, 0\] = 60 is outside .* of type 'item'"),
         ((RATES, EDGES.float()), TypeError, "float32: expected integer"),
     ):
         with pytest.raises(error, match=text):
@@ -169,7 +165,7 @@ def test_links_that_do_not_fit_say_which_argument(typed, plain):
         (
             {"edge_label": torch.ones(5).to(torch.float8_e5m2), "neg_sampling": "binary"},
             TypeError,
-            "edge_label has dtype torch.float8_e5m2: with neg_sampling expected one of bool, .*, uint64, since 0 is",
+            "edge_label has dtype .*e5m2: with neg_.* expected one of bool, .*, since 0 is",
         ),
         (
             {"edge_label": torch.tensor([0, 1, 2, 3, 255], dtype=torch.uint8), "neg_sampling": "binary"},

@@ -36,25 +36,10 @@ class Program:
     def __init__(self, path, *flags):
         self.port = free_port()
         self._shm = set(os.listdir("/dev/shm"))
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "glt",
-                "serve",
-                "--partition",
-                path,
-                "--master-port",
-                str(self.port),
-                "--timeout",
-                "100",
-                *map(str, flags),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "glt", "serve", "--partition", path, "--master-port", str(self.port)]
+        pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        command += ["--timeout", "100", *map(str, flags)]
+        self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
         self.log = []
         self._lines = queue.SimpleQueue()
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read_log, self._read_lines)]

@@ -26,34 +26,13 @@ EXACT = ("num_batches", "num_nodes", "num_edges", "num_remote_nodes", "num_cache
 
 TIMES = ("sampling_s", "gathering_s", "remote_s")
 
-MODES = {  # of every loader in every mode
-    "num_batches",
-    "num_seeds",
-    "num_nodes",
-    "num_edges",
-    "wait_s",
-    "collate_s",
-    "sampling_s",
-    "remote_s",
-    "gathering_s",
-    "blocked_s",
-    "remote_bytes",
-    "num_remote_nodes",
-    "num_cached_nodes",
-    "remote_node_ratio",
-    "cache_hit_ratio",
-    "channel_num_sent",
-    "channel_num_received",
-    "channel_num_queued",
-    "channel_sent_bytes",
-    "channel_received_bytes",
-    "channel_num_copied",
-    "channel_num_oversize",
-    "channel_num_producer_waits",
-    "channel_producer_wait_s",
-    "channel_num_consumer_waits",
-    "channel_consumer_wait_s",
-}
+# Of every loader in every mode.
+MODES = set(
+    """num_batches num_seeds num_nodes num_edges wait_s collate_s sampling_s remote_s gathering_s blocked_s
+remote_bytes num_remote_nodes num_cached_nodes remote_node_ratio cache_hit_ratio channel_num_sent channel_num_received
+channel_num_queued channel_sent_bytes channel_received_bytes channel_num_copied channel_num_oversize
+channel_num_producer_waits channel_producer_wait_s channel_num_consumer_waits channel_consumer_wait_s""".split()
+)
 
 
 def make(rank, batch_size=16, **given):
@@ -306,8 +285,6 @@ def test_no_counter_ever_falls_whatever_happens():
         before = now
 
 
-parser = pytest.importorskip("prometheus_client.parser")
-
 ENTRY = ServerEntry(1, "127.0.0.1", 1, "here", 7, "h", 0, "/parts", "run", 2, None)
 
 TENSOR_NUMBERS = ("num_rows", "num_bytes", "num_reads", "num_writes", "read_bytes", "written_bytes")
@@ -318,18 +295,10 @@ def row(number):
 
 
 def stats():
-    return {
-        "uptime_s": 5.0,
-        "num_clients": 2,
-        "num_loaders": 1,
-        "num_workers": 1,
-        "num_restarts": 4,
-        "is_draining": False,
-        "totals": row(9.0),
-        "loaders": {'g-0-"1\n': row(3.0)},
-        "workers": {"0": row(9.0)},
-        "tensors": {"emb": dict(zip(TENSOR_NUMBERS, range(1, 7), strict=True))},
-    }
+    counts = {"num_clients": 2, "num_loaders": 1, "num_workers": 1, "num_restarts": 4}
+    rows = {"totals": row(9.0), "loaders": {'g-0-"1\n': row(3.0)}, "workers": {"0": row(9.0)}}
+    tensors = {"emb": dict(zip(TENSOR_NUMBERS, range(1, 7), strict=True))}
+    return {"uptime_s": 5.0, "is_draining": False, "tensors": tensors, **counts, **rows}
 
 
 def threads():
@@ -339,6 +308,7 @@ def threads():
 
 @pytest.fixture
 def endpoint():
+    pytest.importorskip("prometheus_client")
     before = threads()
     opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0)
     yield opened
@@ -350,11 +320,17 @@ def endpoint():
 def read(address, path="/metrics"):
     with urllib.request.urlopen("http://{}:{}{}".format(*address, path), timeout=30) as answer:
         text = answer.read().decode()
+    parser = pytest.importorskip("prometheus_client.parser")
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in parser.text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+NUMBERS = """batches_total errors_total sent_bytes_total remote_bytes_total nodes_total queued_batches queued_bytes
+running_batches unread_batches batches_per_second bytes_per_second remote_node_ratio cache_hit_ratio
+cached_nodes_total""".split()
 
 
 def test_every_number_is_published_by_scope(endpoint):
@@ -365,22 +341,7 @@ def test_every_number_is_published_by_scope(endpoint):
     assert found["glt_server_info", tuple(about.items())] == 1
     loader, worker = ("loader", 'g-0-"1\n'), ("worker", "0")
     for scope, labels, value in (("server", (), 9), ("loader", (loader,), 3), ("worker", (worker,), 9)):
-        for name in (
-            "batches_total",
-            "errors_total",
-            "sent_bytes_total",
-            "remote_bytes_total",
-            "nodes_total",
-            "queued_batches",
-            "queued_bytes",
-            "running_batches",
-            "unread_batches",
-            "batches_per_second",
-            "bytes_per_second",
-            "remote_node_ratio",
-            "cache_hit_ratio",
-            "cached_nodes_total",
-        ):
+        for name in NUMBERS:
             assert found[f"glt_{scope}_{name}", labels] == value, (scope, name)
         for stage in ("sampling", "gathering", "remote", "blocked"):
             assert found[f"glt_{scope}_stage_seconds_total", tuple(sorted((*labels, ("stage", stage))))] == value
