@@ -219,6 +219,16 @@ def programs(script, *arguments, one_group=False, **given):
             process.communicate(timeout=30)
 
 
+def hear_all(cluster):
+    """What each process says next."""
+    return [cluster.hear(rank) for rank in range(cluster.world_size)]
+
+
+def say_all(cluster, what=None):
+    for rank in range(cluster.world_size):
+        cluster.say(rank, what)
+
+
 def default_of(default, product):
     """Parameters of a test: those of the default run, and all others under the mark ``full``."""
     others = [each for each in product if each not in default]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dist_world import CASES, NUM_NODES, SEED, seeds_of, snapshot
+from dist_world import CASES, NUM_NODES, SEED, assert_same, seeds_of, snapshot
 from lowered import set_constants
 from promptness import eventually
 
@@ -75,6 +75,9 @@ class Failed(Exception):
     def __init__(self, kind, text):
         super().__init__(f"{kind}: {text}")
         self.kind, self.text = kind, text
+
+    def expect(self, kind, *words):
+        assert self.kind == kind and all(str(word) in self.text for word in words), self
 
 
 @dataclass
@@ -297,6 +300,12 @@ class Stage(Cluster):
         except Failed as failed:
             return failed
         raise AssertionError(f"actor {actor} raised nothing: expected an error")
+
+    def expect_law(self, actor, name, world, rank, had=()):
+        """What is left of an epoch of a loader that ``law`` has made, behind what it had, is what it must be."""
+        got = [*had, *self.ask(actor, "take", name)]
+        assert_same(got, CASE.reference(world, rank)[: len(got)], f"{name} of actor {actor}")
+        assert len(got) > 4
 
     def freeze(self, actor):
         """Stops an actor with SIGSTOP; returns when it has stopped."""

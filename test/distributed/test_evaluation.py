@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import run_cluster
+from dist_world import hear_all, run_cluster, say_all
 
 from glt.distributed import gather_metrics
 from glt.distributed.graph.evaluation import accuracy
@@ -132,10 +132,8 @@ def come_or_not(trainer):
 
 def test_who_does_not_come_is_named_and_nobody_waits_for_ever():
     with Cluster(3, come_or_not, preload=("glt.distributed",)) as cluster:
-        for rank in range(3):
-            cluster.hear(rank)
-        for rank in range(3):
-            cluster.say(rank)
+        hear_all(cluster)
+        say_all(cluster)
         outcomes = cluster.results()
     kind, text = outcomes[0]
     assert kind == "PeerLost" and text.startswith("trainer 0 of 3 lost trainers 1 at gather_metrics: "), text
@@ -197,8 +195,7 @@ def die_or_gather(trainer):
 
 def test_a_killed_trainer_ends_the_others_long_before_the_deadline():
     with Cluster(3, die_or_gather, preload=("glt.distributed",)) as cluster:
-        for rank in range(3):
-            cluster.hear(rank)
+        hear_all(cluster)
         cluster.kill(1)
         outcomes = cluster.outcomes()
     for rank in (0, 2):

@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 from dist_typed_world import RATES
-from dist_world import NUM_NODES, join, options, run_cluster, write_world
+from dist_world import NUM_NODES, hear_all, join, options, run_cluster, say_all, write_world
 from promptness import expect_prompt
 from two_hosts import device_of, enter, switch
 
@@ -51,7 +51,7 @@ def after(outcomes, start):
 
 def test_a_killed_worker_is_named_everywhere(world):
     with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}) as cluster:
-        pids = [cluster.hear(rank) for rank in range(2)]
+        pids = hear_all(cluster)
         victim = max(pids[1])
         start = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -70,7 +70,7 @@ def test_a_killed_worker_is_named_everywhere(world):
 def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(world, victims_trainer):
     """Of three trainers, the first to notice ends, and the third may miss that one's worker before the dead one."""
     with Cluster(3, endless, world(3).path, "mp") as cluster:
-        pids = [cluster.hear(rank) for rank in range(3)]
+        pids = hear_all(cluster)
         (victim,) = pids[victims_trainer]
         start = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -85,8 +85,7 @@ def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(wo
 @pytest.mark.parametrize(("mode", "victim"), [("mp", 1), ("mp", 0), ("collocated", 1), ("collocated", 0)])
 def test_a_killed_trainer_is_named_and_its_workers_end(world, mode, victim):
     with Cluster(2, endless, world(2).path, mode) as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         cluster.kill(victim)
         outcomes = cluster.outcomes()
@@ -114,8 +113,7 @@ def endless_until_lost(trainer, path, mode, hosts):
 def test_a_stopped_trainer_is_named(world):
     """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout."""
     with Cluster(2, endless_until_lost, world(2).path, "collocated", None) as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         cluster.kill(1, signal.SIGSTOP)
         assert cluster.hear(0) == "ended"
@@ -133,8 +131,7 @@ def test_a_stopped_trainer_is_named(world):
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_a_cut_between_trainers(hosts, world, mode):
     with Cluster(2, endless_until_lost, world(2).path, mode, hosts) as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         switch(hosts, "down")
         for rank in range(2):
@@ -149,8 +146,7 @@ def test_a_cut_between_trainers(hosts, world, mode):
 
 def test_a_feature_file_cut_short_under_the_workers(private_world):
     with Cluster(2, endless, private_world.path, "mp") as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
         start = time.monotonic()
         os.truncate(file, 0)
@@ -164,8 +160,7 @@ def test_a_feature_file_cut_short_under_the_workers(private_world):
 def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world):
     """It samples in the process of the trainer, which dies with it."""
     with Cluster(2, endless, private_world.path, "collocated") as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
         other, _ = cluster.outcomes()
@@ -206,13 +201,11 @@ def start_with_damage(trainer, path, num_workers):
 def test_workers_that_cannot_start_are_named_everywhere(private_world, world_size, num_workers):
     """Also by a third trainer, which the first one, with the store in it, must not leave behind without a word."""
     with Cluster(world_size, start_with_damage, private_world.path, num_workers) as cluster:
-        for rank in range(world_size):
-            cluster.hear(rank)
+        hear_all(cluster)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
         os.truncate(file, file.stat().st_size // 2)
         start = time.monotonic()
-        for rank in range(world_size):
-            cluster.say(rank)
+        say_all(cluster)
         outcomes = cluster.outcomes()
         after(outcomes, start)
         own, *others = sorted(outcomes, key=lambda outcome: outcome.error_type != "RemoteError")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from dist_world import run_cluster
+from dist_world import hear_all, run_cluster, say_all
 from promptness import eventually, expect_prompt
 
 import glt
@@ -94,7 +94,7 @@ def several(trainer):
 
 def test_groups_share_a_port_and_may_end_in_any_order():
     with Cluster(2, several) as cluster:
-        assert [cluster.hear(rank) for rank in (0, 1)] == ["made", "made"]
+        assert hear_all(cluster) == ["made", "made"]
         cluster.say(0)
         assert cluster.results() == [[[0, 0], [1, 1], [2, 2]]] * 2
 
@@ -147,8 +147,7 @@ def come(trainer, late, is_there):
 def begin(cluster):
     for rank in range(cluster.world_size):
         assert cluster.hear(rank) == "here"
-    for rank in range(cluster.world_size):
-        cluster.say(rank)
+    say_all(cluster)
 
 
 @pytest.mark.parametrize(("late", "is_there"), [(2, False), (2, True), (0, True)])
@@ -202,7 +201,7 @@ def wait_in(trainer, where, victim, stuck_s=None):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_trainer_is_named_at_once(where, victim):
     with Cluster(3, wait_in, where, victim) as cluster:
-        assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
+        assert hear_all(cluster) == ["met"] * 3
         start = time.monotonic()
         cluster.kill(victim)
         expect_lost(cluster.outcomes(), victim, cluster.processes[victim].pid, start)
@@ -211,7 +210,7 @@ def test_a_killed_trainer_is_named_at_once(where, victim):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_trainer_is_named(victim):
     with Cluster(3, wait_in, "exchange", victim, 2.0) as cluster:
-        assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
+        assert hear_all(cluster) == ["met"] * 3
         start = time.monotonic()
         cluster.kill(victim, signal.SIGSTOP)
         for rank in range(3):
@@ -234,15 +233,14 @@ def go_on(trainer):
 def test_trainers_that_were_stopped_together_go_on():
     """As by Ctrl-Z: the first to go on has heard nothing of the others for long."""
     with Cluster(2, go_on) as cluster:
-        assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
+        assert hear_all(cluster) == ["met"] * 2
         for rank in range(2):
             cluster.kill(rank, signal.SIGSTOP)
         time.sleep(3.0)
         for rank in range(2):
             cluster.kill(rank, signal.SIGCONT)
             time.sleep(0.5)
-        for rank in range(2):
-            cluster.say(rank)
+        say_all(cluster)
         assert cluster.results() == [[0, 1]] * 2
 
 
@@ -339,7 +337,7 @@ def run(trainer, victim):
 
 def test_a_call_that_waits_for_a_lost_trainer_is_left_behind():
     with Cluster(2, run, 1) as cluster:
-        assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
+        assert hear_all(cluster) == ["met"] * 2
         start = time.monotonic()
         cluster.kill(1)
         expect_lost(cluster.outcomes(), 1, cluster.processes[1].pid, start)

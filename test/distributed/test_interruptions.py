@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dist_world import join, options, programs, run_cluster
+from dist_world import hear_all, join, options, programs, run_cluster, say_all
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
@@ -124,9 +124,8 @@ def fail_after_acquiring(trainer, path):
 def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world):
     with Cluster(2, fail_after_acquiring, world(2).path) as cluster:
         for _ in range(2):
-            assert [cluster.hear(rank) for rank in range(2)] == ["opened", "opened"]
-            for rank in range(2):
-                cluster.say(rank)
+            assert hear_all(cluster) == ["opened", "opened"]
+            say_all(cluster)
         assert cluster.results() == [[], []]
         cluster.expect_nothing_left()
 

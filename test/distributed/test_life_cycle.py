@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import join, options, programs, run_cluster, snapshot
+from dist_world import hear_all, join, options, programs, run_cluster, snapshot
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
@@ -284,7 +284,7 @@ def fail_when_others_are_served(trainer, path):
 
 def test_a_trainer_that_failed_is_not_waited_for_to_take_leave(world):
     with Cluster(2, fail_when_others_are_served, world(2).path) as cluster:
-        assert [cluster.hear(rank) for rank in range(2)] == ["served"] * 2
+        assert hear_all(cluster) == ["served"] * 2
         cluster.say(1)
         assert cluster.hear(1) == "failed"
         start = time.monotonic()

@@ -428,8 +428,7 @@ def test_a_killed_owner_is_named(world):
                 stage.kill(1)
         began = time.monotonic()
         for trainer in (2, 3):
-            failed = stage.failure(trainer)
-            assert failed.kind == "PeerLost" and "server 1 (partition 1" in failed.text, failed
+            stage.failure(trainer).expect("PeerLost", "server 1 (partition 1")
         expect_prompt(time.monotonic() - began, "the trainers to notice")
         for trainer in (2, 3):
             stage.ask(trainer, "run_function", leave)

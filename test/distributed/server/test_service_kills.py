@@ -5,9 +5,8 @@ import signal
 import time
 
 import pytest
-from dist_world import assert_same
 from promptness import eventually, expect_prompt
-from service import CASE, Failed, Stage
+from service import Failed, Stage
 
 import glt
 
@@ -20,9 +19,7 @@ def goes_on(stage, actor, name, more=10):
 
 def is_right(stage, actor, name, world, rank):
     """The first epoch of a law loader is what it must be."""
-    got = stage.ask(actor, "take", name)
-    assert_same(got, CASE.reference(world, rank)[: len(got)], name)
-    assert len(got) > 4
+    stage.expect_law(actor, name, world, rank)
 
 
 def test_a_killed_server(world, tmp_path):
@@ -46,8 +43,7 @@ def test_a_killed_server(world, tmp_path):
         kind, text, at_s = stage.ask(3, "ended", "through")
         expect_prompt(at_s - start, "the other server's sampler to give up")
         assert kind == "PeerLost" and "server 1 (partition 1" in text and f"pid {victim}" in text, (kind, text)
-        failed = stage.fails(4, "request", 1, "torch.cuda.device_count")
-        assert failed.kind == "PeerLost" and f"pid {victim}" in failed.text, failed
+        stage.fails(4, "request", 1, "torch.cuda.device_count").expect("PeerLost", f"pid {victim}")
         assert stage.ask(4, "request", 0, "torch.cuda.device_count") >= 0
         assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids[1]))
         stage.finish((2, 3, 4), (0,))
@@ -65,8 +61,7 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
         got = stage.ask(2, "take", "during", 2)
         stage.kill(0)
         assert stage.processes[0].join(60) is None
-        got += stage.ask(2, "take", "during")
-        assert_same(got, CASE.reference(here, 0)[: len(got)], "during")
+        stage.expect_law(2, "during", here, 0, got)
         stage.ask(2, "law", "after", 0, server_rank=1)
         is_right(stage, 2, "after", here, 0)
         stage.finish((2,), (1,))
@@ -130,8 +125,7 @@ def test_loaders_on_other_samplers_do_not_mind(world):
         stage.ask(1, "take", "on both", 2)
         stage.ask(1, "take", "on one", 2)
         os.kill(second, signal.SIGKILL)
-        failed = stage.fails(1, "take", "on both")
-        assert failed.kind == "WorkerDied" and f"pid {second}" in failed.text and "worker 1" in failed.text, failed
+        stage.fails(1, "take", "on both").expect("WorkerDied", f"pid {second}", "worker 1")
         stage.ask(1, "close", "on both")
         assert len(stage.ask(1, "take", "on one")) > 10
         stage.ask(1, "law", "new", 0, num_workers=2)
@@ -163,8 +157,7 @@ def test_a_killed_client_and_its_successor(world):
         assert eventually(is_freed)
         expect_prompt(time.monotonic() - start, "the server to free its loaders")
         goes_on(stage, 2, "endless")
-        got += stage.ask(2, "take", "law")
-        assert_same(got, CASE.reference(here, 1)[: len(got)], "law")
+        stage.expect_law(2, "law", here, 1, got)
         # Another of the same rank takes its place; the server waits for it.
         stage.ask(3, "join", 1, 2, 0)
         stage.ask(3, "law", "law", 0)
@@ -224,13 +217,11 @@ def test_a_frozen_server(stage, world):
     pid = stage.processes[0].pid
     assert failed.kind == "PeerLost" and f"pid {pid}" in failed.text and "server 0" in failed.text, failed
     assert "no sign of life" in failed.text, failed
-    got += stage.ask(1, "take", "law")
-    assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
+    stage.expect_law(1, "law", here, 0, got)
     stage.kill(0, signal.SIGCONT)
     assert stage.ask(1, "request", 0, "torch.cuda.is_available") in (True, False)
     stage.ask(1, "law", "new", 0)
-    got = stage.ask(1, "take", "new")
-    assert_same(got, CASE.reference(here, 0)[: len(got)], "new")
+    stage.expect_law(1, "new", here, 0)
     stage.finish((1,), (0,))
 
 
@@ -251,8 +242,7 @@ def test_a_frozen_sampler(stage, world):
         assert time.monotonic() - start < 120, now
         time.sleep(0.1)
     stage.ask(1, "law", "new", 0)
-    got = stage.ask(1, "take", "new")
-    assert_same(got, CASE.reference(here, 0)[: len(got)], "new")
+    stage.expect_law(1, "new", here, 0)
     assert victim not in stage.ask(0, "samplers")
     stage.finish((1,), (0,))
 
@@ -277,17 +267,14 @@ def test_a_frozen_client(tmp_path, world):
         kind, text, _ = stage.ask(1, "ended", "endless")
         assert kind == "PeerLost" and "server 0" in text, (kind, text)
         stage.ask(1, "law", "law", 0)
-        got = stage.ask(1, "take", "law")
-        assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
+        stage.expect_law(1, "law", here, 0)
         stage.ask(2, "stop", "endless")
         stage.finish((1, 2), (0,))
 
 
 def serves_right(stage, actor, world, server_rank):
     stage.ask(actor, "law", "law", 0, server_rank=server_rank)
-    got = stage.ask(actor, "take", "law")
-    assert_same(got, CASE.reference(world, 0)[: len(got)], f"from server {server_rank}")
-    assert len(got) > 4
+    stage.expect_law(actor, "law", world, 0)
     stage.ask(actor, "close", "law")
 
 
@@ -306,8 +293,9 @@ def test_a_server_restarted(world, victim):
             serves_right(stage, 3, here, rank)
         stage.kill(victim)
         stage.processes[victim].join(60)
-        failed = stage.fails(3, "request", victim, "torch.cuda.is_available")
-        assert failed.kind == "PeerLost" and f"pid {stage.processes[victim].pid}" in failed.text, failed
+        stage.fails(3, "request", victim, "torch.cuda.is_available").expect(
+            "PeerLost", f"pid {stage.processes[victim].pid}"
+        )
         stage.ask(2, "serve", here.path, 2, 1, victim, read_local=False)
 
         def is_back():

@@ -6,9 +6,8 @@ import struct
 import time
 
 import pytest
-from dist_world import assert_same
 from promptness import eventually
-from service import CASE, Stage
+from service import Stage
 
 from glt.distributed.wire import connection
 from glt.distributed.wire import listener as handshake
@@ -44,39 +43,29 @@ def test_clients_that_do_not_fit(world):
         ):
             failed = stage.fails(2, "join", *arguments)
             assert failed.kind == "RendezvousError" and all(word in failed.text for word in words), failed
-        failed = stage.fails(2, "request", 0, "torch.cuda.is_available")
-        assert failed.kind == "RuntimeError" and "init_client" in failed.text, failed
+        stage.fails(2, "request", 0, "torch.cuda.is_available").expect("RuntimeError", "init_client")
         # Others may use the same server as a group of their own.
         stage.ask(2, "join", 1, 2, 1, client_group_name="others")
-        failed = stage.fails(2, "request", 0, "os.system", "true")
-        assert failed.kind == "LookupError" and "os.system" in failed.text and "register" in failed.text, failed
-        failed = stage.fails(2, "request", 0, "torch.cuda.is_available", 1)
-        assert failed.kind == "TypeError", failed
-        failed = stage.fails(2, "request", 1, "torch.cuda.is_available")
-        assert failed.kind == "ValueError" and "server_rank = 1" in failed.text, failed
+        stage.fails(2, "request", 0, "os.system", "true").expect("LookupError", "os.system", "register")
+        stage.fails(2, "request", 0, "torch.cuda.is_available", 1).expect("TypeError")
+        stage.fails(2, "request", 1, "torch.cuda.is_available").expect("ValueError", "server_rank = 1")
         # What is too long to be sent is refused where it is made, and the connections live on.
         stage.ask(0, "run_function", shorten_frames)
         stage.ask(0, "run_function", register_server_function, long_list)
-        failed = stage.fails(2, "request", 0, long_list)
-        assert failed.kind == "ValueError" and "at most 4000" in failed.text, failed
+        stage.fails(2, "request", 0, long_list).expect("ValueError", "at most 4000")
         stage.ask(2, "run_function", shorten_frames)
-        failed = stage.fails(2, "request", 0, long_list, long_list())
-        assert failed.kind == "ValueError" and "send long lists as tensors" in failed.text, failed
+        stage.fails(2, "request", 0, long_list, long_list()).expect("ValueError", "send long lists as tensors")
         assert stage.ask(2, "request", 0, "torch.cuda.is_available") in (True, False)
         stage.ask(2, "leave")
         for protocol, version in ((1, "0.0.1"), (99, "9.9.0")):
             stage.ask(2, "run_function", pretend, protocol, version)
-            failed = stage.fails(2, "join", 1, 2, 1)
-            assert failed.kind == "RendezvousError" and version in failed.text, failed
-            assert "install the same glt" in failed.text, failed
-        got += stage.ask(1, "take", "law")
-        assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
+            stage.fails(2, "join", 1, 2, 1).expect("RendezvousError", version, "install the same glt")
+        stage.expect_law(1, "law", here, 0, got)
         log = stage.output(0)
         for word in ("num_servers = 2", "num_clients = 3", "client_rank = 0", "9.9.0"):
             assert word in log, log
         stage.ask(0, "wait_and_shutdown", 0.0)
-        failed = stage.fails(1, "request", 0, "torch.cuda.is_available")
-        assert failed.kind == "PeerLost" and "shut down" in failed.text, failed
+        stage.fails(1, "request", 0, "torch.cuda.is_available").expect("PeerLost", "shut down")
         stage.ask(1, "leave")
         stage.end(0, 1, 2)
         stage.results()
@@ -98,13 +87,12 @@ def test_servers_that_do_not_fit(world, private_world):
             failed = stage.fails(1, "serve", **wanted)
             assert failed.kind == "RendezvousError" and all(word in failed.text for word in words), failed
         stage.ask(1, "serve", here.path, 2, 1, 1)
-        failed = stage.fails(2, "serve", here.path, 2, 1, 1)
-        assert failed.kind == "RendezvousError" and "server_rank = 1 is taken" in failed.text, failed
-        assert f"pid {stage.processes[1].pid}" in failed.text, failed
+        stage.fails(2, "serve", here.path, 2, 1, 1).expect(
+            "RendezvousError", "server_rank = 1 is taken", f"pid {stage.processes[1].pid}"
+        )
         stage.ask(3, "join", 2, 1, 0)
         stage.ask(3, "law", "law", 0, server_rank=1)
-        got = stage.ask(3, "take", "law")
-        assert_same(got, CASE.reference(here, 0)[: len(got)], "law")
+        stage.expect_law(3, "law", here, 0)
         stage.finish((3,), (0, 1))
 
 
@@ -234,6 +222,5 @@ def test_caps(world, given):
         assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
         stage.ask(1, "law", "c", 0)
         for name in ("b", "c"):
-            got = stage.ask(1, "take", name)
-            assert_same(got, CASE.reference(here, 0)[: len(got)], name)
+            stage.expect_law(1, name, here, 0)
         stage.finish((1,), (0,))
