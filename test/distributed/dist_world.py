@@ -219,6 +219,11 @@ def programs(script, *arguments, one_group=False, **given):
             process.communicate(timeout=30)
 
 
+def expect_error(outcome, error_type, *words):
+    """A process has ended with an exception that says what it must."""
+    assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
+
+
 def hear_all(cluster):
     """What each process says next."""
     return [cluster.hear(rank) for rank in range(cluster.world_size)]

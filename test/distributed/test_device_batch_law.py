@@ -3,6 +3,7 @@
 Where there is a GPU, the same runs on it.
 """
 
+import inspect
 import threading
 
 import pytest
@@ -56,11 +57,11 @@ def test_samplers_of_the_cpu_and_copies_to_the_trainer(typed_world, device):
 
 def sample_disturbed(trainer, *args):
     """Whatever memory a batch gives back is another batch's at once, as of another thread."""
-    launch, end, thread, configs = DeviceSampling.launch, DeviceSampling.end, threading.local(), {}
+    init, end, thread, configs = DeviceSampling.__init__, DeviceSampling.end, threading.local(), {}
 
-    def launch_and_note(sampling, config, *given):
-        configs[id(sampling)] = config
-        return launch(sampling, config, *given)
+    def init_and_note(sampling, *args, **given):
+        configs[id(sampling)] = inspect.signature(init).bind(sampling, *args, **given).arguments["config"]
+        init(sampling, *args, **given)
 
     def end_and_go_on(sampling, batch):
         end(sampling, batch)
@@ -70,7 +71,7 @@ def sample_disturbed(trainer, *args):
             sampling.launch(config, [(0, torch.tensor([0]))], None, 0)()
             thread.disturbs = False
 
-    DeviceSampling.launch, DeviceSampling.end = launch_and_note, end_and_go_on
+    DeviceSampling.__init__, DeviceSampling.end = init_and_note, end_and_go_on
     return sample_as_trainer(trainer, *args)
 
 

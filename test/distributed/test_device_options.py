@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from dist_world import NUM_NODES, options, run_cluster
+from dist_world import NUM_NODES, expect_error, options, run_cluster
 from promptness import expect_prompt
 
 import glt
@@ -125,8 +125,7 @@ def test_a_killed_gpu_worker_is_named_and_leaves_nothing(world, device):
         os.kill(victim, signal.SIGKILL)
         (own,) = cluster.outcomes()
         expect_prompt(own.at_s - start, "the trainer to notice")
-        assert own.error_type == "WorkerDied", own
-        assert f"pid {victim}" in own.error and "exit code -9" in own.error, own.error
+        expect_error(own, "WorkerDied", f"pid {victim}", "exit code -9")
         cluster.expect_nothing_left()
 
 

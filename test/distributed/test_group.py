@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from dist_world import hear_all, run_cluster, say_all
+from dist_world import expect_error, hear_all, run_cluster, say_all
 from promptness import eventually, expect_prompt
 
 import glt
@@ -35,8 +35,7 @@ def expect_lost(outcomes, victim, pid, start, *words):
     """All but one trainer raise PeerLost, soon, and name that one."""
     for rank, outcome in enumerate(outcomes):
         if rank != victim:
-            assert outcome.error_type == "PeerLost", outcome
-            assert f"trainer {victim} (host " in outcome.error and f"pid {pid})" in outcome.error, outcome
+            expect_error(outcome, "PeerLost", f"trainer {victim} (host ", f"pid {pid})")
             assert all(word in outcome.error for word in words), outcome
             expect_prompt(outcome.at_s - start, f"trainer {rank} to hear of it")
 
@@ -120,10 +119,14 @@ def test_who_differs_is_named_on_all_ranks():
     with Cluster(3, differ) as cluster:
         for rank, outcome in enumerate(cluster.outcomes()):
             other = 0 if rank == 1 else 1
-            assert outcome.error_type == "RendezvousError", outcome
-            assert f"depth differs between trainers: {2 if rank == 1 else 3} on rank {rank}," in outcome.error
-            assert f"on rank {other} (trainer {other} (host " in outcome.error and "Look there." in outcome.error
-            assert f"pid {cluster.processes[other].pid})" in outcome.error
+            expect_error(
+                outcome,
+                "RendezvousError",
+                f"depth differs between trainers: {2 if rank == 1 else 3} on rank {rank},",
+                f"on rank {other} (trainer {other} (host ",
+                "Look there.",
+                f"pid {cluster.processes[other].pid})",
+            )
 
 
 def come(trainer, late, is_there):
@@ -160,8 +163,9 @@ def test_who_does_not_come_is_named_at_the_deadline(late, is_there):
         cluster.say(late)
         for rank, outcome in enumerate(cluster.outcomes()):
             if rank != late:
-                assert outcome.error_type == "RendezvousError", outcome
-                assert f"trainers of rank [{late}] did not tell their options within 2 s" in outcome.error, outcome
+                expect_error(
+                    outcome, "RendezvousError", f"trainers of rank [{late}] did not tell their options within 2 s"
+                )
                 text = f"trainers of rank [{late}] did not tell their options yet; waiting for up to 2 s"
                 assert cluster.output(rank).count(text) == 1
 
@@ -172,8 +176,7 @@ def test_trainer_0_that_does_not_come_is_named():
         assert cluster.hear(1) == "gave up"
         cluster.say(0)
         outcome = cluster.outcomes()[1]
-        assert outcome.error_type == "RendezvousError", outcome
-        assert "the trainer of rank 0 was not reached at localhost" in outcome.error and "within 2 s" in outcome.error
+        expect_error(outcome, "RendezvousError", "the trainer of rank 0 was not reached at localhost", "within 2 s")
         assert "the trainer of rank 0 is not reached at localhost" in cluster.output(1)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dist_world import hear_all, join, options, programs, run_cluster, say_all
+from dist_world import expect_error, hear_all, join, options, programs, run_cluster, say_all
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
@@ -192,7 +192,7 @@ def test_a_trainer_killed_while_the_others_open_their_transport(world):
         start = time.monotonic()
         cluster.kill(1)
         survivor = cluster.outcomes()[0]
-        assert survivor.error_type == "PeerLost" and "trainer 1" in survivor.error, survivor
+        expect_error(survivor, "PeerLost", "trainer 1")
         expect_prompt(survivor.at_s - start, "to see that a trainer died")
         cluster.expect_nothing_left()
 

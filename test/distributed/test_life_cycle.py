@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import hear_all, join, options, programs, run_cluster, snapshot
+from dist_world import expect_error, hear_all, join, options, programs, run_cluster, snapshot
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
@@ -125,7 +125,7 @@ def without_ports(trainer, path):
 def test_no_port_and_no_torch_distributed_says_what_to_do(world):
     with Cluster(2, without_ports, world(2).path) as cluster:
         for outcome in cluster.outcomes():
-            assert outcome.error_type == "RendezvousError" and "init_process_group" in outcome.error, outcome
+            expect_error(outcome, "RendezvousError", "init_process_group")
 
 
 # How many more files and threads the last of several loaders may leave than the first: the store of rank 0 closes its
@@ -412,6 +412,6 @@ def test_workers_whose_trainer_dies_while_they_start_end_too(world):
         start = time.monotonic()
         os.kill(worker, signal.SIGCONT)
         survivor = cluster.outcomes()[0]
-        assert survivor.error_type == "PeerLost" and "trainer 1" in survivor.error, survivor
+        expect_error(survivor, "PeerLost", "trainer 1")
         expect_prompt(survivor.at_s - start, "to see that a trainer died while the loader started")
         cluster.expect_nothing_left()
