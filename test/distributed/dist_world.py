@@ -15,7 +15,7 @@ from torch import Tensor
 import glt
 from glt.partition import RandomPartitioner
 from glt.testing import random_graph, reference_batch
-from glt.testing.cluster import Cluster
+from glt.testing.cluster import Cluster, take_census
 
 NUM_NODES, NUM_EDGES = 600, 6000
 
@@ -167,6 +167,17 @@ def sample(data, rank, cases, make_options, **more):
             assert len(batches) == 2 * len(loader)
         results.append(batches)
     return results
+
+
+def sample_for_ever(trainer, data, **given):
+    """Says who its workers are once batches flow."""
+    make, told = glt.distributed.DistNeighborLoader, False
+    with make(data, [4, 3], torch.arange(NUM_NODES), batch_size=8, random_seed=1, **given) as loader:
+        while True:
+            for _ in loader:
+                if not told:
+                    told = True
+                    trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
 
 
 def sample_as_trainer(trainer, path, mode, given, cases, load, more):

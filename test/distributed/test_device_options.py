@@ -7,7 +7,8 @@ from dataclasses import fields
 
 import pytest
 import torch
-from dist_world import NUM_NODES, expect_error, options, run_cluster
+from dist_world import expect_error, options, run_cluster, sample_for_ever
+from gpus import GPU
 from promptness import expect_prompt
 
 import glt
@@ -20,15 +21,7 @@ from glt.distributed.engine.dataset import require_for_gpu
 from glt.distributed.engine.worker import WorkerSpec
 from glt.distributed.server import pool_worker
 from glt.distributed.server.pool import PoolWorkerSpec
-from glt.testing.cluster import Cluster, take_census
-
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
+from glt.testing.cluster import Cluster
 
 
 def test_workers_take_devices_in_turn():
@@ -97,24 +90,11 @@ def test_loaders_say_so_when_they_are_created(world):
 
 
 def endless(trainer, path, device):
-    """Samples in a worker on a GPU for as long as it can; says which process that is once batches flow."""
+    """Samples in a worker on a GPU for as long as it can."""
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0, "CUDA", device=device)
-    with glt.distributed.DistNeighborLoader(
-        data,
-        [4, 3],
-        torch.arange(NUM_NODES),
-        batch_size=8,
-        collect_features=True,
-        to_device=device,
-        worker_options=options(trainer, "mp"),
-    ) as loader:
-        told = False
-        while True:
-            for _ in loader:
-                if not told:
-                    told = True
-                    trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
+    given = {"collect_features": True, "to_device": device}
+    sample_for_ever(trainer, data, worker_options=options(trainer, "mp"), **given)
 
 
 @pytest.mark.parametrize("device", ["host", GPU])

@@ -185,10 +185,13 @@ def test_to_block():
     assert to_block(graph).dst_id.tolist() == [3, 7]
     nothing = to_block(Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3), [2, 0])
     assert (nothing.num_src, nothing.num_dst) == (2, 2) and nothing.to("cpu").edge_index.shape == (2, 0)
-    with pytest.raises(ValueError, match="edge into node 3, which is no seed"):
-        to_block(graph, [7])
-    with pytest.raises(ValueError, match="seeds name node 7 more than once"):
-        to_block(graph, [7, 3, 7])
+    for wrong, seeds, error, words in (
+        (graph, [7], ValueError, "edge into node 3, which is no seed"),
+        (graph, [7, 3, 7], ValueError, "seeds name node 7 more than once"),
+        (graph.edge_index, [7], TypeError, "frontier is a Tensor: expected what sample_neighbors returns"),
+    ):
+        with pytest.raises(error, match=words):
+            to_block(wrong, seeds)
 
 
 def test_batches_of_any_function_come_in_order():

@@ -11,7 +11,17 @@ import time
 import pytest
 import torch
 from dist_typed_world import RATES
-from dist_world import NUM_NODES, expect_error, hear_all, join, options, run_cluster, say_all, write_world
+from dist_world import (
+    NUM_NODES,
+    expect_error,
+    hear_all,
+    join,
+    options,
+    run_cluster,
+    sample_for_ever,
+    say_all,
+    write_world,
+)
 from promptness import expect_prompt
 from two_hosts import device_of, enter, switch
 
@@ -19,7 +29,7 @@ import glt
 from glt import _deadlines
 from glt._deadlines import HANDSHAKE_S
 from glt.errors import PartitionError
-from glt.testing.cluster import Cluster, free_port, take_census
+from glt.testing.cluster import Cluster, free_port
 
 SILENCE_S = 3.0
 
@@ -27,21 +37,8 @@ SILENCE_S = 3.0
 def endless(trainer, path, mode, given=None):
     """Samples for as long as it can; says who its workers are once batches flow."""
     data = join(trainer, path)
-    with glt.distributed.DistNeighborLoader(
-        data,
-        [4, 3],
-        torch.arange(NUM_NODES),
-        batch_size=8,
-        collect_features=True,
-        random_seed=1,
-        worker_options=options(trainer, mode, **(given or {})),
-    ) as loader:
-        told = False
-        while True:
-            for _ in loader:
-                if not told:
-                    told = True
-                    trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
+    given = {"collect_features": True, "worker_options": options(trainer, mode, **(given or {}))}
+    sample_for_ever(trainer, data, **given)
 
 
 def after(outcomes, start):
@@ -216,26 +213,16 @@ def test_workers_that_cannot_start_are_named_everywhere(private_world, world_siz
 
 def create(trainer, path, per_rank):
     """Creates a loader with arguments that depend on the rank; ``skip``: does not."""
-    given = {
-        "partition_idx": trainer.rank,
-        "num_neighbors": [2, 2],
-        "batch_size": 4,
-        "mode": "collocated",
-        "options": {},
-        **per_rank[trainer.rank],
-    }
+    given = {"partition_idx": trainer.rank, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated"}
+    given |= {"options": {}} | per_rank[trainer.rank]
     data = join(trainer, path, given["partition_idx"])
     if given.get("skip"):
         return
     trainer.say(time.monotonic())
-    with glt.distributed.DistNeighborLoader(
-        data,
-        given["num_neighbors"],
-        given.get("seeds", torch.arange(20)),
-        batch_size=given["batch_size"],
-        random_seed=given.get("random_seed", 5),
-        worker_options=options(trainer, given["mode"], **given["options"]),
-    ) as loader:
+    flags = {"batch_size": given["batch_size"], "random_seed": given.get("random_seed", 5)}
+    where, seeds = options(trainer, given["mode"], **given["options"]), given.get("seeds", torch.arange(20))
+    make = glt.distributed.DistNeighborLoader
+    with make(data, given["num_neighbors"], seeds, worker_options=where, **flags) as loader:
         for _ in loader:
             pass
 

@@ -25,6 +25,13 @@ def meet(trainer, timeout_s=60.0):
     return Group(context, "localhost", trainer.port, timeout_s)
 
 
+def met(trainer):
+    """A group whose members have heard of each other."""
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    return group
+
+
 def is_over():
     """Nothing is left of the groups of this process."""
     threads = [each.name for each in threading.enumerate() if each.name in ("glt-group", "glt-accept", "glt-handshake")]
@@ -119,14 +126,9 @@ def test_who_differs_is_named_on_all_ranks():
     with Cluster(3, differ) as cluster:
         for rank, outcome in enumerate(cluster.outcomes()):
             other = 0 if rank == 1 else 1
-            expect_error(
-                outcome,
-                "RendezvousError",
-                f"depth differs between trainers: {2 if rank == 1 else 3} on rank {rank},",
-                f"on rank {other} (trainer {other} (host ",
-                "Look there.",
-                f"pid {cluster.processes[other].pid})",
-            )
+            said = f"depth differs between trainers: {2 if rank == 1 else 3} on rank {rank},"
+            of = f"on rank {other} (trainer {other} (host ", f"pid {cluster.processes[other].pid})"
+            expect_error(outcome, "RendezvousError", said, *of, "Look there.")
 
 
 def come(trainer, late, is_there):
@@ -163,10 +165,9 @@ def test_who_does_not_come_is_named_at_the_deadline(late, is_there):
         cluster.say(late)
         for rank, outcome in enumerate(cluster.outcomes()):
             if rank != late:
-                expect_error(
-                    outcome, "RendezvousError", f"trainers of rank [{late}] did not tell their options within 2 s"
-                )
-                text = f"trainers of rank [{late}] did not tell their options yet; waiting for up to 2 s"
+                text = f"trainers of rank [{late}] did not tell their options "
+                expect_error(outcome, "RendezvousError", text + "within 2 s")
+                text += "yet; waiting for up to 2 s"
                 assert cluster.output(rank).count(text) == 1
 
 
@@ -184,8 +185,7 @@ def wait_in(trainer, where, victim, stuck_s=None):
     """All wait for one rank, which waits for the test."""
     if stuck_s is not None:
         _deadlines.STUCK_S = stuck_s
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     trainer.say("met")
     try:
         if trainer.rank == victim:
@@ -226,8 +226,7 @@ def test_a_stopped_trainer_is_named(victim):
 
 def go_on(trainer):
     _deadlines.STUCK_S = 2.0
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     trainer.say("met")
     trainer.hear()
     return group.exchange("more", trainer.rank)
@@ -250,8 +249,7 @@ def test_trainers_that_were_stopped_together_go_on():
 def hold_the_interpreter(trainer):
     """Rank 1 lets none of its threads run for longer than a cut network is tolerated."""
     _deadlines.CUT_S = 1.0
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     if trainer.rank == 1:
         ctypes.PyDLL(None).usleep(4_000_000)  # unlike time.sleep, with the GIL
     return group.exchange("more", trainer.rank)
@@ -262,8 +260,7 @@ def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead():
 
 
 def fail(trainer, victim, how):
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     if trainer.rank != victim:
         group.exchange("more", 0)
     if how == "gives up":
@@ -285,8 +282,7 @@ def test_a_failure_is_told_though_its_process_ends_at_once(victim, how):
 
 def tell(trainer):
     """Rank 1 loses something, and the others lose rank 1: they hear what it was, and go on."""
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     if trainer.rank == 1:
         time.sleep(0.2)  # the others wait for the report
         told = group.tell(GltError("a tile came off"))
@@ -307,8 +303,7 @@ def test_a_loss_is_explained_by_the_trainer_that_is_to_blame():
 
 def part(trainer):
     """Rank 1 fails, rank 0 goes on for a while: rank 2 waits for rank 0 only."""
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     if trainer.rank == 1:
         group.give_up(ZeroDivisionError())
     if trainer.rank == 0:
@@ -329,8 +324,7 @@ def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed():
 
 
 def run(trainer, victim):
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     assert group.run(lambda: 5) == 5
     trainer.say("met")
     if trainer.rank == victim:
@@ -348,8 +342,7 @@ def test_a_call_that_waits_for_a_lost_trainer_is_left_behind():
 
 def fork(trainer):
     """A fork ends nothing of its parent's, and waits for nobody."""
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     child = os.fork()
     if child == 0:
         group.give_up(ZeroDivisionError())

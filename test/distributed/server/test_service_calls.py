@@ -184,41 +184,27 @@ def test_what_is_no_function(func):
         register_server_function(func)
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "words"),
-    [
-        ({"server_rank": 1.5}, TypeError, "server_rank = 1.5"),
-        ({"server_rank": torch.tensor(0)}, TypeError, "server_rank = tensor"),
-        ({"server_rank": {0: 1}}, TypeError, "server_rank = {0: 1}"),
-        ({"server_rank": "0"}, TypeError, "server_rank = '0'"),
-        ({"server_rank": ["0"]}, TypeError, "server_rank = '0'"),
-        ({"worker_devices": 1.5}, TypeError, "worker_devices = 1.5"),
-        ({"worker_devices": [None]}, TypeError, r"worker_devices\[0\] = None"),
-        ({"worker_devices": "cuda:9x"}, ValueError, r"worker_devices\[0\] = 'cuda:9x' is no device"),
-        ({"master_addr": 5}, TypeError, "master_addr = 5"),
-    ],
-)
-def test_options(given, kind, words):
-    with pytest.raises(kind, match=words):
-        RemoteDistSamplingWorkerOptions(**given)
+RANKS = {1.5: "1.5", torch.tensor(0): "tensor", "0": "'0'", ("0",): "'0'"}
+OPTIONS = [(TypeError, "server_rank", value, f"server_rank = {shown}") for value, shown in RANKS.items()] + [
+    (TypeError, "server_rank", {0: 1}, "server_rank = {0: 1}"),
+    (TypeError, "worker_devices", 1.5, "worker_devices = 1.5"),
+    (TypeError, "worker_devices", [None], r"worker_devices\[0\] = None"),
+    (ValueError, "worker_devices", "cuda:9x", r"worker_devices\[0\] = 'cuda:9x' is no device"),
+    (TypeError, "master_addr", 5, "master_addr = 5"),
+]
+OF_SERVERS = {"num_rpc_threads": None, "master_addr": 5, "host": 5, "seed_dir": 5, "num_workers": None}
 
 
-@pytest.mark.parametrize(
-    ("given", "kind"),
-    [
-        ({"num_rpc_threads": None}, TypeError),
-        ({"master_addr": 5}, TypeError),
-        ({"host": 5}, TypeError),
-        ({"seed_dir": 5}, TypeError),
-        ({"num_workers": None}, TypeError),
-        ({"metrics_host": 5}, TypeError),
-    ],
-)
-def test_a_server(world, given, kind):
+def test_arguments_of_a_wrong_type(world):
+    for kind, name, value, words in OPTIONS:
+        with pytest.raises(kind, match=words):
+            RemoteDistSamplingWorkerOptions(**{name: value})
     data = glt.distributed.DistDataset().load(world(1).path, 0)
-    ((name, value),) = given.items()
-    with pytest.raises(kind, match=f"{name} = {value}"):
-        init_server(1, 1, 0, data, **{"master_addr": "localhost", "master_port": 1, **given})
+    for name, value in (OF_SERVERS | {"metrics_host": 5}).items():
+        with pytest.raises(TypeError, match=f"{name} = {value}"):
+            init_server(1, 1, 0, data, **{"master_addr": "localhost", "master_port": 1, name: value})
+    with pytest.raises(TypeError, match="master_addr = 5"):
+        init_client(1, 1, 0, 5, 1)
     assert glt.distributed.get_context() is None
 
 
@@ -239,12 +225,6 @@ def test_options_of_a_server(world):
         assert running is not None and running.options.max_loaders == 3
     finally:
         glt.distributed.wait_and_shutdown_server(0.0)
-
-
-def test_a_client():
-    with pytest.raises(TypeError, match="master_addr = 5"):
-        init_client(1, 1, 0, 5, 1)
-    assert glt.distributed.get_context() is None
 
 
 def test_a_server_that_cannot_be_made_leaves_nothing(world, monkeypatch):
