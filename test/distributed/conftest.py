@@ -1,6 +1,7 @@
 """Partition directories that many tests share, written once per run."""
 
 import contextlib
+import functools
 
 import pyg_contract
 import pytest
@@ -16,30 +17,16 @@ __all__ = ["hosts"]
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    """Returns the directory of a random graph in so many partitions; the same arguments give the same directory."""
-    made = {}
-
-    def make(num_parts, edge_dir="in", tables="xye"):
-        key = (num_parts, edge_dir, tables)
-        if key not in made:
-            made[key] = write_world(tmp_path_factory.mktemp("world"), num_parts, edge_dir, tables)
-        return made[key]
-
-    return make
+    """Returns the directory of a random graph in so many partitions; made once per set of arguments."""
+    write = functools.cache(lambda *key: write_world(tmp_path_factory.mktemp("world"), *key))
+    return lambda num_parts, edge_dir="in", tables="xye": write(num_parts, edge_dir, tables)
 
 
 @pytest.fixture(scope="session")
 def typed_world(tmp_path_factory):
-    """Returns the directory of a heterogeneous graph in so many partitions; made once per set of arguments."""
-    made = {}
-
-    def make(num_parts, edge_dir="in", time_level="edge"):
-        key = (num_parts, edge_dir, time_level)
-        if key not in made:
-            made[key] = write_typed_world(tmp_path_factory.mktemp("typed"), num_parts, edge_dir, time_level)
-        return made[key]
-
-    return make
+    """The same of a heterogeneous graph."""
+    write = functools.cache(lambda *key: write_typed_world(tmp_path_factory.mktemp("typed"), *key))
+    return lambda num_parts, edge_dir="in", time_level="edge": write(num_parts, edge_dir, time_level)
 
 
 @pytest.fixture

@@ -31,10 +31,7 @@ TABLES = ("node_feat", "node_label", "node_time", "edge_feat", "edge_weight", "e
 
 @dataclass(frozen=True)
 class TypedWorld:
-    """A partition directory and the arrays that it was made of, by type.
-
-    ``rev_rates`` holds the reverses of ``rates``, no item is in a tag, and there are no ghosts.
-    """
+    """A partition directory and its arrays: ``rev_rates`` reverses ``rates``, tags are empty, and there are no ghosts."""
 
     path: Path
     num_parts: int
@@ -139,16 +136,7 @@ def snapshot(batch):
 
 @dataclass(frozen=True)
 class Case:
-    """A loader and its options.
-
-    Attributes:
-        name: In messages.
-        num_neighbors: As given to the loader.
-        seed_type: Of the seeds: a node type, or for links an edge type.
-        loader: Further arguments of the loader.
-        times: Give each seed a time.
-        kind: Which loader.
-    """
+    """A loader and its options. Seeds are of a node type, or for links of an edge type; ``times``: each has a time."""
 
     name: str
     num_neighbors: Any = (4, 3)

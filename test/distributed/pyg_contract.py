@@ -66,14 +66,7 @@ def write(data, path):
 
 @dataclass(frozen=True)
 class Case:
-    """Options of a loader.
-
-    Attributes:
-        graph: Which of the graphs.
-        loader: Arguments of the loader.
-        kind: Which loader.
-        fan_out: Edges per node and hop.
-    """
+    """One of the graphs, a loader and its arguments."""
 
     graph: str
     loader: dict[str, Any] = field(default_factory=dict)

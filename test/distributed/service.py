@@ -65,12 +65,7 @@ CASE = CASES[0]
 
 
 class Failed(Exception):
-    """What an actor raised.
-
-    Attributes:
-        kind: Name of the exception's class.
-        text: What it says.
-    """
+    """What an actor raised: the name of the exception's class, and its text."""
 
     def __init__(self, kind, text):
         super().__init__(f"{kind}: {text}")
@@ -262,12 +257,7 @@ def act(trainer):
 
 
 class Stage(Cluster):
-    """A cluster of actors.
-
-    Args:
-        num_actors: How many.
-        deadline_s: Everything must have ended by then.
-    """
+    """A cluster of actors."""
 
     def __init__(self, num_actors, deadline_s=240.0):
         super().__init__(num_actors, act, deadline_s=deadline_s)

@@ -1,5 +1,6 @@
 """The local loaders on the whole graph give the batches of the distributed ones, whatever graph was partitioned."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -125,14 +126,8 @@ def in_new_ids(world):
 @pytest.fixture(scope="module")
 def relabelled(tmp_path_factory):
     """Returns the relabelled directory of the graph of :mod:`dist_typed_world`, and the whole graph in its ids."""
-    made = {}
-
-    def make(*key):
-        if key not in made:
-            made[key] = in_new_ids(write_typed_world(tmp_path_factory.mktemp("relabelled"), *key, relabel=True))
-        return made[key]
-
-    return make
+    make = tmp_path_factory.mktemp
+    return functools.cache(lambda *key: in_new_ids(write_typed_world(make("relabelled"), *key, relabel=True)))
 
 
 FEW = [CASES[0], OPTIONS[4], OPTIONS[7], LINKS[1]]  # features and edges, temporal, induced, binary

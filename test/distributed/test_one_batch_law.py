@@ -165,16 +165,17 @@ def test_the_local_loader_gives_these_batches_too(world):
         check_batch(batch, graph.edge_index, case.num_neighbors, num_nodes=NUM_NODES, **tables)
 
 
-# Heterogeneous graphs: parts, mode, edge_dir, read_local, and whether all cases are sampled.
-TYPED_GRID = list(product((1, 2, 4), ("mp", "collocated"), ("in", "out"), (False, True), (True,)))
-TYPED_DEFAULT = [(2, "collocated", "in", False, True), (4, "collocated", "out", True, True)]
-TYPED_DEFAULT += [(1, "collocated", "out", False, True), (2, "mp", "out", False, False)]
-TYPED = ("parts", "mode", "edge_dir", "read_local", "all_cases")
+# Heterogeneous graphs: parts, mode, edge_dir, read_local, and which cases: by default each has two collocated places.
+ALL = [*TYPED_CASES, *OPTIONS, *LINKS]
+TYPED_GRID = list(product((1, 2, 4), ("mp", "collocated"), ("in", "out"), (False, True), ("all",)))
+TYPED_DEFAULT = [(2, "collocated", "in", False, "all"), (4, "collocated", "out", True, "even")]
+TYPED_DEFAULT += [(1, "collocated", "out", False, "odd"), (2, "mp", "out", False, "few")]
+TYPED = ("parts", "mode", "edge_dir", "read_local", "which")
 
 
 @pytest.mark.parametrize(TYPED, default_of(TYPED_DEFAULT, TYPED_GRID))
-def test_typed_batches_and_options_are_the_same_everywhere(typed_world, parts, mode, edge_dir, read_local, all_cases):
-    cases = [*TYPED_CASES, *OPTIONS, *LINKS] if all_cases else [TYPED_CASES[0], OPTIONS[4], LINKS[1]]
+def test_typed_batches_and_options_are_the_same_everywhere(typed_world, parts, mode, edge_dir, read_local, which):
+    cases = {"all": ALL, "even": ALL[::2], "odd": ALL[1::2], "few": [TYPED_CASES[0], OPTIONS[4], LINKS[1]]}[which]
     expect_law(typed_world(parts, edge_dir), mode, {"read_local": read_local}, cases)
 
 

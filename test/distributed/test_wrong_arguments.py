@@ -31,6 +31,7 @@ from glt.partition import RandomPartitioner
 IDS = torch.arange(5)
 
 EDGES = torch.stack([IDS, IDS])
+HERE = {"worker_options": glt.distributed.CollocatedDistSamplingWorkerOptions()}
 
 
 @pytest.fixture
@@ -91,9 +92,8 @@ def test_worker_options_that_mean_nothing_are_named():
 
 def test_no_seeds_are_seeds_of_any_kind(plain):
     """A trainer whose partition has none of the training nodes."""
-    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
     for given in ([], (), range(0), torch.arange(0)):
-        with nodes(plain, given, shuffle=True, worker_options=options) as loader:
+        with nodes(plain, given, shuffle=True, **HERE) as loader:
             assert len(loader) == 0 and list(loader) == []
 
 
@@ -184,8 +184,7 @@ class Basket(HeteroData):
 
 
 def test_pygs_other_arguments_keep_their_meaning(typed, plain):
-    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
-    given = {"batch_size": 5, "random_seed": 3, "worker_options": options}
+    given = {"batch_size": 5, "random_seed": 3, **HERE}
 
     def first(make, *args, **flags):
         with make(*args, **given, **flags) as loader:
@@ -217,9 +216,8 @@ def test_pygs_other_arguments_keep_their_meaning(typed, plain):
 def test_masks_of_any_kind_are_masks(plain):
     mask = torch.zeros(plain.num_nodes, dtype=torch.bool)
     mask[[7, 9]] = True
-    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
     for given in (mask, mask.numpy(), mask.tolist()):
-        with nodes(plain, given, batch_size=2, worker_options=options) as loader:
+        with nodes(plain, given, batch_size=2, **HERE) as loader:
             assert next(iter(loader)).input_id.tolist() == [7, 9]
         with pytest.raises(ValueError, match="mask of 5 elements: expected"):
             nodes(plain, given[:5])
@@ -236,16 +234,12 @@ def test_masks_of_any_kind_are_masks(plain):
     ],
 )
 def test_only_labels_that_start_at_0_go_up(typed, given, expected):
-    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
-    with links(
-        typed, (RATES, EDGES[:, :2]), edge_label=given, neg_sampling="binary", batch_size=2, worker_options=options
-    ) as loader:
+    with links(typed, (RATES, EDGES[:, :2]), edge_label=given, neg_sampling="binary", batch_size=2, **HERE) as loader:
         assert next(iter(loader))[RATES].edge_label.tolist() == [*expected, 0, 0]
 
 
 def test_a_type_alone_stands_for_all_its_nodes(typed):
-    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
-    with nodes(typed, "tag", batch_size=3, worker_options=options) as loader:
+    with nodes(typed, "tag", batch_size=3, **HERE) as loader:
         assert torch.cat([batch["tag"].n_id[: batch["tag"].batch_size] for batch in loader]).tolist() == list(range(7))
 
 
@@ -293,8 +287,7 @@ def test_a_knowledge_graph_of_thousands_of_relations(tmp_path):
     edge_index = {("entity", f"r{r}", "entity"): torch.tensor([[r % 50], [(r + 1) % 50]]) for r in range(num_types)}
     RandomPartitioner(tmp_path / "parts", 1, {"entity": 50}, edge_index, edge_assign_strategy="by_dst").partition()
     data = DistDataset().load(tmp_path / "parts", 0)
-    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
-    with nodes(data, ("entity", IDS), batch_size=5, with_edge=True, worker_options=options) as loader:
+    with nodes(data, ("entity", IDS), batch_size=5, with_edge=True, **HERE) as loader:
         batch = next(iter(loader))
     assert len(batch.edge_types) == num_types
     assert sum(store.e_id.numel() for store in batch.edge_stores) > 0
@@ -312,8 +305,7 @@ def test_reverse_types_of_one_name_are_refused(tmp_path):
         ).partition()
     with pytest.raises(ValueError, match=r"edge_dir = 'out'.*'to'.*'rev_rev_to'.*rename one"):
         nodes(DistDataset().load(tmp_path / "by_src", 0), ("a", IDS))
-    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
-    with nodes(DistDataset().load(tmp_path / "by_dst", 0), ("b", IDS), worker_options=options) as loader:
+    with nodes(DistDataset().load(tmp_path / "by_dst", 0), ("b", IDS), **HERE) as loader:
         assert len(next(iter(loader)).edge_types) == 3
 
 
