@@ -31,7 +31,7 @@ TABLES = ("node_feat", "node_label", "node_time", "edge_feat", "edge_weight", "e
 
 @dataclass(frozen=True)
 class TypedWorld:
-    """A partition directory and its arrays: ``rev_rates`` reverses ``rates``, tags are empty, and there are no ghosts."""
+    """A partition directory and its arrays: ``rev_rates`` reverses ``rates``, tags are empty, ghosts are none."""
 
     path: Path
     num_parts: int
@@ -70,15 +70,10 @@ class TypedWorld:
             at_node = self.node_time.get(SCHEMA.node_types[neighbor])
             if at_node is not None:
                 time = at_node[ends[0 if self.edge_dir == "in" else 1]]
-            found.append(
-                Topology(
-                    ends,
-                    (NUM_NODES[edge_type[0]], NUM_NODES[edge_type[2]]),
-                    layout="CSC" if self.edge_dir == "in" else "CSR",
-                    edge_weight=self.edge_weight.get(edge_type) if weighted else None,
-                    edge_time=time,
-                )
-            )
+            size = NUM_NODES[edge_type[0]], NUM_NODES[edge_type[2]]
+            weight = self.edge_weight.get(edge_type) if weighted else None
+            layout = "CSC" if self.edge_dir == "in" else "CSR"
+            found.append(Topology(ends, size, layout=layout, edge_weight=weight, edge_time=time))
         return found
 
 
@@ -90,15 +85,10 @@ def edges_of(seed):
         ends = [(0.9 * NUM_NODES[t] * rng.random(num_edges) ** 2).astype(np.int64) for t in (source, target)]
         return torch.from_numpy(np.stack(ends))
 
-    rates = edges("user", "item", 700)
-    return {
-        RATES: rates,
-        RATED: rates.flip(0),
-        FOLLOWS: edges("user", "user", 400),
-        ("tag", "on", "item"): edges("tag", "item", 80),
-        ("item", "in", "tag"): torch.empty(2, 0, dtype=torch.int64),
-        ("ghost", "sees", "user"): torch.empty(2, 0, dtype=torch.int64),
-    }
+    rates, none = edges("user", "item", 700), torch.empty(2, 0, dtype=torch.int64)
+    found = {RATES: rates, RATED: rates.flip(0), FOLLOWS: edges("user", "user", 400)}
+    found["tag", "on", "item"] = edges("tag", "item", 80)
+    return found | {("item", "in", "tag"): none, ("ghost", "sees", "user"): none}
 
 
 def write_typed_world(root, num_parts, edge_dir="in", time_level="edge", **given):
@@ -300,19 +290,12 @@ OPTIONS += [
 ]
 WEIGHTED = {"mode": "binary", "amount": 1.5, "src_weight": torch.arange(90.0), "dst_weight": torch.ones(60)}
 LINK = "DistLinkNeighborLoader"
+TWO, TRIPLET = {"neg_sampling": {"mode": "triplet", "amount": 2}}, {"neg_sampling": "triplet"}
 LINKS = [
     Case("links", [3, 2], RATES, EVERYTHING, kind=LINK),
     Case("binary", [3, 2], RATES, EVERYTHING | {"neg_sampling": WEIGHTED, "exclude_edges": "reverse"}, kind=LINK),
-    Case(
-        "triplet",
-        [-1, 2],
-        FOLLOWS,
-        {"neg_sampling": {"mode": "triplet", "amount": 2}, "exclude_edges": "self"},
-        kind=LINK,
-    ),
-    Case(
-        "disjoint triplet", [3, 2], RATED, DISJOINT | {"neg_sampling": "triplet", "exclude_edges": "reverse"}, kind=LINK
-    ),
+    Case("triplet", [-1, 2], FOLLOWS, TWO | {"exclude_edges": "self"}, kind=LINK),
+    Case("disjoint triplet", [3, 2], RATED, DISJOINT | TRIPLET | {"exclude_edges": "reverse"}, kind=LINK),
     Case("temporal links", [3, 2], RATES, {"neg_sampling": "binary", "time_attr": "time"}, True, LINK),
 ]
 NODE_TIMES = [

@@ -44,17 +44,10 @@ def write_world(root, num_parts, edge_dir="in", tables="xye", partitioner=Random
     x = graph.x.bfloat16() if "b" in tables else graph.x if "x" in tables else None
     y = graph.y if "y" in tables else None
     edge_attr = graph.edge_attr if "e" in tables else None
-    partitioner(
-        root / "parts",
-        num_parts,
-        NUM_NODES,
-        graph.edge_index,
-        node_feat=x,
-        edge_feat=edge_attr,
-        node_label=y,
-        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src",
-        **options,
-    ).partition()
+    given = {"node_feat": x, "edge_feat": edge_attr, "node_label": y} | options
+    strategy = "by_dst" if edge_dir == "in" else "by_src"
+    made = root / "parts", num_parts, NUM_NODES, graph.edge_index
+    partitioner(*made, edge_assign_strategy=strategy, **given).partition()
     return World(root / "parts", num_parts, edge_dir, x, y, edge_attr)
 
 

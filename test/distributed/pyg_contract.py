@@ -49,19 +49,10 @@ GRAPHS = {
 
 def write(data, path):
     """Two partitions."""
-    RandomPartitioner(
-        path,
-        2,
-        data.num_nodes,
-        data.edge_index,
-        data.get("x"),
-        data.get("edge_attr"),
-        node_label=data.get("y"),
-        edge_weight=data.get("weight"),
-        node_time=data.get("time"),
-        edge_time=data.get("edge_time"),
-        edge_assign_strategy="by_dst",
-    ).partition()
+    times = {name: data.get(name.removeprefix("node_")) for name in ("node_time", "edge_time")}
+    given = {"node_label": data.get("y"), "edge_weight": data.get("weight"), "edge_assign_strategy": "by_dst", **times}
+    of_nodes = data.num_nodes, data.edge_index, data.get("x"), data.get("edge_attr")
+    RandomPartitioner(path, 2, *of_nodes, **given).partition()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dist_world import CASES, NUM_NODES, SEED, assert_same, seeds_of, snapshot
+from dist_world import CASES, NUM_NODES, assert_same, snapshot
 from lowered import set_constants
 from promptness import eventually
 
@@ -156,27 +156,18 @@ class Actor:
 
     def law(self, name, rank, **given):
         """Makes a loader of the one-batch law's case."""
-        self.loaders[name] = glt.distributed.DistNeighborLoader(
-            None,
-            list(CASE.num_neighbors),
-            seeds_of(rank),
-            batch_size=16,
-            random_seed=SEED + rank,
-            worker_options=options(**given),
-            **CASE.loader,
-        )
+        arguments = CASE.arguments(rank) | {"worker_options": options(**given)}
+        self.loaders[name] = glt.distributed.DistNeighborLoader(None, **arguments)
 
     def make(self, name, batch_size=8, **given):
         """Makes a loader of all nodes; returns the number of its batches."""
-        self.loaders[name] = glt.distributed.DistNeighborLoader(
-            None,
-            [4, 3],
-            torch.arange(NUM_NODES),
-            batch_size=batch_size,
-            collect_features=True,
-            random_seed=1,
-            worker_options=options(**given),
-        )
+        flags = {
+            "batch_size": batch_size,
+            "collect_features": True,
+            "random_seed": 1,
+            "worker_options": options(**given),
+        }
+        self.loaders[name] = glt.distributed.DistNeighborLoader(None, [4, 3], torch.arange(NUM_NODES), **flags)
         return len(self.loaders[name])
 
     def take(self, name, count=None):
@@ -361,15 +352,9 @@ def finalize(timeout_s=None):
 
 
 def env_of(stage, role, num_servers, num_trainers, rank, path):
-    shared = {
-        "GLT_ROLE": role,
-        "GLT_NUM_SERVERS": str(num_servers),
-        "GLT_NUM_TRAINERS": str(num_trainers),
-        "GLT_MASTER_ADDR": "127.0.0.1",
-        "GLT_MASTER_PORT": str(stage.port),
-        "GLT_PART_CONFIG": str(path),
-        "WORLD_SIZE": str(num_trainers),
-    }
+    shared = {"GLT_ROLE": role, "GLT_MASTER_ADDR": "127.0.0.1", "GLT_MASTER_PORT": str(stage.port)}
+    shared |= {"GLT_NUM_SERVERS": str(num_servers), "GLT_NUM_TRAINERS": str(num_trainers), "GLT_PART_CONFIG": str(path)}
+    shared["WORLD_SIZE"] = str(num_trainers)
     return shared | {"GLT_SERVER_RANK" if role == "server" else "RANK": str(rank)}
 
 

@@ -257,16 +257,8 @@ def hotness(num_parts):
 
 
 def partitioned(root, num_parts, **given):
-    RandomPartitioner(
-        root / "parts",
-        num_parts,
-        GRAPH_NODES,
-        GRAPH.edge_index,
-        node_feat=GRAPH.x,
-        edge_feat=GRAPH.edge_attr,
-        edge_assign_strategy="by_dst",
-        **given,
-    ).partition()
+    given = {"node_feat": GRAPH.x, "edge_feat": GRAPH.edge_attr, "edge_assign_strategy": "by_dst", **given}
+    RandomPartitioner(root / "parts", num_parts, GRAPH_NODES, GRAPH.edge_index, **given).partition()
     return root / "parts"
 
 

@@ -114,15 +114,9 @@ def leave_early(trainer, path, mode, device):
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0, "ZERO_COPY", device=device)
     given = {"device": device} if mode == "collocated" else {"worker_devices": [device]}
-    with glt.distributed.DistNeighborLoader(
-        data,
-        [3, 2],
-        torch.arange(100),
-        batch_size=10,
-        collect_features=True,
-        to_device=device,
-        worker_options=options(trainer, mode, **given),
-    ) as loader:
+    flags = {"batch_size": 10, "collect_features": True, "to_device": device}
+    flags["worker_options"] = options(trainer, mode, **given)
+    with glt.distributed.DistNeighborLoader(data, [3, 2], torch.arange(100), **flags) as loader:
         for stop in (0, 3):
             for i, _ in enumerate(loader):
                 if i == stop:

@@ -311,14 +311,8 @@ def require_layers(blocks, batch):
         assert near.edge_index[t].size(1) == batch[t].num_sampled_edges[0]
 
 
-OPTIONS = {
-    "sampler": [4, 3],
-    "batch_size": 20,
-    "shuffle": True,
-    "random_seed": 5,
-    "with_edge": True,
-    "collect_features": True,
-}
+OPTIONS = {"sampler": [4, 3], "batch_size": 20, "shuffle": True, "random_seed": 5}
+OPTIONS |= {"with_edge": True, "collect_features": True}
 
 
 @pytest.mark.parametrize("negatives", [None, PerSourceUniform(2), GlobalUniform(1.5)])

@@ -29,12 +29,8 @@ class Graph:
         self.weight = torch.rand(NUM_EDGES, generator=generator) + 0.1
         self.attr = torch.randn(NUM_EDGES, 3, generator=generator)
         self.path = root / "parts"
-        given = {
-            "node_feat": self.x,
-            "edge_feat": self.attr,
-            "edge_attrs": {"weight": self.weight},
-            "edge_assign_strategy": "by_dst",
-        }
+        given = {"node_feat": self.x, "edge_feat": self.attr, "edge_attrs": {"weight": self.weight}}
+        given["edge_assign_strategy"] = "by_dst"
         make = RandomPartitioner(self.path, num_parts, NUM_NODES, self.edge_index, relabel=num_parts > 1, **given)
         self.edges = torch.arange(NUM_EDGES)
         if num_parts == 1:
@@ -122,13 +118,8 @@ def test_layers_take_what_they_have_parameters_for(here, tmp_path):
 
     expected = second(first(here.x, ends, weight), ends, attr)
     expected = last(gcn(plain(expected, ends), ends, weight), ends, weight, attr).detach()
-    got = infer_layerwise(
-        [first, second, plain, gcn, Last()],
-        edge_weight="weight",
-        edge_attr=here.of_parts(attr),
-        spill_dir=tmp_path,
-        batch_size=40,
-    )
+    values = {"edge_weight": "weight", "edge_attr": here.of_parts(attr)}
+    got = infer_layerwise([first, second, plain, gcn, Last()], spill_dir=tmp_path, batch_size=40, **values)
     torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-4)
     assert gcn._cached_edge_index is None and not gcn._forward_pre_hooks
 

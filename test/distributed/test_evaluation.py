@@ -42,13 +42,8 @@ def broken(y_pred, y_true):
 
 
 def join(trainer):
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{trainer.port}",
-        rank=trainer.rank,
-        world_size=trainer.world_size,
-        timeout=datetime.timedelta(minutes=5),
-    )
+    place = {"rank": trainer.rank, "world_size": trainer.world_size, "timeout": datetime.timedelta(minutes=5)}
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{trainer.port}", **place)
 
 
 def raised(call):

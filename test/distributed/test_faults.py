@@ -116,12 +116,8 @@ def test_a_stopped_trainer_is_named(world):
         assert not cluster.processes[0].is_alive()
         cluster.kill(1)
         survivor = cluster.outcomes()[0]
-        expect_error(
-            survivor,
-            "PeerLost",
-            "trainer 1 (host",
-            f"pid {cluster.processes[1].pid}) has given no sign of life for 3 s",
-        )
+        silence = f"pid {cluster.processes[1].pid}) has given no sign of life for 3 s"
+        expect_error(survivor, "PeerLost", "trainer 1 (host", silence)
         cluster.expect_nothing_left()
 
 
@@ -351,15 +347,9 @@ def label_links(trainer, path):
     data = join(trainer, path, trainer.rank % 2)
     label = torch.tensor(LABELS[trainer.rank], dtype=torch.int64)
     edges = torch.zeros(2, len(label), dtype=torch.int64)
-    with glt.distributed.DistLinkNeighborLoader(
-        data,
-        [2],
-        (RATES, edges),
-        batch_size=3,
-        edge_label=label,
-        neg_sampling="binary",
-        worker_options=options(trainer, "collocated"),
-    ) as loader:
+    given = {"batch_size": 3, "edge_label": label, "neg_sampling": "binary"}
+    where = options(trainer, "collocated")
+    with glt.distributed.DistLinkNeighborLoader(data, [2], (RATES, edges), worker_options=where, **given) as loader:
         return [each for batch in loader for each in batch[RATES].edge_label.tolist()]
 
 
@@ -371,13 +361,8 @@ def differ(trainer, path, label_file, drawn):
     first = trainer.rank == 0
     data = join(trainer, path, whole_node_label_file={"user": label_file} if first and label_file else None)
     edges = torch.zeros(2, 3, dtype=torch.int64)
-    glt.distributed.DistLinkNeighborLoader(
-        data,
-        [2],
-        (RATES, edges),
-        neg_sampling=drawn if first else "binary",
-        worker_options=options(trainer, "collocated"),
-    )
+    given = {"neg_sampling": drawn if first else "binary", "worker_options": options(trainer, "collocated")}
+    glt.distributed.DistLinkNeighborLoader(data, [2], (RATES, edges), **given)
 
 
 @pytest.mark.parametrize("option", ["whole_node_label_file", "weights of negatives"])
@@ -440,13 +425,8 @@ def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world):
         with Cluster(2, create_as, world(2).path, places, port) as second:
             host, other = second.outcomes()
             expect_error(host, "RendezvousError", f"master_port = {port}")
-            expect_error(
-                other,
-                "RendezvousError",
-                "two processes came as rank 1",
-                "master_port of its own",
-                f"pid {first.processes[1].pid},",
-            )
+            words = "two processes came as rank 1", "master_port of its own", f"pid {first.processes[1].pid},"
+            expect_error(other, "RendezvousError", *words)
         for rank in range(2):
             first.say(rank)
         assert first.results() == [5, 5]  # undisturbed

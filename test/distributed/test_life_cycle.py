@@ -377,13 +377,8 @@ def test_a_full_dev_shm_does_not_matter(world):
         pytest.skip("needs the right to make a mount namespace (unshare -m)")
     program = PROGRAM.format(here=str(Path(__file__).parent), world_size=1, port=free_port(), path=str(world(1).path))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{fill} && exec "$@"', "sh", sys.executable, "-c", program, "0", "mp"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    command = ["unshare", "-m", "sh", "-c", f'{fill} && exec "$@"', "sh", sys.executable, "-c", program, "0", "mp"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
     if "mount:" in done.stderr:
         pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
     assert done.returncode == 0 and "has a batch" in done.stdout, done.stdout + done.stderr

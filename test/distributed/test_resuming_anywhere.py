@@ -43,15 +43,9 @@ def lose_a_worker(trainer, path):
     data = join(trainer, path)
 
     def start(mode, random_seed, **given):
-        return glt.distributed.DistNeighborLoader(
-            data,
-            [10, 10],
-            torch.arange(600),
-            batch_size=6,
-            collect_features=True,
-            random_seed=random_seed,
-            worker_options=options(trainer, mode, **given),
-        )
+        flags = {"batch_size": 6, "collect_features": True, "random_seed": random_seed}
+        where = options(trainer, mode, **given)
+        return glt.distributed.DistNeighborLoader(data, [10, 10], torch.arange(600), worker_options=where, **flags)
 
     with start("collocated", SEED) as loader:
         epochs = [[plain(batch) for batch in loader] for _ in range(3)]

@@ -11,7 +11,6 @@ import torch.multiprocessing
 from dist_typed_world import RATES
 from dist_world import NUM_NODES
 
-import glt
 from glt import _core
 from glt.data import Feature, Topology
 from glt.data.partition_book import PartitionBook
@@ -82,17 +81,11 @@ def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small):
 
 def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small):
     graph, made = small
+    options = {"collect_features": True, "worker_options": CollocatedDistSamplingWorkerOptions()}
     wide = DistTensor((NUM_NODES, 9), torch.float64, "wide", part="node", init_func="ones")
     with (
         NodeDataLoader(graph, SEEDS, [4, 3], 16) as loader,
-        DistNeighborLoader(
-            graph.world.data,
-            [4],
-            SEEDS,
-            16,
-            collect_features=True,
-            worker_options=CollocatedDistSamplingWorkerOptions(),
-        ) as plain,
+        DistNeighborLoader(graph.world.data, [4], SEEDS, 16, **options) as plain,
     ):
         graph.ndata["x"] = wide
         for batch in loader:
@@ -199,14 +192,8 @@ def test_a_collocated_loader_goes_on_when_torch_has_moved_its_partition(on_devic
     """On a device, which the host plays, columns and rows are read in place too."""
     load, given = ({"graph_mode": "ZERO_COPY"}, {"device": "host"}) if on_device else ({}, {})
     data = DistDataset().load(world(1).path, 0, **load)
-    with glt.distributed.DistNeighborLoader(
-        data,
-        [3, 2],
-        torch.arange(200),
-        50,
-        collect_features=True,
-        worker_options=CollocatedDistSamplingWorkerOptions(**given),
-    ) as loader:
+    flags = {"collect_features": True, "worker_options": CollocatedDistSamplingWorkerOptions(**given)}
+    with DistNeighborLoader(data, [3, 2], torch.arange(200), 50, **flags) as loader:
         assert any(batch.n_id[batch.edge_index[0]].any() for batch in loader)
         topology, x = data.graph.topology, data.node_features.tensor
         for tensor in (topology.indptr, topology.indices, topology.edge_ids, x):

@@ -296,13 +296,9 @@ def test_a_knowledge_graph_of_thousands_of_relations(tmp_path):
 def test_reverse_types_of_one_name_are_refused(tmp_path):
     to, back, twice = ("a", "to", "b"), ("b", "rev_to", "a"), ("a", "rev_rev_to", "b")
     for strategy in ("by_src", "by_dst"):
-        RandomPartitioner(
-            tmp_path / strategy,
-            1,
-            {"a": 5, "b": 5},
-            dict.fromkeys((to, back, twice), EDGES),
-            edge_assign_strategy=strategy,
-        ).partition()
+        edges = dict.fromkeys((to, back, twice), EDGES)
+        sizes = {"a": 5, "b": 5}
+        RandomPartitioner(tmp_path / strategy, 1, sizes, edges, edge_assign_strategy=strategy).partition()
     with pytest.raises(ValueError, match=r"edge_dir = 'out'.*'to'.*'rev_rev_to'.*rename one"):
         nodes(DistDataset().load(tmp_path / "by_src", 0), ("a", IDS))
     with nodes(DistDataset().load(tmp_path / "by_dst", 0), ("b", IDS), **HERE) as loader:

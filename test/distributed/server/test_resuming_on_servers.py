@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from dist_world import CASES, SEED, assert_same, join, run_cluster, seeds_of, snapshot
+from dist_world import CASES, SEED, assert_same, join, run_cluster, snapshot
 from dist_world import options as trainer_options
 from resume_world import expect_the_rest, run_whole
 from resume_world import go_on as resume
@@ -17,15 +17,8 @@ CASE = CASES[0]  # shuffled
 
 
 def make(data, worker_options, random_seed):
-    return glt.distributed.DistNeighborLoader(
-        data,
-        list(CASE.num_neighbors),
-        seeds_of(0),
-        batch_size=16,
-        random_seed=random_seed,
-        worker_options=worker_options,
-        **CASE.loader,
-    )
+    given = CASE.arguments(0) | {"random_seed": random_seed, "worker_options": worker_options}
+    return glt.distributed.DistNeighborLoader(data, **given)
 
 
 def states_of(loader):

@@ -36,15 +36,8 @@ channel_num_producer_waits channel_producer_wait_s channel_num_consumer_waits ch
 
 
 def make(rank, batch_size=16, **given):
-    return glt.distributed.DistNeighborLoader(
-        None,
-        [4, 3],
-        seeds_of(rank),
-        batch_size=batch_size,
-        random_seed=3,
-        collect_features=True,
-        worker_options=options(**given),
-    )
+    flags = {"batch_size": batch_size, "random_seed": 3, "collect_features": True, "worker_options": options(**given)}
+    return glt.distributed.DistNeighborLoader(None, [4, 3], seeds_of(rank), **flags)
 
 
 def until(found, seconds=60.0):
