@@ -282,7 +282,7 @@ def test_labels_below_one_are_not_labels_that_start_at_zero(typed):
         assert torch.equal(loader.table.columns["label"], label)
 
 
-def test_a_knowledge_graph_of_thousands_of_relations(tmp_path):
+def test_a_knowledge_graph_of_thousands_of_relations(tmp_path, alone):
     num_types = 2700  # FB15k and the reverses
     edge_index = {("entity", f"r{r}", "entity"): torch.tensor([[r % 50], [(r + 1) % 50]]) for r in range(num_types)}
     RandomPartitioner(tmp_path / "parts", 1, {"entity": 50}, edge_index, edge_assign_strategy="by_dst").partition()
@@ -293,7 +293,7 @@ def test_a_knowledge_graph_of_thousands_of_relations(tmp_path):
     assert sum(store.e_id.numel() for store in batch.edge_stores) > 0
 
 
-def test_reverse_types_of_one_name_are_refused(tmp_path):
+def test_reverse_types_of_one_name_are_refused(tmp_path, alone):
     to, back, twice = ("a", "to", "b"), ("b", "rev_to", "a"), ("a", "rev_rev_to", "b")
     for strategy in ("by_src", "by_dst"):
         edges = dict.fromkeys((to, back, twice), EDGES)
