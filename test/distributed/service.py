@@ -282,6 +282,15 @@ class Stage(Cluster):
             return failed
         raise AssertionError(f"actor {actor} raised nothing: expected an error")
 
+    def reaches(self, actor, server_rank):
+        """Whether a client gets an answer of a server that was lost."""
+        try:
+            self.ask(actor, "request", server_rank, "torch.cuda.is_available")
+        except Failed as failed:
+            failed.expect("PeerLost")
+            return False
+        return True
+
     def expect_law(self, actor, name, world, rank, had=()):
         """What is left of an epoch of a loader that ``law`` has made, behind what it had, is what it must be."""
         got = [*had, *self.ask(actor, "take", name)]
