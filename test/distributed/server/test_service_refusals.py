@@ -93,6 +93,7 @@ def test_servers_that_do_not_fit(world, private_world):
         stage.ask(3, "join", 2, 1, 0)
         stage.ask(3, "law", "law", 0, server_rank=1)
         stage.expect_law(3, "law", here, 0)
+        stage.end(2)
         stage.finish((3,), (0, 1))
 
 
