@@ -1,15 +1,12 @@
 """A heterogeneous graph with everything awkward in it, and the batches that the whole of it gives in this process."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from dist_world import join, options
+from dist_world import EVERYTHING
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
@@ -22,7 +19,6 @@ from glt.distributed.engine.seeds import BatchStart
 from glt.partition import RandomPartitioner
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, negative_rounds, run_rounds
-from glt.testing.cluster import Trainer
 
 NUM_NODES = {"user": 90, "item": 60, "tag": 7, "ghost": 0}
 RATES, RATED, FOLLOWS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "follows", "user")
@@ -30,14 +26,12 @@ SCHEMA = Schema(
     tuple(NUM_NODES), (RATES, RATED, FOLLOWS, ("tag", "on", "item"), ("item", "in", "tag"), ("ghost", "sees", "user"))
 )
 SEED = 91
+TABLES = ("node_feat", "node_label", "node_time", "edge_feat", "edge_weight", "edge_time")
 
 
 @dataclass(frozen=True)
 class TypedWorld:
-    """A partition directory and the arrays that it was made of, by type.
-
-    ``rev_rates`` holds the reverses of ``rates``, no item is in a tag, and there are no ghosts.
-    """
+    """A partition directory and its arrays: ``rev_rates`` reverses ``rates``, tags are empty, ghosts are none."""
 
     path: Path
     num_parts: int
@@ -51,7 +45,7 @@ class TypedWorld:
     edge_time: dict[Any, Tensor]
     node_time: dict[Any, Tensor]
 
-    def to_data(self) -> HeteroData:
+    def to_data(self):
         """The same for the local loaders: along out-edges they need :meth:`to_dataset`."""
         data = HeteroData()
         for node_type, num_nodes in NUM_NODES.items():
@@ -67,7 +61,7 @@ class TypedWorld:
                     data[edge_type][name] = table[edge_type]
         return data
 
-    def topologies(self, weighted: bool = False) -> list[Topology]:
+    def topologies(self, weighted=False):
         """The whole graph, by edge type."""
         found = []
         for edge_type, (_, neighbor) in zip(SCHEMA.edge_types, SCHEMA.ends(self.edge_dir), strict=True):
@@ -76,35 +70,28 @@ class TypedWorld:
             at_node = self.node_time.get(SCHEMA.node_types[neighbor])
             if at_node is not None:
                 time = at_node[ends[0 if self.edge_dir == "in" else 1]]
-            found.append(
-                Topology(
-                    ends, (NUM_NODES[edge_type[0]], NUM_NODES[edge_type[2]]),
-                    layout="CSC" if self.edge_dir == "in" else "CSR",
-                    edge_weight=self.edge_weight.get(edge_type) if weighted else None, edge_time=time,
-                )
-            )  # fmt: skip
+            size = NUM_NODES[edge_type[0]], NUM_NODES[edge_type[2]]
+            weight = self.edge_weight.get(edge_type) if weighted else None
+            layout = "CSC" if self.edge_dir == "in" else "CSR"
+            found.append(Topology(ends, size, layout=layout, edge_weight=weight, edge_time=time))
         return found
 
 
-def edges_of(seed: int) -> dict[Any, Tensor]:
+def edges_of(seed):
     rng = np.random.default_rng(seed)
 
-    def edges(source: str, target: str, num_edges: int) -> Tensor:
+    def edges(source, target, num_edges):
         # Squares make hubs; the last nodes of each type have no edges.
         ends = [(0.9 * NUM_NODES[t] * rng.random(num_edges) ** 2).astype(np.int64) for t in (source, target)]
         return torch.from_numpy(np.stack(ends))
 
-    rates = edges("user", "item", 700)
-    return {
-        RATES: rates, RATED: rates.flip(0), FOLLOWS: edges("user", "user", 400),
-        ("tag", "on", "item"): edges("tag", "item", 80), ("item", "in", "tag"): torch.empty(2, 0, dtype=torch.int64),
-        ("ghost", "sees", "user"): torch.empty(2, 0, dtype=torch.int64),
-    }  # fmt: skip
+    rates, none = edges("user", "item", 700), torch.empty(2, 0, dtype=torch.int64)
+    found = {RATES: rates, RATED: rates.flip(0), FOLLOWS: edges("user", "user", 400)}
+    found["tag", "on", "item"] = edges("tag", "item", 80)
+    return found | {("item", "in", "tag"): none, ("ghost", "sees", "user"): none}
 
 
-def write_typed_world(
-    root: Path, num_parts: int, edge_dir: str = "in", time_level: str = "edge", **given: Any
-) -> TypedWorld:
+def write_typed_world(root, num_parts, edge_dir="in", time_level="edge", **given):
     rng = np.random.default_rng(6)
     edge_index = edges_of(5)
     weight = torch.from_numpy(rng.random(700))
@@ -114,82 +101,21 @@ def write_typed_world(
     of_edges = {RATES: time, RATED: time, FOLLOWS: torch.from_numpy(rng.integers(0, 50, 400))}
     of_nodes = {"user": torch.from_numpy(rng.integers(0, 50, 90)), "item": torch.from_numpy(rng.integers(0, 50, 60))}
     world = TypedWorld(
-        root / "parts", num_parts, edge_dir, time_level, edge_index,
+        *(root / "parts", num_parts, edge_dir, time_level, edge_index),
         node_feat=given.pop("node_feat", {"user": x, "item": torch.arange(60).view(-1, 1).bfloat16()}),
         node_label={"item": torch.arange(120).view(60, 2), "tag": torch.arange(7)},
         edge_feat={RATES: torch.arange(700.0), FOLLOWS: torch.arange(800).view(400, 2)},
         edge_weight={RATES: weight, FOLLOWS: torch.from_numpy(rng.random(400).astype(np.float32))},
-        edge_time=of_edges if time_level == "edge" else {}, node_time=of_nodes if time_level == "node" else {},
-    )  # fmt: skip
-    RandomPartitioner(
-        world.path, num_parts, NUM_NODES, edge_index, world.node_feat, world.edge_feat, node_label=world.node_label,
-        edge_weight=world.edge_weight, edge_time=world.edge_time or None, node_time=world.node_time or None,
-        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src", **given,
-    ).partition()  # fmt: skip
+        edge_time=of_edges if time_level == "edge" else {},
+        node_time=of_nodes if time_level == "node" else {},
+    )
+    given |= {name: getattr(world, name) or None for name in TABLES}
+    strategy = "by_dst" if edge_dir == "in" else "by_src"
+    RandomPartitioner(world.path, num_parts, NUM_NODES, edge_index, edge_assign_strategy=strategy, **given).partition()
     return world
 
 
-@dataclass(frozen=True)
-class Case:
-    """A loader and its options.
-
-    Attributes:
-        name: In messages.
-        num_neighbors: As given to the loader.
-        seed_type: Of the seeds: a node type, or for links an edge type.
-        loader: Further arguments of the loader.
-        times: Give each seed a time.
-        kind: Which loader.
-    """
-
-    name: str
-    num_neighbors: Any = (4, 3)
-    seed_type: Any = "item"
-    loader: dict[str, Any] = field(default_factory=dict)
-    times: bool = False
-    kind: str = "DistNeighborLoader"
-
-    @property
-    def is_link(self) -> bool:
-        return self.kind == "DistLinkNeighborLoader"
-
-    def seeds(self, rank: int) -> Tensor:
-        """Uneven between ranks, with duplicates."""
-        if self.is_link:
-            ends = torch.stack([torch.arange(rank, 40 + rank, 2) % NUM_NODES[self.seed_type[e]] for e in (0, 2)])
-            known = edges_of(5)[self.seed_type][:, rank::97]
-            return torch.cat([known, ends, known[:, :2]], dim=1)
-        ids = torch.arange(rank, NUM_NODES[self.seed_type], 3)[: 14 + 3 * rank]
-        return torch.cat([ids, ids[:3], ids[1:2]])
-
-    def given_times(self, rank: int) -> Tensor | None:
-        return (torch.arange(self.seeds(rank).shape[-1]) * 7 + 11) % 50 if self.times else None
-
-    def arguments(self, rank: int) -> dict[str, Any]:
-        """What the loader is called with, apart from the data and where it samples."""
-        seeds, times = self.seeds(rank), self.given_times(rank)
-        name, late = ("edge_label_index", "edge_label_time") if self.is_link else ("input_nodes", "input_time")
-        extra = {} if times is None else {late: times}
-        return {
-            "num_neighbors": self.num_neighbors, name: (self.seed_type, seeds), "batch_size": 5,
-            "random_seed": SEED + rank, **extra, **self.loader,
-        }  # fmt: skip
-
-
-def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
-    """Two epochs of each case."""
-    data = join(trainer, path)
-    results = []
-    for case in cases:
-        made = getattr(glt.distributed, case.kind)
-        with made(
-            data, worker_options=options(trainer, mode, **given), **case.arguments(trainer.rank)
-        ) as loader:  # fmt: skip
-            results.append([snapshot(batch) for _ in range(2) for batch in loader])
-    return results
-
-
-def snapshot(batch: Any) -> dict[str, Any]:
+def snapshot(batch):
     """All of a batch, in memory of its own, by ``type/attribute``."""
     found = {}
     for store in batch.stores:
@@ -198,48 +124,79 @@ def snapshot(batch: Any) -> dict[str, Any]:
     return found
 
 
-def reference(world: TypedWorld, case: Case, rank: int) -> Iterator[dict[str, Any]]:
-    """The batches of a case, sampled from the whole graph by the native core."""
-    flags = case.loader
-    temporal = flags.get("time_attr") is not None
-    disjoint = flags.get("disjoint", False) or temporal
-    config = glt.sampler.SamplingConfig.checked(case.num_neighbors, SCHEMA, replace=flags.get("replace", False))
-    graphs = world.topologies(flags.get("weight_attr") is not None)
-    csrs = [g.csr_by_time if temporal and g.by_time is not None else g.csr for g in graphs]
-    seeds, times = case.seeds(rank), case.given_times(rank)
-    order = glt.sampler.SeedOrder(
-        seeds.shape[-1], 5, flags.get("shuffle", False), flags.get("drop_last", False), SEED + rank
-    )  # fmt: skip
-    batch = _core.Batch(list(NUM_NODES.values()), SCHEMA.ends(world.edge_dir))
-    for epoch in range(2):
-        for index in order.batches(epoch):
-            chosen = seeds[..., index.input_id]
+@dataclass(frozen=True)
+class Case:
+    """A loader and its options. Seeds are of a node type, or for links of an edge type; ``times``: each has a time."""
+
+    name: str
+    num_neighbors: Any = (4, 3)
+    seed_type: Any = "item"
+    loader: dict[str, Any] = field(default_factory=dict)
+    times: bool = False
+    kind: str = "DistNeighborLoader"
+    load = {}  # noqa: RUF012  of no case
+    snapshot = staticmethod(snapshot)
+
+    @property
+    def is_link(self):
+        return self.kind == "DistLinkNeighborLoader"
+
+    def seeds(self, rank):
+        """Uneven between ranks, with duplicates."""
+        if self.is_link:
+            ends = torch.stack([torch.arange(rank, 40 + rank, 2) % NUM_NODES[self.seed_type[e]] for e in (0, 2)])
+            known = edges_of(5)[self.seed_type][:, rank::97]
+            return torch.cat([known, ends, known[:, :2]], dim=1)
+        ids = torch.arange(rank, NUM_NODES[self.seed_type], 3)[: 14 + 3 * rank]
+        return torch.cat([ids, ids[:3], ids[1:2]])
+
+    def given_times(self, rank):
+        return (torch.arange(self.seeds(rank).shape[-1]) * 7 + 11) % 50 if self.times else None
+
+    def arguments(self, rank):
+        """What the loader is called with, apart from the data and where it samples."""
+        seeds, times = self.seeds(rank), self.given_times(rank)
+        name, late = ("edge_label_index", "edge_label_time") if self.is_link else ("input_nodes", "input_time")
+        given = {"num_neighbors": self.num_neighbors, name: (self.seed_type, seeds), "batch_size": 5}
+        return given | {"random_seed": SEED + rank} | ({} if times is None else {late: times}) | self.loader
+
+    def reference(self, world, rank):
+        """Two epochs of batches, sampled from the whole graph by the native core."""
+        flags = self.loader
+        temporal = flags.get("time_attr") is not None
+        disjoint = flags.get("disjoint", False) or temporal
+        config = glt.sampler.SamplingConfig.checked(self.num_neighbors, SCHEMA, replace=flags.get("replace", False))
+        graphs = world.topologies(flags.get("weight_attr") is not None)
+        csrs = [g.csr_by_time if temporal and g.by_time is not None else g.csr for g in graphs]
+        seeds, times = self.seeds(rank), self.given_times(rank)
+        kept = flags.get("shuffle", False), flags.get("drop_last", False)
+        order = glt.sampler.SeedOrder(seeds.shape[-1], 5, *kept, SEED + rank)
+        batch = _core.Batch(list(NUM_NODES.values()), SCHEMA.ends(world.edge_dir))
+        batches = []
+        for index in (index for epoch in range(2) for index in order.batches(epoch)):
             late = None if times is None else times[index.input_id]
-            key = index.key
-            start = (start_links if case.is_link else start_nodes)(world, case, chosen, late, index.input_id, key)
+            begin = start_links if self.is_link else start_nodes
+            start = begin(world, self, seeds[..., index.input_id], late, index.input_id, index.key)
             time = None if start.seed_time is None else start.seed_time.numpy()
             batch.start([(t, nodes.numpy()) for t, nodes in start.seeds], True, disjoint, time)
             excluded = [
                 _core.Exclusions(*(side.numpy() for side in start.exclusions[r])) if r in start.exclusions else None
                 for r in range(len(SCHEMA.edge_types))
             ]
-            batch.sample(
-                csrs, config.num_neighbors, replace=config.replace, batch_key=key,
-                last=flags.get("temporal_strategy") == "last", exclusions=excluded,
-            )  # fmt: skip
-            if case.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
+            how = {"replace": config.replace, "last": flags.get("temporal_strategy") == "last"}
+            batch.sample(csrs, config.num_neighbors, batch_key=index.key, exclusions=excluded, **how)
+            if self.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
                 batch.induce(csrs)
             found = read(world, batch, flags, disjoint)
             if start.example is not None:
                 found |= {name: start.example[tree] for name, tree in found.items() if name.endswith("/batch")}
-            yield found | start.known
+            batches.append(found | start.known)
+        return batches
 
 
-def start_nodes(
-    world: TypedWorld, case: Case, nodes: Tensor, late: Tensor | None, input_id: Tensor, key: int
-) -> BatchStart:
+def start_nodes(world, case, nodes, late, input_id, key):
     store = f"{case.seed_type}/"
-    known: dict[str, Any] = {f"{store}input_id": input_id, f"{store}batch_size": len(nodes)}
+    known = {f"{store}input_id": input_id, f"{store}batch_size": len(nodes)}
     if late is not None:
         known[f"{store}seed_time"] = late
     elif case.loader.get("time_attr") is not None:
@@ -249,9 +206,7 @@ def start_nodes(
     return BatchStart([(SCHEMA.node_index(case.seed_type), nodes)], late, known=known)
 
 
-def start_links(
-    world: TypedWorld, case: Case, edges: Tensor, late: Tensor | None, input_id: Tensor, key: int
-) -> BatchStart:
+def start_links(world, case, edges, late, input_id, key):
     flags = case.loader
     temporal = flags.get("time_attr") is not None
     source, _, target = case.seed_type
@@ -274,21 +229,17 @@ def start_links(
     made = link_batch(index, ends, disjoint, drawn, negatives)
     r = SCHEMA.edge_index(case.seed_type)
     excluded = exclusions(index, r, SCHEMA, world.edge_dir, flags.get("exclude_edges"))
-    known: dict[str, Any] = {f"{case.seed_type}/input_id": input_id}
-    places = {
-        "src_index": [source],
-        "dst_pos_index": [target],
-        "dst_neg_index": [target],
-        "seed_time": [source, target],
-    }
+    known = {f"{case.seed_type}/input_id": input_id}
+    places = {"src_index": [source], "seed_time": [source, target]}
+    places |= {name: [target] for name in ("dst_pos_index", "dst_neg_index")}
     for name, value in made.links.items():
         known |= {f"{store}/{name}": value for store in places.get(name, [case.seed_type])}
     return BatchStart(made.seeds, made.seed_time, made.example, excluded, known)
 
 
-def read(world: TypedWorld, batch: _core.Batch, flags: dict[str, Any], disjoint: bool) -> dict[str, Any]:
+def read(world, batch, flags, disjoint):
     """What a batch holds, all but its seeds."""
-    found: dict[str, Any] = {}
+    found = {}
     collect = flags.get("collect_features", False)
     for t, node_type in enumerate(SCHEMA.node_types):
         node = torch.from_numpy(batch.nodes(t))
@@ -314,3 +265,42 @@ def read(world: TypedWorld, batch: _core.Batch, flags: dict[str, Any], disjoint:
         if collect and edge_type in world.edge_feat:
             found[f"{store}/edge_attr"] = world.edge_feat[edge_type][edge]
     return found
+
+
+FAN_OUT = {edge_type: [2, 2] for edge_type in SCHEMA.edge_types} | {RATES: [3, -1], RATED: [4, 0], FOLLOWS: [0, 3]}
+CASES = [
+    Case("features and edges", loader=EVERYTHING),
+    Case("counts per edge type", FAN_OUT, "user", {"with_edge": True, "drop_last": True}),
+    Case("replace", [3, 3, 2], "user", {"replace": True, "collect_features": True}),
+    Case("seeds without edges", [3, 3], "tag", EVERYTHING),
+]
+
+DISJOINT = {"disjoint": True, "with_edge": True}
+OPTIONS = [
+    Case("disjoint", [3, 2], "user", DISJOINT | {"collect_features": True}),
+    Case("disjoint, replace", [3, 2], "item", DISJOINT | {"replace": True, "shuffle": True}),
+    Case("weighted", [4, 3], "user", EVERYTHING | {"weight_attr": "weight"}),
+    Case("weighted, replace", [4, 3], "item", {"weight_attr": "weight", "replace": True}),
+    Case("temporal", [4, 3], "item", EVERYTHING | {"time_attr": "time"}, times=True),
+    Case("last", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "last"}, times=True),
+]
+OPTIONS += [
+    Case("subgraph", [4, 3], "user", EVERYTHING, kind="DistSubGraphLoader"),
+    Case("induced", [3, 2], "item", {"subgraph_type": "induced"}),
+]
+WEIGHTED = {"mode": "binary", "amount": 1.5, "src_weight": torch.arange(90.0), "dst_weight": torch.ones(60)}
+LINK = "DistLinkNeighborLoader"
+TWO, TRIPLET = {"neg_sampling": {"mode": "triplet", "amount": 2}}, {"neg_sampling": "triplet"}
+LINKS = [
+    Case("links", [3, 2], RATES, EVERYTHING, kind=LINK),
+    Case("binary", [3, 2], RATES, EVERYTHING | {"neg_sampling": WEIGHTED, "exclude_edges": "reverse"}, kind=LINK),
+    Case("triplet", [-1, 2], FOLLOWS, TWO | {"exclude_edges": "self"}, kind=LINK),
+    Case("disjoint triplet", [3, 2], RATED, DISJOINT | TRIPLET | {"exclude_edges": "reverse"}, kind=LINK),
+    Case("temporal links", [3, 2], RATES, {"neg_sampling": "binary", "time_attr": "time"}, True, LINK),
+]
+NODE_TIMES = [
+    Case("as of the seeds", [4, 3], "item", {"time_attr": "time", "collect_features": True}),
+    Case("as of input_time", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "last"}, times=True),
+    Case("negatives in time", [3, 2], RATES, {"neg_sampling": "binary", "time_attr": "time"}, True, LINK),
+    Case("triplets in time", [3, 2], FOLLOWS, {"neg_sampling": "triplet", "time_attr": "time"}, True, LINK),
+]

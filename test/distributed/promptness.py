@@ -1,11 +1,8 @@
 """Time bounds that are promised for a machine with nothing else to do, checked on any machine."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
-from collections.abc import Callable
 
 WITHIN_S = 10.0
 """Whatever dies or is wrong, those who depended on it say so within this time."""
@@ -15,7 +12,7 @@ _MOST = 6.0  # times as slow: beyond that a bound says nothing of what is tested
 _PATIENCE_S = 60.0
 
 
-def expect_prompt(seconds: float, what: str, within_s: float = WITHIN_S) -> None:
+def expect_prompt(seconds, what, within_s=WITHIN_S):
     """Raises AssertionError if something took longer than ``within_s``, and that is not the doing of other programs.
 
     Only then the load of the machine is looked at: a process that does nothing but compute gets all of a core on a
@@ -30,7 +27,7 @@ def expect_prompt(seconds: float, what: str, within_s: float = WITHIN_S) -> None
     )
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
+def eventually(condition):
     """Waits until a condition holds which others bring about in their own time; False if they do not in a minute."""
     deadline = time.monotonic() + _PATIENCE_S
     while not condition():
@@ -40,14 +37,14 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return True
 
 
-def wait_for_drains() -> None:
+def wait_for_drains():
     """Waits for the threads on which loaders of this process end."""
     for thread in threading.enumerate():
         if thread.name == "glt-drain":
             thread.join(100)
 
 
-def _stretch() -> float:
+def _stretch():
     """How many seconds it takes here and now to get one second of processor time."""
     start, used = time.monotonic(), time.process_time()
     while time.process_time() - used < _PROBE_S:

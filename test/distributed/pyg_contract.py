@@ -4,11 +4,7 @@ Batches are held against the graph itself, and the graphs are the awkward ones: 
 partitions than nodes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +19,7 @@ BATCH_SIZE = 4
 NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 
 
-def dense(times: str | None = None, weights: bool = False) -> Data:
+def dense(times=None, weights=False):
     """30 nodes and 200 edges, some parallel; a fifth of the weights are 0."""
     generator = torch.Generator().manual_seed(4)
     data = Data(num_nodes=30, edge_index=torch.randint(0, 28, (2, 200), generator=generator))  # two nodes have none
@@ -40,7 +36,7 @@ def dense(times: str | None = None, weights: bool = False) -> Data:
     return data
 
 
-GRAPHS: dict[str, Callable[[], Data]] = {
+GRAPHS = {
     "dense": dense,
     "weights": lambda: dense(weights=True),
     "node times": lambda: dense("node"),
@@ -51,42 +47,34 @@ GRAPHS: dict[str, Callable[[], Data]] = {
 }
 
 
-def write(data: Data, path: Path) -> None:
+def write(data, path):
     """Two partitions."""
-    RandomPartitioner(
-        path, 2, data.num_nodes, data.edge_index, data.get("x"), data.get("edge_attr"), node_label=data.get("y"),
-        edge_weight=data.get("weight"), node_time=data.get("time"), edge_time=data.get("edge_time"),
-        edge_assign_strategy="by_dst",
-    ).partition()  # fmt: skip
+    times = {name: data.get(name.removeprefix("node_")) for name in ("node_time", "edge_time")}
+    given = {"node_label": data.get("y"), "edge_weight": data.get("weight"), "edge_assign_strategy": "by_dst", **times}
+    of_nodes = data.num_nodes, data.edge_index, data.get("x"), data.get("edge_attr")
+    RandomPartitioner(path, 2, *of_nodes, **given).partition()
 
 
 @dataclass(frozen=True)
 class Case:
-    """Options of a loader.
-
-    Attributes:
-        graph: Which of the graphs.
-        loader: Arguments of the loader.
-        kind: Which loader.
-        fan_out: Edges per node and hop.
-    """
+    """One of the graphs, a loader and its arguments."""
 
     graph: str
     loader: dict[str, Any] = field(default_factory=dict)
     kind: str = NODES
     fan_out: tuple[int, ...] = (3, 2)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.graph}, {self.kind.lower()}, {', '.join(map(str, self.loader.values()))}"
 
-    def seeds(self) -> Tensor:
+    def seeds(self):
         """With duplicates; of links also pairs that are no edges."""
         data = GRAPHS[self.graph]()
         if self.kind == NODES:
             return torch.tensor([0, 0, 0]) if data.num_nodes == 1 else torch.tensor([7, 1, 7, 3, 8, 8, 0])
         return torch.cat([data.edge_index[:, 30:34], torch.tensor([[7, 1, 7], [8, 2, 8]])], dim=1)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self):
         name = "input_nodes" if self.kind == NODES else "edge_label_index"
         given = {name: self.seeds(), "num_neighbors": list(self.fan_out), "batch_size": BATCH_SIZE, "random_seed": 3}
         return given | self.loader
@@ -120,7 +108,7 @@ CASES = [
 ]
 
 
-def epoch(loader: Any) -> list[dict[str, Any]]:
+def epoch(loader):
     """All batches, in memory of their own."""
     return [
         {name: value.clone() if isinstance(value, Tensor) else value for name, value in batch.to_dict().items()}
@@ -128,7 +116,7 @@ def epoch(loader: Any) -> list[dict[str, Any]]:
     ]
 
 
-def assert_kept(case: Case, batches: list[dict[str, Any]], *others: list[dict[str, Any]]) -> None:
+def assert_kept(case, batches, *others):
     """Checks an epoch of a case, and that it is the local one; and those of others, who had the same seeds."""
     local = epoch(getattr(glt.loader, case.kind)(GRAPHS[case.graph](), **case.arguments()))
     num_seeds = case.seeds().shape[-1]
@@ -143,7 +131,7 @@ def assert_kept(case: Case, batches: list[dict[str, Any]], *others: list[dict[st
         check(batch, case, torch.arange(num_seeds)[i * BATCH_SIZE :][:BATCH_SIZE])
 
 
-def check(batch: dict[str, Any], case: Case, input_id: Tensor) -> None:
+def check(batch, case, input_id):
     """Holds a batch around the seeds ``input_id`` against the graph."""
     data, loader, where = GRAPHS[case.graph](), case.loader, str(case)
     n_id, (row, col), e_id = batch["n_id"], batch["edge_index"], batch["e_id"]
@@ -187,7 +175,7 @@ def check(batch: dict[str, Any], case: Case, input_id: Tensor) -> None:
             assert torch.equal(batch["batch"][: len(seeds)], torch.arange(len(seeds))), where
 
 
-def expected_names(case: Case, data: Data) -> set[str]:
+def expected_names(case, data):
     """What a batch has, and nothing besides."""
     names = {"n_id", "e_id", "edge_index", "input_id", "num_nodes"}
     names |= {"x", "y", "time", "edge_attr"} & set(data.keys())
@@ -205,7 +193,7 @@ def expected_names(case: Case, data: Data) -> set[str]:
     return names | {"edge_label_index"} | ({"edge_label_time"} if "edge_label_time" in case.loader else set())
 
 
-def check_fan_out(batch: dict[str, Any], case: Case, data: Data, input_id: Tensor) -> None:
+def check_fan_out(batch, case, data, input_id):
     """Each node is expanded once: to as many edges as there are to be had, and to the right ones."""
     loader, where = case.loader, str(case)
     time, until = times(batch, case, data, input_id)
@@ -228,7 +216,7 @@ def check_fan_out(batch: dict[str, Any], case: Case, data: Data, input_id: Tenso
             assert time[taken].min() >= time[left].max(), f"{where}: not the last edges"
 
 
-def times(batch: dict[str, Any], case: Case, data: Data, input_id: Tensor) -> tuple[Tensor, Tensor]:
+def times(batch, case, data, input_id):
     """The time of each edge of the graph, and the time until which each node of the batch may look."""
     attr, n_id = case.loader.get("time_attr"), batch["n_id"]
     if attr is None:
@@ -240,7 +228,7 @@ def times(batch: dict[str, Any], case: Case, data: Data, input_id: Tensor) -> tu
     return data.time[data.edge_index[0]] if attr == "time" else data.edge_time, until[batch["batch"]]
 
 
-def check_links(batch: dict[str, Any], case: Case, data: Data, input_id: Tensor, disjoint: bool) -> None:
+def check_links(batch, case, data, input_id, disjoint):
     n_id, wanted, where = batch["n_id"], case.seeds()[:, input_id], str(case)
     num_positives = len(input_id)
     edges = set(map(tuple, data.edge_index.T.tolist()))

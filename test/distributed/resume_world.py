@@ -1,28 +1,23 @@
 """Loaders that are stopped, and what those make of it that go on."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from pathlib import Path
-from typing import Any
 
 import torch
 from dist_world import join, options
 
 import glt
 from glt.testing import random_graph
-from glt.testing.cluster import Trainer
 
 SEED, KINDS = 31, ("DistNeighborLoader", "DistLinkNeighborLoader", "DistSubGraphLoader")
 GRAPH = random_graph(600, 6000, seed=3)
 
 
-def make(rank: int, data: Any, kind: str, worker_options: Any, random_seed: int | None, **given: Any) -> Any:
+def make(rank, data, kind, worker_options, random_seed, **given):
     """A loader. Ranks have seeds of their own, and unequally many."""
     own = slice(rank, 150 + 40 * rank, 2)
-    seeds: Any = torch.arange(600)[own]
-    flags: dict[str, Any] = {"batch_size": 16, "shuffle": True, "collect_features": True, "with_edge": True}
+    seeds = torch.arange(600)[own]
+    flags = {"batch_size": 16, "shuffle": True, "collect_features": True, "with_edge": True}
     if kind == "DistLinkNeighborLoader":
         seeds = GRAPH.edge_index[:, own]
         flags |= {"neg_sampling": "binary", "edge_label": torch.arange(seeds.shape[1])}
@@ -31,14 +26,14 @@ def make(rank: int, data: Any, kind: str, worker_options: Any, random_seed: int 
     )
 
 
-def plain(batch: Any) -> dict[str, Any]:
+def plain(batch):
     return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in batch}
 
 
-def run_whole(trainer: Trainer, path: Path) -> dict[str, Any]:
+def run_whole(trainer, path):
     """Three epochs of each kind, and the state before each batch of the first two, as it would be in a file."""
     data = join(trainer, path)
-    found: dict[str, Any] = {}
+    found = {}
     for kind in KINDS:
         with make(trainer.rank, data, kind, options(trainer, "collocated"), SEED + trainer.rank) as loader:
             states, epochs = [loader.state_dict()], []
@@ -51,10 +46,10 @@ def run_whole(trainer: Trainer, path: Path) -> dict[str, Any]:
     return found
 
 
-def go_on(rank: int, data: Any, worker_options: Any, states: dict[str, list[list[str]]]) -> dict[str, list[Any]]:
+def go_on(rank, data, worker_options, states):
     """What is left of each state's epoch, and two batches of the one after it, by kind; ``states`` are by kind and
     rank. The loader has a random seed of its own before."""
-    left: dict[str, list[Any]] = {}
+    left = {}
     for kind in states:
         with make(rank, data, kind, worker_options, None) as loader:
             left[kind] = []
@@ -70,7 +65,7 @@ def go_on(rank: int, data: Any, worker_options: Any, states: dict[str, list[list
 Chosen = dict[str, tuple[tuple[int, int], ...]]  # by kind, how many batches each of two ranks has had, several times
 
 
-def states_of(whole: list[dict[str, Any]], chosen: Chosen) -> dict[str, list[list[str]]]:
+def states_of(whole, chosen):
     """The states of :func:`run_whole` after so many batches, by kind and rank."""
     written = [{kind: json.loads(found[kind]["states"]) for kind in KINDS} for found in whole]
     return {
@@ -79,7 +74,7 @@ def states_of(whole: list[dict[str, Any]], chosen: Chosen) -> dict[str, list[lis
     }
 
 
-def expect_the_rest(whole: list[dict[str, Any]], chosen: Chosen, by_rank: list[dict[str, list[Any]]]) -> None:
+def expect_the_rest(whole, chosen, by_rank):
     for rank, left in enumerate(by_rank):
         for kind, cases in chosen.items():
             epochs = whole[rank][kind]["epochs"]

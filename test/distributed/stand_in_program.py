@@ -1,19 +1,16 @@
 """A program in the place of a sampling process: it says, keeps and does what its owner tells it."""
 
-from __future__ import annotations
-
 import os
 import time
-from typing import Any
 
-from glt.distributed.engine.processes import Owner, run_program
+from glt.distributed.engine.processes import run_program
 
 
 class StandIn:
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner):
         self.owner = owner
 
-    def obey(self, command: dict[str, Any], fds: list[int]) -> None:
+    def obey(self, command, fds):
         if "say" in command:
             self.owner.say(command["say"])
         if "fail" in command:
@@ -25,11 +22,11 @@ class StandIn:
             os.write(fd, b"here")
             os.close(fd)
 
-    def beat(self) -> None:
+    def beat(self):
         self.owner.beat()
 
 
-def start(owner: Owner, spec: dict[str, Any]) -> StandIn:
+def start(owner, spec):
     if "fail" in spec:
         raise LookupError(spec["fail"])
     if "told" in spec:

@@ -3,173 +3,88 @@
 Where there is a GPU, the same runs on it.
 """
 
-from __future__ import annotations
-
+import inspect
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from batch_law import CASES as PLAIN
-from batch_law import assert_same as assert_same_plain
-from batch_law import reference as plain_reference
-from dist_typed_world import SCHEMA, Case, TypedWorld, reference, snapshot
-from dist_world import World, options, seeds_of
-from dist_world import snapshot as plain_snapshot
+from dist_typed_world import CASES, LINKS, NODE_TIMES, OPTIONS, SCHEMA
+from dist_world import CASES as PLAIN
+from dist_world import expect_law, sample_as_trainer
 from gpus import DEVICES
-from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
 
 import glt
 from glt.distributed.engine.dataset import joined
 from glt.sampler.device import DeviceSampling
-from glt.sampler.device_batch import DeviceBatch
-from glt.testing.cluster import Cluster, Trainer
 
-
-def run(
-    trainer: Trainer, path: Path, mode: str, load: dict[str, Any], given: dict[str, Any], cases: list[Case],
-    more: dict[str, Any],
-) -> list[list[dict]]:  # fmt: skip
-    """Two epochs of each case."""
-    glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
-    data = glt.distributed.DistDataset().load(path, trainer.rank, **load)
-    results = []
-    for case in cases:
-        made = getattr(glt.distributed, case.kind)
-        where = options(trainer, mode, **{"read_local": True, **given})
-        with made(data, worker_options=where, **case.arguments(trainer.rank), **more) as loader:
-            batches = []
-            for _ in range(2):
-                for batch in loader:
-                    if torch.cuda.is_available() and "cuda" in (more.get("to_device"), given.get("device")):
-                        tensors = [v for s in batch.stores for v in s.values() if isinstance(v, torch.Tensor)]
-                        assert all(tensor.is_cuda for tensor in tensors)
-                    batches.append(snapshot(batch.to("cpu")))
-            results.append(batches)
-    return results
-
-
-def compare(world: TypedWorld, mode: str, load: dict, given: dict, cases: list[Case], more: dict | None = None) -> None:
-    with Cluster(world.num_parts, run, world.path, mode, load, given, cases, more or {}) as cluster:
-        by_rank = cluster.results()
-        cluster.expect_nothing_left()
-    for rank, results in enumerate(by_rank):
-        for case, batches in zip(cases, results, strict=True):
-            assert_same(batches, list(reference(world, case, rank)), f"{case.name}, rank {rank}")
+# By name: the partitions, how they are loaded and sampled, and which cases; each on the host and on a GPU.
+ELSEWHERE = {"read_local": False}
+LAW = {
+    "in the process, all partitions": ((1, "out"), "collocated", "ZERO_COPY", {}, CASES + OPTIONS + LINKS),
+    "in the process, two partitions": ((2, "in"), "collocated", "CUDA", {}, CASES + OPTIONS + LINKS),
+    "partitions elsewhere are asked": ((2, "in"), "collocated", "CUDA", ELSEWHERE, CASES + OPTIONS + LINKS),
+    "out-edges elsewhere": ((3, "out"), "collocated", "ZERO_COPY", ELSEWHERE, CASES + OPTIONS[:6]),
+    "times of nodes": ((2, "in", "node"), "collocated", "CUDA", {"worker_concurrency": 1}, NODE_TIMES),
+    "times of nodes elsewhere": ((2, "in", "node"), "collocated", "CUDA", ELSEWHERE, NODE_TIMES),
+    "workers, one on the CPU": ((1, "in"), "mp", "ZERO_COPY", {"num_workers": 2}, CASES[:1]),
+    "workers ask partitions elsewhere": ((2, "in"), "mp", "CUDA", {"num_workers": 2, **ELSEWHERE}, CASES[:1]),
+}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("parts", "edge_dir", "graph_mode"), [(1, "out", "ZERO_COPY"), (2, "in", "CUDA")])
-def test_collocated_samplers(
-    typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str, graph_mode: str, device: str
-) -> None:
-    load = {"graph_mode": graph_mode, "device": device, "split_ratio": 0.4 if parts == 2 else 0.0}
-    given = {"worker_concurrency": 3} | ({"device": device} if graph_mode == "ZERO_COPY" else {})
-    compare(typed_world(parts, edge_dir), "collocated", load, given, CASES + OPTIONS + LINKS)
-
-
-ELSEWHERE = [*CASES, *OPTIONS, *LINKS]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("parts", "edge_dir", "graph_mode"), [(2, "in", "CUDA"), (3, "out", "ZERO_COPY")])
-def test_partitions_elsewhere_are_asked(
-    typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str, graph_mode: str, device: str
-) -> None:
-    """The kernels sample the partition of each trainer, and batches reach into those of the others."""
-    load = {"graph_mode": graph_mode, "device": device, "split_ratio": 0.4 if parts == 2 else 0.0}
-    given = {"worker_concurrency": 3, "read_local": False}
-    given |= {"device": device} if graph_mode == "ZERO_COPY" else {}
-    compare(typed_world(parts, edge_dir), "collocated", load, given, ELSEWHERE if parts == 2 else CASES + OPTIONS[:6])
+@pytest.mark.parametrize("name", LAW)
+def test_samplers_on_gpus(typed_world, name, device):
+    world_of, mode, graph_mode, given, cases = LAW[name]
+    load = {"graph_mode": graph_mode, "device": device}
+    if world_of[-1] != "node":
+        load["split_ratio"] = 0.5 if mode == "mp" else 0.4 if world_of[0] == 2 else 0.0
+    given = {"read_local": True} | given
+    if mode == "mp":  # who made a batch cannot be told
+        given["worker_devices"] = [device, "cpu"]
+    elif graph_mode == "ZERO_COPY":
+        given["device"] = device
+    expect_law(
+        typed_world(*world_of), mode, given, cases, load=load, more={"to_device": device} if mode == "mp" else {}
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_times_of_nodes_of_partitions_elsewhere(typed_world: Callable[..., TypedWorld], device: str) -> None:
-    load, given = {"graph_mode": "CUDA", "device": device}, {"worker_concurrency": 2, "read_local": False}
-    compare(typed_world(2, "in", "node"), "collocated", load, given, NODE_TIMES)
+def test_samplers_of_the_cpu_and_copies_to_the_trainer(typed_world, device):
+    given = {"read_local": True} | ({"pin_memory": True} if device == "cuda" else {})
+    for mode, options, cases in (("mp", given, CASES[:1]), ("collocated", {"read_local": True}, [*CASES, LINKS[1]])):
+        expect_law(typed_world(1, "in"), mode, options, cases, more={"to_device": device})
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_workers_ask_partitions_elsewhere(typed_world: Callable[..., TypedWorld], device: str) -> None:
-    """One worker on the GPU, one on the CPU."""
-    load = {"graph_mode": "CUDA", "device": device, "split_ratio": 0.5}
-    given = {"worker_concurrency": 3, "num_workers": 2, "worker_devices": [device, "cpu"], "read_local": False}
-    compare(typed_world(2, "in"), "mp", load, given, [CASES[0]], {"to_device": device})
+def sample_disturbed(trainer, *args):
+    """Whatever memory a batch gives back is another batch's at once, as of another thread."""
+    init, end, thread, configs = DeviceSampling.__init__, DeviceSampling.end, threading.local(), {}
 
+    def init_and_note(sampling, *args, **given):
+        configs[id(sampling)] = inspect.signature(init).bind(sampling, *args, **given).arguments["config"]
+        init(sampling, *args, **given)
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_times_of_nodes(typed_world: Callable[..., TypedWorld], device: str) -> None:
-    load = {"graph_mode": "CUDA", "device": device}
-    compare(typed_world(2, "in", "node"), "collocated", load, {"worker_concurrency": 1}, NODE_TIMES)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_samplers_in_workers_and_copies_to_the_trainer(typed_world: Callable[..., TypedWorld], device: str) -> None:
-    """One worker on the GPU, one on the CPU: who made a batch cannot be told. Rows of both kinds of memory."""
-    load = {"graph_mode": "ZERO_COPY", "device": device, "split_ratio": 0.5}
-    given = {"worker_concurrency": 3, "num_workers": 2, "worker_devices": [device, "cpu"]}
-    compare(typed_world(1, "in"), "mp", load, given, [CASES[0]], {"to_device": device})
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_samplers_of_the_cpu_and_copies_to_the_trainer(typed_world: Callable[..., TypedWorld], device: str) -> None:
-    given = {"worker_concurrency": 3} | ({"pin_memory": True} if device == "cuda" else {})
-    compare(typed_world(1, "in"), "mp", {}, given, [CASES[0]], {"to_device": device})
-    compare(typed_world(1, "in"), "collocated", {}, {}, [*CASES, LINKS[1]], {"to_device": device})
-
-
-def run_plain(trainer: Trainer, path: Path, device: str) -> list[list[dict]]:
-    glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
-    data = glt.distributed.DistDataset().load(path, trainer.rank, "CUDA", device=device, split_ratio=1.0)
-    results = []
-    for case in PLAIN:
-        with glt.distributed.DistNeighborLoader(
-            data, list(case.num_neighbors), seeds_of(trainer.rank), batch_size=16, random_seed=77 + trainer.rank,
-            worker_options=options(trainer, "collocated", read_local=True), **case.loader,
-        ) as loader:  # fmt: skip
-            results.append([plain_snapshot(batch.to("cpu")) for _ in range(2) for batch in loader])
-    return results
-
-
-def run_disturbed(trainer: Trainer, path: Path) -> list[list[dict]]:
-    """As run_plain, but whatever memory a batch gives back is another batch's at once, as of another thread."""
-    end, thread = DeviceSampling.end, threading.local()
-
-    def end_and_go_on(sampling: DeviceSampling, batch: DeviceBatch) -> None:
+    def end_and_go_on(sampling, batch):
         end(sampling, batch)
-        if sampling._config.temporal is None and not getattr(thread, "disturbs", False):
+        config = configs[id(sampling)]
+        if config.temporal is None and not getattr(thread, "disturbs", False):
             thread.disturbs = True  # that batch ends too
-            sampling.launch(sampling._config, [(0, torch.tensor([0]))], None, 0)()
+            sampling.launch(config, [(0, torch.tensor([0]))], None, 0)()
             thread.disturbs = False
 
-    DeviceSampling.end = end_and_go_on  # type: ignore[method-assign]
-    return run_plain(trainer, path, "host")
-
-
-def test_memory_that_was_given_back_is_not_read(world: Callable[..., World]) -> None:
-    with Cluster(2, run_disturbed, world(2).path) as cluster:
-        by_rank = cluster.results()
-    for rank, results in enumerate(by_rank):
-        for case, batches in zip(PLAIN, results, strict=True):
-            assert_same_plain(batches, plain_reference(world(2), case, rank), f"{case.name}, rank {rank}")
+    DeviceSampling.__init__, DeviceSampling.end = init_and_note, end_and_go_on
+    return sample_as_trainer(trainer, *args)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_one_type(world: Callable[..., World], device: str) -> None:
-    with Cluster(2, run_plain, world(2).path, device) as cluster:
-        by_rank = cluster.results()
-    for rank, results in enumerate(by_rank):
-        for case, batches in zip(PLAIN, results, strict=True):
-            assert_same_plain(batches, plain_reference(world(2), case, rank), f"{case.name}, rank {rank}")
+@pytest.mark.parametrize("run", [sample_as_trainer, sample_disturbed])
+def test_one_type_and_memory_that_was_given_back_is_not_read(world, device, run):
+    load = {"graph_mode": "CUDA", "device": device, "split_ratio": 1.0}
+    expect_law(world(2), "collocated", {"read_local": True}, PLAIN, load=load, run=run)
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_partitions_joined_are_the_local_graph(
-    typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str
-) -> None:
+def test_partitions_joined_are_the_local_graph(typed_world, parts, edge_dir):
     world = typed_world(parts, edge_dir)
     loaded = [glt.distributed.DistDataset().load(world.path, p) for p in range(parts)]
     for r, expected in enumerate(world.topologies(weighted=True)):
@@ -178,8 +93,11 @@ def test_partitions_joined_are_the_local_graph(
         assert torch.equal(got.indptr, expected.indptr) and torch.equal(got.indices, expected.indices)
         assert got.edge_ids is not None and torch.equal(got.edge_ids, expected.edge_ids)
         assert (got.layout, got.num_nodes, got.num_neighbor_nodes, got.book) == (
-            expected.layout, expected.num_nodes, expected.num_neighbor_nodes, None,
-        )  # fmt: skip
+            expected.layout,
+            expected.num_nodes,
+            expected.num_neighbor_nodes,
+            None,
+        )
         for name in ("weights", "by_time"):
             ours, theirs = getattr(got, name), getattr(expected, name)
             assert (ours is None) == (theirs is None)

@@ -1,17 +1,14 @@
-"""Asking for samplers on GPUs: what cannot be is refused by name, and without a GPU it says what is missing."""
-
-from __future__ import annotations
+"""Asking for samplers on GPUs: what cannot be is refused by name, and memory that they use is let go of."""
 
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from dataclasses import fields
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World, options
+from dist_world import expect_error, options, run_cluster, sample_for_ever
+from gpus import GPU
 from promptness import expect_prompt
 
 import glt
@@ -20,18 +17,13 @@ from glt.data.pinned import process_buffers, process_pages
 from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
-from glt.testing.cluster import Cluster, Trainer, take_census
-
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
+from glt.distributed.engine.worker import WorkerSpec
+from glt.distributed.server import stream
+from glt.distributed.server.pool import PoolWorkerSpec
+from glt.testing.cluster import Cluster
 
 
-def test_workers_take_devices_in_turn() -> None:
+def test_workers_take_devices_in_turn():
     assert Workers(num_workers=3, worker_devices=["host", "cpu"]).devices == ["host", "cpu", "host"]
     assert Workers(num_workers=2, worker_devices="cpu").devices == ["cpu", "cpu"]
     assert Workers(num_workers=2, worker_devices=[torch.device("cpu")] * 2).devices == ["cpu", "cpu"]
@@ -51,7 +43,7 @@ def test_workers_take_devices_in_turn() -> None:
 
 @pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", 0, torch.device("cuda", 0)], ids=str)
-def test_without_a_gpu_everything_says_what_is_missing(world: Callable[..., World], device: Any) -> None:
+def test_without_a_gpu_everything_says_what_is_missing(world, device):
     missing = r"(no CUDA kernels|without CUDA|no GPU)"
     load = glt.distributed.DistDataset().load
     for make in (
@@ -69,7 +61,7 @@ def test_without_a_gpu_everything_says_what_is_missing(world: Callable[..., Worl
         Workers(pin_memory=True)
 
 
-def test_a_dataset_for_the_cpu_is_refused(world: Callable[..., World]) -> None:
+def test_a_dataset_for_the_cpu_is_refused(world):
     for_cpu = glt.distributed.DistDataset().load(world(1).path, 0)
     with pytest.raises(ValueError, match="graph_mode = 'CPU': the partition was loaded for samplers on the CPU"):
         for_cpu.require_for_gpu()
@@ -79,7 +71,7 @@ def test_a_dataset_for_the_cpu_is_refused(world: Callable[..., World]) -> None:
         glt.distributed.DistDataset().load(world(1).path, 0, "CUDA", device="host", split_ratio=2)
 
 
-def refused(trainer: Trainer, path: Path) -> list[str]:
+def refused(trainer, path):
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0)
     said = []
@@ -91,51 +83,39 @@ def refused(trainer: Trainer, path: Path) -> list[str]:
     return said
 
 
-def test_loaders_say_so_when_they_are_created(world: Callable[..., World]) -> None:
-    with Cluster(1, refused, world(1).path) as cluster:
-        ((first, second),) = cluster.results()
-        assert "graph_mode = 'CPU'" in first and first == second
-        cluster.expect_nothing_left()
+def test_loaders_say_so_when_they_are_created(world):
+    ((first, second),) = run_cluster(1, refused, world(1).path)
+    assert "graph_mode = 'CPU'" in first and first == second
 
 
-def endless(trainer: Trainer, path: Path, device: str) -> None:
-    """Samples in a worker on a GPU for as long as it can; says which process that is once batches flow."""
+def endless(trainer, path, device):
+    """Samples in a worker on a GPU for as long as it can."""
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0, "CUDA", device=device)
-    with glt.distributed.DistNeighborLoader(
-        data, [4, 3], torch.arange(NUM_NODES), batch_size=8, collect_features=True, to_device=device,
-        worker_options=options(trainer, "mp"),
-    ) as loader:  # fmt: skip
-        told = False
-        while True:
-            for _ in loader:
-                if not told:
-                    told = True
-                    trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
+    given = {"collect_features": True, "to_device": device}
+    sample_for_ever(trainer, data, worker_options=options(trainer, "mp"), **given)
 
 
 @pytest.mark.parametrize("device", ["host", GPU])
-def test_a_killed_gpu_worker_is_named_and_leaves_nothing(world: Callable[..., World], device: str) -> None:
+def test_a_killed_gpu_worker_is_named_and_leaves_nothing(world, device):
     with Cluster(1, endless, world(1).path, device) as cluster:
         (victim,) = cluster.hear(0)
         start = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         (own,) = cluster.outcomes()
         expect_prompt(own.at_s - start, "the trainer to notice")
-        assert own.error_type == "WorkerDied", own
-        assert f"pid {victim}" in own.error and "exit code -9" in own.error, own.error
+        expect_error(own, "WorkerDied", f"pid {victim}", "exit code -9")
         cluster.expect_nothing_left()
 
 
-def leave_early(trainer: Trainer, path: Path, mode: str, device: str) -> list[Any]:
+def leave_early(trainer, path, mode, device):
     """Epochs that are left early, then a whole one; what is pinned afterwards."""
     glt.distributed.init_worker_group(1, 0, "test-trainer")
     data = glt.distributed.DistDataset().load(path, 0, "ZERO_COPY", device=device)
     given = {"device": device} if mode == "collocated" else {"worker_devices": [device]}
-    with glt.distributed.DistNeighborLoader(
-        data, [3, 2], torch.arange(100), batch_size=10, collect_features=True, to_device=device,
-        worker_options=options(trainer, mode, **given),
-    ) as loader:  # fmt: skip
+    flags = {"batch_size": 10, "collect_features": True, "to_device": device}
+    flags["worker_options"] = options(trainer, mode, **given)
+    with glt.distributed.DistNeighborLoader(data, [3, 2], torch.arange(100), **flags) as loader:
         for stop in (0, 3):
             for i, _ in enumerate(loader):
                 if i == stop:
@@ -150,9 +130,24 @@ def leave_early(trainer: Trainer, path: Path, mode: str, device: str) -> list[An
 
 @pytest.mark.parametrize("device", ["host", GPU])
 @pytest.mark.parametrize("mode", ["mp", "collocated"])
-def test_leaving_early_loses_nothing_and_unpins_all(world: Callable[..., World], mode: str, device: str) -> None:
-    with Cluster(1, leave_early, world(1).path, mode, device) as cluster:
-        ((seen, num_batches, pinned),) = cluster.results()
-        assert seen == list(range(100)) and num_batches == 1 + 4 + 10
-        assert pinned == 0
-        cluster.expect_nothing_left()
+def test_leaving_early_loses_nothing_and_unpins_all(world, mode, device):
+    ((seen, num_batches, pinned),) = run_cluster(1, leave_early, world(1).path, mode, device)
+    assert seen == list(range(100)) and num_batches == 1 + 4 + 10
+    assert pinned == 0
+
+
+@pytest.mark.parametrize(("device", "keeps"), [("cpu", True), ("host", True), ("cuda:0", False), ("cuda:1", False)])
+def test_workers_of_a_trainer(device, keeps):
+    spec = {**dict.fromkeys(each.name for each in fields(WorkerSpec)), "device": device}
+    assert WorkerSpec(**spec).keeps_freed_memory == keeps
+
+
+@pytest.mark.parametrize(
+    ("graph_mode", "missing", "may"),
+    [("CPU", None, False), ("ZERO_COPY", None, True), ("CUDA", None, True), ("ZERO_COPY", "there is no GPU", False)],
+)
+def test_samplers_of_a_server(monkeypatch, graph_mode, missing, may):
+    """Whatever GPU a loader will ask for."""
+    monkeypatch.setattr(stream, "missing_for_cuda", lambda: missing)
+    spec = PoolWorkerSpec(0, 0, {"graph_mode": graph_mode, "device": "host"}, 1, 1, 1.0, 20, "text")
+    assert stream.may_use_gpu(spec) == may

@@ -1,7 +1,5 @@
 """The code of DGL's documents, in glt's names: alone, and with two trainers under torchrun."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -96,7 +94,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parts(tmp_path_factory):
     """Four communities, whose nodes have noisy features and mostly neighbours of their own kind."""
     rng = torch.Generator().manual_seed(0)
     label = torch.arange(800) % NUM_CLASSES
@@ -116,7 +114,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def run(parts: Path, *launch: str) -> list[list[str]]:
+def run(parts, *launch):
     """Runs the script; returns what each trainer printed, by rank."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GLT_ROLE", "GLT_MASTER"))}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, [Path(glt.__file__).parents[1]]))}
@@ -126,7 +124,7 @@ def run(parts: Path, *launch: str) -> list[list[str]]:
     return sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("RESULT"))
 
 
-def test_node_classification(parts: Path) -> None:
+def test_node_classification(parts):
     ((_, num_train, num_valid, accuracy, _),) = run(parts)
     assert float(accuracy) > 0.85
     found = run(parts, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -136,11 +134,11 @@ def test_node_classification(parts: Path) -> None:
     assert found[0][2] == num_valid and float(found[0][3]) > 0.85
 
 
-def initializer(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def initializer(shape, dtype):
     return torch.zeros(shape, dtype=dtype).uniform_(-1, 1)
 
 
-def test_the_distributed_apis(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_distributed_apis(parts, monkeypatch):
     for name in ("GLT_ROLE", "WORLD_SIZE", "GLT_PART_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     glt.distributed.register_server_function(initializer)  # runs in the servers, so above initialize
@@ -171,9 +169,9 @@ def test_the_distributed_apis(parts: Path, monkeypatch: pytest.MonkeyPatch) -> N
         train_nids = glt.distributed.node_split(g.ndata["train_mask"])
         assert g.ndata["train_mask"][train_nids].all()
 
-        def sample_blocks(seeds: torch.Tensor) -> list[glt.distributed.Block]:
+        def sample_blocks(seeds):
             seeds = torch.as_tensor(seeds)
-            blocks: list[glt.distributed.Block] = []
+            blocks = []
             for fanout in (10, 25):
                 frontier = g.sample_neighbors(seeds, fanout, replace=True)
                 block = glt.distributed.to_block(frontier, seeds)

@@ -1,21 +1,15 @@
 """Loaders over a DistGraph: what DGL's code does with them comes out right."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from dist_typed_world import FOLLOWS, RATES, TypedWorld
-from dist_world import World, standalone_job
-from torch import Tensor
+from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, write_typed_world
+from dist_world import standalone_job
 from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
-from glt.distributed.graph.blocks import Block, to_block
-from glt.distributed.graph.graph import DistGraph
+from glt.data.schema import reverse_edge_type
+from glt.distributed.graph.blocks import to_block
 from glt.distributed.graph.loaders import (
     DistDataLoader,
     EdgeDataLoader,
@@ -31,14 +25,14 @@ SEEDS = torch.arange(5, 300, 4)
 
 
 @pytest.fixture
-def small(world: Callable[..., World]) -> Iterator[tuple[DistGraph, World]]:
+def small(world):
     made = world(2, "in", "xye")
     with standalone_job(made.path) as graph:
         yield graph, made
 
 
 @pytest.fixture
-def typed(typed_world: Callable[..., TypedWorld]) -> Iterator[tuple[DistGraph, TypedWorld]]:
+def typed(typed_world):
     made = typed_world(2, "in")
     with standalone_job(made.path) as graph:
         yield graph, made
@@ -47,22 +41,22 @@ def typed(typed_world: Callable[..., TypedWorld]) -> Iterator[tuple[DistGraph, T
 class Sage(torch.nn.Module):
     """On blocks, as DGL's example has it, and on the whole graph."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width):
         super().__init__()
         self.convs = torch.nn.ModuleList([pyg.SAGEConv(width, 8), pyg.SAGEConv(8, 3)])
 
-    def forward(self, blocks: list[Block], x: Tensor) -> Tensor:
+    def forward(self, blocks, x):
         for at, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
             assert len(x) == block.num_src
             x = conv((x, x[: block.num_dst]), block.edge_index)
             x = x.relu() if at == 0 else x
         return x
 
-    def whole(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def whole(self, x, edge_index):
         return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
 
 
-def loaders(graph: DistGraph) -> dict[str, Any]:
+def loaders(graph):
     full = MultiLayerFullNeighborSampler(2)
     return {
         "blocks": NodeDataLoader(graph, SEEDS, full, 16, shuffle=True, blocks=True),
@@ -72,9 +66,8 @@ def loaders(graph: DistGraph) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["blocks", "in PyG's order", "by hand"])
-def test_a_model_on_blocks_makes_what_it_makes_of_the_whole_graph(name: str, small: tuple[DistGraph, World]) -> None:
+def test_a_model_on_blocks_makes_what_it_makes_of_the_whole_graph(name, small):
     graph, made = small
-    assert made.x is not None
     torch.manual_seed(1)
     model = Sage(made.x.size(1))
     expected = model.whole(made.x, made.graph.edge_index)
@@ -91,7 +84,7 @@ def test_a_model_on_blocks_makes_what_it_makes_of_the_whole_graph(name: str, sma
     assert torch.equal(torch.cat(seen).sort().values, SEEDS)
 
 
-def test_fanouts_are_in_the_order_of_layers(small: tuple[DistGraph, World]) -> None:
+def test_fanouts_are_in_the_order_of_layers(small):
     graph, _ = small
     sampler = MultiLayerNeighborSampler([4, 1])
     for _, _, (wide, near) in NodeDataLoader(graph, SEEDS, sampler, 32, blocks=True):
@@ -102,7 +95,7 @@ def test_fanouts_are_in_the_order_of_layers(small: tuple[DistGraph, World]) -> N
     assert int(torch.bincount(wide.edge_index[1]).max()) == 4
 
 
-def test_batches_are_pygs_unless_blocks_are_asked_for(small: tuple[DistGraph, World]) -> None:
+def test_batches_are_pygs_unless_blocks_are_asked_for(small):
     graph, made = small
     loader = NodeDataLoader(graph, SEEDS, [3, 2], 16, drop_last=True)
     batches = list(loader)
@@ -111,12 +104,12 @@ def test_batches_are_pygs_unless_blocks_are_asked_for(small: tuple[DistGraph, Wo
         assert isinstance(batch, Data) and torch.equal(batch.x, made.x[batch.n_id]) and batch.batch_size == 16
 
 
-def pairs(ends: Tensor) -> set[tuple[int, int]]:
+def pairs(ends):
     return set(map(tuple, ends.t().tolist()))
 
 
 @pytest.mark.parametrize("exclude", [None, "self", "reverse", "reverse_id"])
-def test_edges_and_what_is_excluded(exclude: str | None, small: tuple[DistGraph, World]) -> None:
+def test_edges_and_what_is_excluded(exclude, small):
     graph, made = small
     ends = made.graph.edge_index
     edges = torch.arange(0, 6000, 25)
@@ -132,7 +125,7 @@ def test_edges_and_what_is_excluded(exclude: str | None, small: tuple[DistGraph,
 
 
 @pytest.mark.parametrize("negatives", [PerSourceUniform(3), GlobalUniform(2.0), None])
-def test_graphs_of_seed_edges(negatives: Any, small: tuple[DistGraph, World]) -> None:
+def test_graphs_of_seed_edges(negatives, small):
     graph, made = small
     edges = torch.arange(0, 6000, 50)
     known = pairs(made.graph.edge_index)
@@ -151,7 +144,7 @@ def test_graphs_of_seed_edges(negatives: Any, small: tuple[DistGraph, World]) ->
         at += 20
 
 
-def test_types(typed: tuple[DistGraph, TypedWorld]) -> None:
+def test_types(typed):
     graph, _ = typed
     users = torch.arange(0, graph.num_nodes("user"), 3)
     loader = NodeDataLoader(graph, {"user": users}, [3, 2], 8, blocks=True, with_edge=True)
@@ -184,7 +177,7 @@ def test_types(typed: tuple[DistGraph, TypedWorld]) -> None:
         EdgeDataLoader(graph, edges, [2])
 
 
-def test_to_block() -> None:
+def test_to_block():
     graph = Data(edge_index=torch.tensor([[9, 3, 9, 7], [3, 7, 7, 3]]), e_id=torch.arange(4), num_nodes=12)
     block = to_block(graph, [7, 3, 5])
     assert (block.src_id.tolist(), block.dst_id.tolist()) == ([7, 3, 5, 9], [7, 3, 5])
@@ -192,13 +185,16 @@ def test_to_block() -> None:
     assert to_block(graph).dst_id.tolist() == [3, 7]
     nothing = to_block(Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3), [2, 0])
     assert (nothing.num_src, nothing.num_dst) == (2, 2) and nothing.to("cpu").edge_index.shape == (2, 0)
-    with pytest.raises(ValueError, match="edge into node 3, which is no seed"):
-        to_block(graph, [7])
-    with pytest.raises(ValueError, match="seeds name node 7 more than once"):
-        to_block(graph, [7, 3, 7])
+    for wrong, seeds, error, words in (
+        (graph, [7], ValueError, "edge into node 3, which is no seed"),
+        (graph, [7, 3, 7], ValueError, "seeds name node 7 more than once"),
+        (graph.edge_index, [7], TypeError, "frontier is a Tensor: expected what sample_neighbors returns"),
+    ):
+        with pytest.raises(error, match=words):
+            to_block(wrong, seeds)
 
 
-def test_batches_of_any_function_come_in_order() -> None:
+def test_batches_of_any_function_come_in_order():
     for shuffle in (False, True):
         loader = DistDataLoader(torch.arange(50), 8, shuffle, lambda ids: ids * 2, num_threads=3, random_seed=4)
         first, second = torch.cat(list(loader)), torch.cat(list(loader))
@@ -206,7 +202,7 @@ def test_batches_of_any_function_come_in_order() -> None:
         assert torch.equal(first, second) != shuffle
     assert list(DistDataLoader("abcde", 2, collate_fn="".join, drop_last=True)) == ["ab", "cd"]
 
-    def fails(ids: Tensor) -> int:
+    def fails(ids):
         if 20 in ids:
             raise OSError("no such place")
         return int(ids[0])
@@ -217,10 +213,10 @@ def test_batches_of_any_function_come_in_order() -> None:
     assert got == [0, 8] and next(iter(DistDataLoader(torch.arange(50), 8, collate_fn=fails))) == 0
 
 
-def test_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
+def test_masks_that_servers_keep(small):
     graph, _ = small
     num_nodes, num_edges, edge_type = graph.num_nodes(), graph.num_edges(), ("node", "to", "node")
-    makers: list[tuple[Any, ...]] = [
+    makers = [
         (torch.bool, "node", num_nodes, NodeDataLoader),
         (torch.uint8, "node", num_nodes, NodeDataLoader),
         (torch.bool, edge_type, num_edges, EdgeDataLoader),
@@ -234,10 +230,10 @@ def test_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
     assert len(next(iter(directional))) == 3
 
 
-def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
+def test_what_does_not_fit_is_named(small):
     graph, _ = small
     both, workers = MultiLayerNeighborSampler([2], replace=True), graph.world.worker_options(1)
-    nodes: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    nodes = [
         (TypeError, "graph is a int", {"graph": 3}),
         (ValueError, "num_workers = -1", {"num_workers": -1}),
         (ValueError, "subgraph_type = 'induced' with blocks", {"blocks": True, "subgraph_type": "induced"}),
@@ -250,7 +246,7 @@ def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
     for error, words, given in nodes:
         with pytest.raises(error, match=words):
             NodeDataLoader(**{"graph": graph, "nodes": SEEDS, "sampler": [2], **given})
-    calls: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+    calls = [
         (ValueError, r"sampler = \[\] with blocks", lambda: EdgeDataLoader(graph, SEEDS, [], blocks=True)),
         (ValueError, r"edges has shape \[6000, 2\]", lambda: EdgeDataLoader(graph, graph.edata["edge_attr"], [2])),
         (IndexError, r"edge_ids\[0\] = 9000", lambda: EdgeDataLoader(graph, [9000], [2])),
@@ -262,3 +258,149 @@ def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
     for error, words, call in calls:
         with pytest.raises(error, match=words):
             call()
+
+
+EDGES = torch.arange(0, 700, 9)
+
+WEIGHT = torch.rand(700, generator=torch.Generator().manual_seed(3))
+
+ATTR = torch.randn(400, 2, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.fixture(scope="module", params=["in", "out"])
+def made(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp("blocks")
+    return write_typed_world(root, 2, request.param, edge_attrs={RATES: {"w": WEIGHT}, FOLLOWS: {"v": ATTR}})
+
+
+@pytest.fixture
+def graph(made):
+    with standalone_job(made.path) as opened:
+        yield opened
+
+
+def require_layers(blocks, batch):
+    """They have all that the batch has."""
+    assert len(blocks) == 2
+    kinds = [t for t in batch.edge_types if "edge_index" in batch[t]]
+    wide, near = blocks
+    for block in blocks:
+        assert set(block.edge_index) == set(kinds) == set(block.e_id)
+        for t, ends in block.edge_index.items():
+            count = ends.size(1)
+            assert torch.equal(ends, batch[t].edge_index[:, :count])
+            assert torch.equal(block.e_id[t], batch[t].e_id[:count])
+            for name in ("edge_attr", "w", "v"):
+                assert (t in block.edata.get(name, {})) == (name in batch[t])
+                if name in batch[t]:
+                    assert torch.equal(block.edata[name][t], batch[t][name][:count])
+            if count:
+                assert int(ends[0].max()) < block.num_src[t[0]] and int(ends[1].max()) < block.num_dst[t[2]]
+        for t in batch.node_types:
+            for ids, tables in ((block.src_id[t], block.srcdata), (block.dst_id[t], block.dstdata)):
+                assert torch.equal(ids, batch[t].n_id[: len(ids)])
+                for name in ("x", "y", "time"):
+                    assert (t in tables.get(name, {})) == (name in batch[t])
+                    if name in batch[t]:
+                        assert torch.equal(tables[name][t], batch[t][name][: len(ids)])
+    for t in batch.node_types:
+        assert torch.equal(wide.dst_id[t], near.src_id[t]) and torch.equal(wide.src_id[t], batch[t].n_id)
+        assert near.num_dst[t] == batch[t].num_sampled_nodes[0]
+    for t in kinds:
+        assert torch.equal(wide.edge_index[t], batch[t].edge_index)
+        assert near.edge_index[t].size(1) == batch[t].num_sampled_edges[0]
+
+
+OPTIONS = {"sampler": [4, 3], "batch_size": 20, "shuffle": True, "random_seed": 5}
+OPTIONS |= {"with_edge": True, "collect_features": True}
+
+
+@pytest.mark.parametrize("negatives", [None, PerSourceUniform(2), GlobalUniform(1.5)])
+@pytest.mark.parametrize("exclude", [None, "self"])
+def test_blocks_of_edges_are_the_plain_batch(negatives, exclude, graph):
+    label = None if negatives is not None and negatives.is_triplet() else torch.arange(len(EDGES)) % 3 + 1
+    given = {"edges": {RATES: EDGES}, "negative_sampler": negatives, "exclude": exclude, "edge_label": label, **OPTIONS}
+    plain, layers = EdgeDataLoader(graph, **given), EdgeDataLoader(graph, blocks=True, **given)
+    ends, seen = graph.find_edges(EDGES, RATES), []
+    for batch, parts in zip(plain, layers, strict=True):
+        input_nodes, positive, blocks = parts[0], parts[1], parts[-1]
+        require_layers(blocks, batch)
+        assert all(torch.equal(input_nodes[t], batch[t].n_id) for t in NUM_NODES)
+        assert len(parts) == (3 if negatives is None else 4)
+        for pairs in parts[1:-1]:
+            assert pairs.edge_types == [RATES] and pairs.node_types == list(NUM_NODES)
+            assert all(torch.equal(pairs[t].n_id, blocks[-1].dst_id[t]) for t in NUM_NODES)
+        ids = positive[RATES].input_id
+        assert torch.equal(ids, batch[RATES].input_id)
+        seen.append(ids)
+        at = positive[RATES].edge_index
+        known = torch.stack([positive["user"].n_id[at[0]], positive["item"].n_id[at[1]]])
+        assert torch.equal(known, ends[:, ids.div(9, rounding_mode="floor")])
+        if negatives is not None:
+            at = parts[2][RATES].edge_index
+            assert at.size(1) == int(negatives.amount * len(ids))
+            drawn = torch.stack([parts[2]["user"].n_id[at[0]], parts[2]["item"].n_id[at[1]]])
+            assert not bool(graph.has_edges_between(drawn[0], drawn[1], RATES).any())
+        if label is not None:
+            assert torch.equal(positive[RATES].edge_label, batch[RATES].edge_label[: len(ids)])
+        else:
+            assert "edge_label" not in positive[RATES]
+            chosen = batch["item"].dst_neg_index
+            assert torch.equal(parts[2][RATES].edge_index[1], chosen.flatten())
+            assert torch.equal(parts[2][RATES].edge_index[0], batch["user"].src_index.repeat_interleave(2))
+    assert torch.equal(torch.cat(seen).sort().values, EDGES)
+
+
+def test_blocks_of_nodes_are_the_plain_batch(made, graph):
+    given = {"nodes": {"item": torch.arange(0, 60, 2)}, **OPTIONS}
+    plain, layers = NodeDataLoader(graph, **given), NodeDataLoader(graph, blocks=True, **given)
+    for batch, (_, seeds, blocks) in zip(plain, layers, strict=True):
+        require_layers(blocks, batch)
+        assert list(seeds) == ["item"] and torch.equal(seeds["item"], batch["item"].n_id[: batch["item"].batch_size])
+    (_, _, blocks) = next(iter(NodeDataLoader(graph, blocks=True, **given | {"collect_features": False})))
+    assert not blocks[0].edata and not blocks[0].srcdata and not blocks[0].dstdata
+    moved = next(iter(layers))[2][0].to("meta")
+    assert moved.edata["w"][RATES if made.edge_dir == "in" else reverse_edge_type(RATES)].is_meta
+
+
+def test_reverses_are_excluded(made, graph):
+    given = {"exclude": "reverse_types", "reverse_etypes": {RATES: RATED}}
+    loader = EdgeDataLoader(graph, {RATES: EDGES}, [-1], 20, blocks=True, with_edge=True, **given)
+    for _, positive, (block,) in loader:
+        seeds = set(map(tuple, graph.find_edges(positive[RATES].input_id, RATES).t().tolist()))
+        stored = RATES if made.edge_dir == "in" else reverse_edge_type(RATES)
+        assert not seeds & set(map(tuple, graph.find_edges(block.e_id[stored], RATES).t().tolist()))
+        back = RATED if made.edge_dir == "in" else reverse_edge_type(RATED)
+        assert not seeds & set(map(tuple, graph.find_edges(block.e_id[back], RATED).flip(0).t().tolist()))
+
+
+def test_a_model_on_blocks_with_edge_values(tmp_path):
+    torch.manual_seed(2)
+    x = {t: torch.randn(count, 5) for t, count in NUM_NODES.items()}
+    made = write_typed_world(tmp_path, 2, edge_attrs={RATES: {"w": WEIGHT}}, node_feat=x)
+    convs = []
+    for _ in range(2):
+        follows = pyg.GATv2Conv((-1, -1), 6, edge_dim=2, add_self_loops=False)
+        by_type = {RATES: pyg.GraphConv((-1, -1), 6), RATED: pyg.SAGEConv((-1, -1), 6), FOLLOWS: follows}
+        convs.append(pyg.HeteroConv(by_type))
+    whole = x
+    attr = {FOLLOWS: made.edge_feat[FOLLOWS].float()}
+    for conv in convs:
+        whole = conv(whole, made.edge_index, edge_weight_dict={RATES: WEIGHT}, edge_attr_dict=attr)
+    with standalone_job(made.path) as graph:
+        full = MultiLayerFullNeighborSampler(2)
+        items = torch.arange(0, 60, 7)
+        loader = NodeDataLoader(graph, {"item": items}, full, 4, blocks=True, collect_features=True, with_edge=True)
+        by_hand = iter([full.sample(graph, {"item": each}) for each in items.split(4)])
+        for input_nodes, seeds, blocks in loader:
+            h = blocks[0].srcdata["x"]
+            assert all(torch.equal(h[t], x[t][ids]) for t, ids in input_nodes.items())
+            for conv, block in zip(convs, blocks, strict=True):
+                edge_attr = {FOLLOWS: block.edata["edge_attr"][FOLLOWS].float()}
+                h = conv(h, block.edge_index, edge_weight_dict=block.edata["w"], edge_attr_dict=edge_attr)
+                h = {t: each[: block.num_dst[t]] for t, each in h.items()}
+            torch.testing.assert_close(h["item"], whole["item"][seeds["item"]], rtol=1e-4, atol=1e-4)
+            _, _, (wide, near) = next(by_hand)
+            for block, other in ((wide, blocks[0]), (near, blocks[1])):
+                assert torch.equal(block.dst_id["item"].sort().values, other.dst_id["item"].sort().values)
+                assert torch.equal(block.e_id[RATES].sort().values, other.e_id[RATES].sort().values)

@@ -1,21 +1,16 @@
-"""A distributed graph is the graph: whatever the partitions, it says what the arrays say that it was made of."""
-
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
+"""A distributed graph says what the arrays say that it was made of, whatever the partitions."""
 
 import numpy as np
 import pytest
 import torch
-from dist_typed_world import FOLLOWS, RATES, SCHEMA, TypedWorld, write_typed_world
+from dist_typed_world import FOLLOWS, RATES, SCHEMA, write_typed_world
 from dist_typed_world import NUM_NODES as TYPED
-from dist_world import NUM_EDGES, NUM_NODES, World, write_world
-from torch import Tensor
+from dist_world import NUM_EDGES, NUM_NODES, write_world
 
 import glt
 from glt import _core
 from glt.data import Topology
+from glt.distributed.graph.blocks import to_block
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
@@ -24,28 +19,28 @@ from glt.partition import load_id_map
 PARTS = [(1, "in"), (2, "in"), (4, "out"), (4, "in"), (2, "out")]
 
 
-def open_graph(path: Path, part: int = 0) -> DistGraph:
+def open_graph(path, part=0):
     data = glt.distributed.DistDataset().load(path, part)
     return DistGraph("small", world=StandaloneWorld(data))
 
 
 @pytest.fixture(params=PARTS, ids=lambda p: f"{p[0]} by {p[1]}")
-def small(request: pytest.FixtureRequest, world: Callable[..., World]) -> World:
+def small(request, world):
     return world(*request.param, "xye")
 
 
 @pytest.fixture
-def graph(small: World) -> DistGraph:
+def graph(small):
     return open_graph(small.path, small.num_parts - 1)
 
 
-def test_counts_and_types(graph: DistGraph) -> None:
+def test_counts_and_types(graph):
     assert (graph.num_nodes(), graph.num_edges(), graph.is_hetero) == (NUM_NODES, NUM_EDGES, False)
     assert (graph.ntypes, graph.etypes, graph.rank()) == (["node"], [("node", "to", "node")], 0)
     graph.barrier()
 
 
-def test_ends_of_edges(graph: DistGraph, small: World) -> None:
+def test_ends_of_edges(graph, small):
     ends = small.graph.edge_index
     ids = torch.randint(NUM_EDGES, (500,), generator=torch.Generator().manual_seed(1))
     assert torch.equal(graph.find_edges(ids), ends[:, ids])
@@ -56,7 +51,7 @@ def test_ends_of_edges(graph: DistGraph, small: World) -> None:
         graph.find_edges([0, NUM_EDGES])
 
 
-def test_edges_without_a_book_are_found(world: Callable[..., World]) -> None:
+def test_edges_without_a_book_are_found(world):
     for num_parts in (1, 4):
         made = world(num_parts, "in", "x")
         graph = open_graph(made.path)
@@ -67,7 +62,7 @@ def test_edges_without_a_book_are_found(world: Callable[..., World]) -> None:
         assert torch.equal(book.edge_owners(ids), owners), "by_dst: edges are with their destinations"
 
 
-def test_degrees_in_both_directions(graph: DistGraph, small: World) -> None:
+def test_degrees_in_both_directions(graph, small):
     ends = small.graph.edge_index
     whole_in, whole_out = (torch.bincount(ends[side], minlength=NUM_NODES) for side in (1, 0))
     assert torch.equal(graph.in_degrees(), whole_in)
@@ -80,7 +75,7 @@ def test_degrees_in_both_directions(graph: DistGraph, small: World) -> None:
             degrees([3, NUM_NODES])
 
 
-def test_pairs(graph: DistGraph, small: World) -> None:
+def test_pairs(graph, small):
     ends = small.graph.edge_index
     rng = torch.Generator().manual_seed(3)
     source = torch.cat([ends[0, ::50], torch.randint(NUM_NODES, (300,), generator=rng)])
@@ -95,7 +90,7 @@ def test_pairs(graph: DistGraph, small: World) -> None:
             graph.has_edges_between(*wrong)
 
 
-def test_a_mask_is_of_all_nodes_or_edges(world: Callable[..., World]) -> None:
+def test_a_mask_is_of_all_nodes_or_edges(world):
     made = world(2, "in", "x")
     graph = open_graph(made.path)
     nodes, edges = torch.arange(NUM_NODES) % 7 == 0, torch.arange(NUM_EDGES) % 50 == 0
@@ -114,7 +109,7 @@ def test_a_mask_is_of_all_nodes_or_edges(world: Callable[..., World]) -> None:
             ask(torch.tensor([1, 0], dtype=torch.uint8))
 
 
-def test_a_hop_along_no_type_has_no_edges(world: Callable[..., World]) -> None:
+def test_a_hop_along_no_type_has_no_edges(world):
     graph = open_graph(world(2, "in", "x").path)
     found = graph.sample_neighbors([1, 2], {})
     assert found.edge_index.shape == (2, 0) and found.e_id.dtype == torch.int64 and found.num_nodes == NUM_NODES
@@ -123,7 +118,7 @@ def test_a_hop_along_no_type_has_no_edges(world: Callable[..., World]) -> None:
             graph.sample_neighbors([1], 2, random_seed=wrong)
 
 
-def test_a_barrier_says_what_went_wrong_with_a_write(world: Callable[..., World]) -> None:
+def test_a_barrier_says_what_went_wrong_with_a_write(world):
     graph = open_graph(world(2, "in", "x").path)
     tensor = DistTensor((NUM_NODES, 2), torch.float32, "h", world=graph.world)
     tensor.delete()
@@ -133,7 +128,7 @@ def test_a_barrier_says_what_went_wrong_with_a_write(world: Callable[..., World]
     graph.barrier()
 
 
-def one_hop(ends: Tensor, seeds: Tensor, fanout: int, edge_dir: str, replace: bool, seed: int) -> tuple[Tensor, Tensor]:
+def one_hop(ends, seeds, fanout, edge_dir, replace, seed):
     """What the native core samples from the whole graph."""
     whole = Topology(ends, NUM_NODES, layout="CSC" if edge_dir == "in" else "CSR")
     hop = _core.OneHop(whole.csr, seeds.numpy(), fanout, replace, _core.batch_key(seed, 0, 0), 0, 0)
@@ -144,7 +139,7 @@ def one_hop(ends: Tensor, seeds: Tensor, fanout: int, edge_dir: str, replace: bo
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
-def test_a_hop_is_that_of_the_whole_graph(graph: DistGraph, small: World, edge_dir: str) -> None:
+def test_a_hop_is_that_of_the_whole_graph(graph, small, edge_dir):
     ends = small.graph.edge_index
     seeds = torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(4))[:200]
     for fanout, replace in ((5, False), (3, True), (-1, False), (0, False)):
@@ -159,13 +154,13 @@ def test_a_hop_is_that_of_the_whole_graph(graph: DistGraph, small: World, edge_d
     assert torch.equal(graph.sample_neighbors(seeds, 2, edge_dir).e_id, first.e_id)
 
 
-def test_equal_seeds_are_sampled_once(graph: DistGraph) -> None:
+def test_equal_seeds_are_sampled_once(graph):
     once = graph.sample_neighbors([9, 4, 30], 4, random_seed=1)
     assert torch.equal(graph.sample_neighbors([9, 4, 9, 30, 4], 4, random_seed=1).e_id, once.e_id)
     assert graph.sample_neighbors(torch.empty(0, dtype=torch.int64), 4).num_edges == 0
 
 
-def test_the_graph_of_some_edges(graph: DistGraph, small: World) -> None:
+def test_the_graph_of_some_edges(graph, small):
     ends = small.graph.edge_index
     ids = torch.tensor([4000, 3, 77, 3])
     found = graph.edge_subgraph(ids)
@@ -174,7 +169,7 @@ def test_the_graph_of_some_edges(graph: DistGraph, small: World) -> None:
     assert torch.equal(graph.edge_subgraph(ids, relabel_nodes=False).edge_index, ends[:, ids])
 
 
-def test_owners(graph: DistGraph, small: World) -> None:
+def test_owners(graph, small):
     book = graph.get_partition_book()
     parts = [book.nodes_of(part) for part in range(small.num_parts)]
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(NUM_NODES))
@@ -189,7 +184,7 @@ def test_owners(graph: DistGraph, small: World) -> None:
         book.nodes_of(9)
 
 
-def test_data_that_partitions_have(graph: DistGraph, small: World) -> None:
+def test_data_that_partitions_have(graph, small):
     assert list(graph.ndata) == ["x", "y"] and list(graph.edata) == ["edge_attr"]
     ids = torch.tensor([599, 0, 17, 17])
     assert torch.equal(graph.ndata["x"][ids], small.x[ids]) and torch.equal(graph.ndata["feat"][ids], small.x[ids])
@@ -201,14 +196,14 @@ def test_data_that_partitions_have(graph: DistGraph, small: World) -> None:
         graph.ndata["z"]
 
 
-def test_data_is_written_for_all_and_files_stay(graph: DistGraph, small: World) -> None:
+def test_data_is_written_for_all_and_files_stay(graph, small):
     graph.ndata["x"][torch.tensor([3, 500])] = torch.full((2, small.x.shape[1]), -1.0)
     other = DistGraph("again", world=graph.world)
     assert (other.ndata["x"][torch.tensor([3, 500])] == -1).all()
     assert torch.equal(open_graph(small.path).ndata["x"][torch.arange(NUM_NODES)], small.x)
 
 
-def test_names_are_assigned_and_deleted(graph: DistGraph) -> None:
+def test_names_are_assigned_and_deleted(graph):
     made = DistTensor((NUM_NODES, 2), torch.float32, "h", part="node", world=graph.world)
     graph.ndata["h"] = made
     assert graph.ndata["h"] is made and "h" in graph.ndata and len(graph.ndata) == 3
@@ -226,7 +221,7 @@ def test_names_are_assigned_and_deleted(graph: DistGraph) -> None:
         del graph.ndata["nothing"]
 
 
-def test_a_relabelled_graph(tmp_path: Path) -> None:
+def test_a_relabelled_graph(tmp_path):
     made = write_world(tmp_path, 3, "in", "xye", relabel=True)
     graph, ends = open_graph(made.path), made.graph.edge_index
     maps = [load_id_map(made.path, t).original for t in ("node", ("node", "to", "node"))]
@@ -246,11 +241,11 @@ def test_a_relabelled_graph(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=[(1, "in"), (3, "in"), (2, "out")], ids=lambda p: f"{p[0]} by {p[1]}")
-def typed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypedWorld]:
+def typed(request, tmp_path_factory):
     yield write_typed_world(tmp_path_factory.mktemp("typed"), *request.param)
 
 
-def test_a_heterogeneous_graph(typed: TypedWorld) -> None:
+def test_a_heterogeneous_graph(typed):
     graph = open_graph(typed.path)
     assert graph.is_hetero and graph.ntypes == list(TYPED) and graph.etypes == list(SCHEMA.edge_types)
     assert graph.num_nodes("item") == 60 and graph.num_nodes() == sum(TYPED.values())
@@ -277,7 +272,7 @@ def test_a_heterogeneous_graph(typed: TypedWorld) -> None:
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
-def test_a_typed_hop(typed: TypedWorld, edge_dir: str) -> None:
+def test_a_typed_hop(typed, edge_dir):
     graph = open_graph(typed.path)
     found = graph.sample_neighbors({"item": torch.arange(60), "user": [5, 2, 80]}, {RATES: 3, FOLLOWS: -1}, edge_dir)
     assert set(found.edge_types) == {RATES, FOLLOWS}
@@ -292,7 +287,7 @@ def test_a_typed_hop(typed: TypedWorld, edge_dir: str) -> None:
         assert len(ids.unique()) == len(ids) == int(expected.sum())
 
 
-def test_a_typed_graph_of_some_edges(typed: TypedWorld) -> None:
+def test_a_typed_graph_of_some_edges(typed):
     graph = open_graph(typed.path)
     found = graph.edge_subgraph({RATES: [600, 2], FOLLOWS: torch.tensor([8])})
     for edge_type, ids in ((RATES, [600, 2]), (FOLLOWS, [8])):
@@ -302,7 +297,7 @@ def test_a_typed_graph_of_some_edges(typed: TypedWorld) -> None:
         assert found[edge_type].e_id.tolist() == ids
 
 
-def test_weighted_hops(typed: TypedWorld) -> None:
+def test_weighted_hops(typed):
     graph, other = open_graph(typed.path), "out" if typed.edge_dir == "in" else "in"
     seeds = {t: torch.arange(n) for t, n in TYPED.items()}
     found = graph.sample_neighbors(seeds, {RATES: 2}, typed.edge_dir, prob="weight", random_seed=5)
@@ -316,7 +311,7 @@ def test_weighted_hops(typed: TypedWorld) -> None:
         graph.sample_neighbors(seeds, 2, other, prob="weight")
 
 
-def test_wrong_arguments_are_named(world: Callable[..., World]) -> None:
+def test_wrong_arguments_are_named(world):
     graph = open_graph(world(2).path)
     for wrong, match in (
         ({"edge_dir": "both"}, "edge_dir = 'both'"),
@@ -330,4 +325,25 @@ def test_wrong_arguments_are_named(world: Callable[..., World]) -> None:
         with pytest.raises((ValueError, TypeError, IndexError), match=match):
             graph.sample_neighbors(**{"seeds": [0], "fanout": 2, **wrong})
     with pytest.raises(TypeError, match="name = 3"):
-        DistGraph(3, world=graph.world)  # type: ignore[arg-type]
+        DistGraph(3, world=graph.world)
+
+
+def test_typed_layers(typed_world):
+    made = typed_world(2)
+    graph = open_graph(made.path)
+    seeds = {"item": torch.tensor([3, 1, 40]), "user": torch.tensor([9])}
+    block = to_block(graph.sample_neighbors(seeds, {RATES: 4, FOLLOWS: -1}), seeds)
+    for node_type, ids in seeds.items():
+        assert torch.equal(block.src_id[node_type][: len(ids)], ids) and block.num_dst[node_type] == len(ids)
+        assert len(block.src_id[node_type].unique()) == block.num_src[node_type]
+    for edge_type in (RATES, FOLLOWS):
+        source, target = block.edge_index[edge_type]
+        known = made.edge_index[edge_type][:, block.e_id[edge_type]]
+        assert torch.equal(block.src_id[edge_type[0]][source], known[0])
+        assert torch.equal(seeds[edge_type[2]][target], known[1])
+    assert block.num_src["ghost"] == 0
+    every = to_block(graph.sample_neighbors(seeds, {RATES: 4, FOLLOWS: -1}))
+    assert torch.equal(every.src_id["ghost"], block.src_id["ghost"])
+    assert set(every.dst_id["item"].tolist()) <= set(seeds["item"].tolist())
+    with pytest.raises(TypeError, match="expected a dict by node type"):
+        to_block(graph.sample_neighbors({"item": [1]}, 2), [1])

@@ -1,19 +1,13 @@
 """Layer-wise inference with weights and features of edges: what the model makes of the whole graph with them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import torch_geometric.nn as pyg
 from covering import covering
-from dist_typed_world import FOLLOWS, RATES, TypedWorld, write_typed_world
+from dist_typed_world import FOLLOWS, RATES, write_typed_world
 from dist_typed_world import NUM_NODES as TYPED
 from dist_world import standalone_job
-from torch import Tensor, nn
+from torch import nn
 
 from glt.distributed.context import require_world
 from glt.distributed.graph.inference import infer_layerwise
@@ -26,7 +20,7 @@ NUM_NODES, NUM_EDGES = 150, 900
 class Graph:
     """With loops and edges that come twice, some nodes have one loop, some several; weights of edges are a table."""
 
-    def __init__(self, root: Path, num_parts: int) -> None:
+    def __init__(self, root, num_parts):
         generator = torch.Generator().manual_seed(11)
         ends = torch.randint(NUM_NODES - 10, (2, NUM_EDGES - 150), generator=generator)
         loops = torch.arange(50).repeat(2, 1)
@@ -35,12 +29,8 @@ class Graph:
         self.weight = torch.rand(NUM_EDGES, generator=generator) + 0.1
         self.attr = torch.randn(NUM_EDGES, 3, generator=generator)
         self.path = root / "parts"
-        given: dict[str, Any] = {
-            "node_feat": self.x,
-            "edge_feat": self.attr,
-            "edge_attrs": {"weight": self.weight},
-            "edge_assign_strategy": "by_dst",
-        }
+        given = {"node_feat": self.x, "edge_feat": self.attr, "edge_attrs": {"weight": self.weight}}
+        given["edge_assign_strategy"] = "by_dst"
         make = RandomPartitioner(self.path, num_parts, NUM_NODES, self.edge_index, relabel=num_parts > 1, **given)
         self.edges = torch.arange(NUM_EDGES)
         if num_parts == 1:
@@ -48,19 +38,19 @@ class Graph:
         else:
             self.edges = torch.as_tensor(make.partition(return_mapping=True)[2]).long()
 
-    def of_parts(self, rows: Tensor) -> Tensor:
+    def of_parts(self, rows):
         """Rows by edge in the order of the partitions' ids."""
         return rows[self.edges]
 
 
 @pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Graph]:
+def graphs(tmp_path_factory):
     """By number of partitions; three are relabelled."""
     return {n: Graph(tmp_path_factory.mktemp("edges"), n) for n in (1, 3)}
 
 
 @pytest.fixture
-def here(request: pytest.FixtureRequest, graphs: dict[int, Graph]) -> Iterator[Graph]:
+def here(request, graphs):
     """A job of this process over three partitions, or as many as a test gives as ``here``."""
     made = graphs[getattr(request, "param", 3)]
     with standalone_job(made.path):
@@ -70,7 +60,7 @@ def here(request: pytest.FixtureRequest, graphs: dict[int, Graph]) -> Iterator[G
 any_parts = pytest.mark.parametrize("here", [1, 3], indirect=True)
 
 
-def rows(got: Any, count: int = NUM_NODES) -> Tensor:
+def rows(got, count=NUM_NODES):
     return got[torch.arange(count)]
 
 
@@ -78,7 +68,7 @@ GCN_OPTIONS = {"plain": {}, "improved": {"improved": True}, "no loops": {"add_se
 
 
 @covering(options=GCN_OPTIONS, num_parts=[1, 3], given=["name", "tensor", "stored"])
-def test_weights_of_gcn(options: str, num_parts: int, given: str, graphs: dict[int, Graph]) -> None:
+def test_weights_of_gcn(options, num_parts, given, graphs):
     torch.manual_seed(1)
     here = graphs[num_parts]
     model = pyg.GCN(6, 8, 3, 5, **GCN_OPTIONS[options]).eval()
@@ -91,18 +81,14 @@ def test_weights_of_gcn(options: str, num_parts: int, given: str, graphs: dict[i
         assert not torch.allclose(rows(infer_layerwise(model)), expected, atol=1e-2), "weights make a difference"
 
 
-PNA: dict[str, Any] = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.ones(9)}
+PNA = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.ones(9)}
 
 
 @any_parts
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: pyg.GAT(6, 8, 2, 4, heads=2, edge_dim=3),
-        lambda: pyg.PNA(6, 8, 2, 4, edge_dim=3, **PNA),
-    ],
+    "make", [lambda: pyg.GAT(6, 8, 2, 4, heads=2, edge_dim=3), lambda: pyg.PNA(6, 8, 2, 4, edge_dim=3, **PNA)]
 )
-def test_features_of_edges(make: Callable[[], nn.Module], here: Graph) -> None:
+def test_features_of_edges(make, here):
     torch.manual_seed(2)
     model = make().eval()
     expected = model(here.x, here.edge_index, edge_attr=here.attr).detach()
@@ -111,59 +97,54 @@ def test_features_of_edges(make: Callable[[], nn.Module], here: Graph) -> None:
 
 
 @any_parts
-def test_layers_take_what_they_have_parameters_for(here: Graph, tmp_path: Path) -> None:
+def test_layers_take_what_they_have_parameters_for(here, tmp_path):
     torch.manual_seed(3)
     first, second, plain = pyg.GraphConv(6, 8), pyg.GINEConv(nn.Linear(8, 8), edge_dim=3), pyg.SAGEConv(8, 8)
     gcn, both = pyg.GCNConv(8, 8), pyg.GCNConv(8, 4)
 
-    def last(x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Tensor:
+    def last(x, edge_index, edge_weight, edge_attr):
         assert edge_attr.shape == (len(edge_weight), 3)
         return both(x, edge_index, edge_weight) + both(x, edge_index)
 
     weight, attr, ends = here.weight, here.attr, here.edge_index
 
     class Last(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.conv = both
 
-        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Tensor:
+        def forward(self, x, edge_index, edge_weight, edge_attr):
             return last(x, edge_index, edge_weight, edge_attr)
 
     expected = second(first(here.x, ends, weight), ends, attr)
     expected = last(gcn(plain(expected, ends), ends, weight), ends, weight, attr).detach()
-    got = infer_layerwise(
-        [first, second, plain, gcn, Last()],
-        edge_weight="weight",
-        edge_attr=here.of_parts(attr),
-        spill_dir=tmp_path,
-        batch_size=40,
-    )
+    values = {"edge_weight": "weight", "edge_attr": here.of_parts(attr)}
+    got = infer_layerwise([first, second, plain, gcn, Last()], spill_dir=tmp_path, batch_size=40, **values)
     torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-4)
     assert gcn._cached_edge_index is None and not gcn._forward_pre_hooks
 
 
 @any_parts
-def test_degrees_that_are_not_known_are_refused(here: Graph) -> None:
+def test_degrees_that_are_not_known_are_refused(here):
     conv = pyg.GCNConv(6, 4)
 
-    def own_weights(x: Tensor, edge_index: Tensor) -> Tensor:
+    def own_weights(x, edge_index):
         return conv(x, edge_index, torch.full((edge_index.size(1),), 0.5))
 
     class Changed(nn.Module):
-        def __init__(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        def __init__(self, change):
             super().__init__()
             self.conv, self.change = conv, change
 
-        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        def forward(self, x, edge_index, edge_weight):
             return self.conv(x, *self.change(edge_index, edge_weight))
 
     class Own(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.conv = conv
 
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        def forward(self, x, edge_index):
             return own_weights(x, edge_index)
 
     for layer, given in (
@@ -179,8 +160,8 @@ def test_degrees_that_are_not_known_are_refused(here: Graph) -> None:
     torch.testing.assert_close(rows(got), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_what_does_not_fit_is_named(here: Graph) -> None:
-    weighted: Any = [pyg.GraphConv(6, 4)]
+def test_what_does_not_fit_is_named(here):
+    weighted = [pyg.GraphConv(6, 4)]
     for model, given, error, words in (
         (weighted, {"edge_weight": torch.ones(3)}, ValueError, r"edge_weight has shape \[3\]: expected a row for each"),
         (weighted, {"edge_weight": torch.tensor(1.0)}, ValueError, r"edge_weight has shape \[\]"),
@@ -197,26 +178,26 @@ def test_what_does_not_fit_is_named(here: Graph) -> None:
     assert not [name for name in require_world().stats()[0]["tensors"] if name.startswith("inference")]
 
 
-def hetero_layers() -> list[Any]:
+def hetero_layers():
     """Weights of ratings, features of follows, and a layer of one's own that takes both."""
 
     class Own(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.conv = pyg.GraphConv((-1, -1), 4)
 
-        def forward(self, x: dict[str, Tensor], edge_index: Any, edge_weight_dict: Any, edge_attr_dict: Any) -> Any:
+        def forward(self, x, edge_index, edge_weight_dict, edge_attr_dict):
             assert set(edge_attr_dict) == {FOLLOWS}
             return {"item": self.conv((x["user"], x["item"]), edge_index[RATES], edge_weight_dict[RATES])}
 
-    def conv() -> pyg.HeteroConv:
+    def conv():
         follows = pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False)
         return pyg.HeteroConv({RATES: pyg.GraphConv((-1, -1), 8), FOLLOWS: follows})
 
     return [conv(), conv(), Own()]
 
 
-def hetero_expected(layers: list[Any], made: TypedWorld, x: dict[str, Tensor], weight: Tensor, attr: Tensor) -> Tensor:
+def hetero_expected(layers, made, x, weight, attr):
     values = {"edge_weight_dict": {RATES: weight}, "edge_attr_dict": {FOLLOWS: attr}}
     for layer in layers:
         x = {t: each.relu() for t, each in layer(x, made.edge_index, **values).items()}
@@ -225,7 +206,7 @@ def hetero_expected(layers: list[Any], made: TypedWorld, x: dict[str, Tensor], w
 
 @pytest.mark.filterwarnings("ignore:There exist node types")
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_types(num_parts: int, tmp_path: Path) -> None:
+def test_types(num_parts, tmp_path):
     torch.manual_seed(6)
     weight, attr = torch.rand(700), torch.randn(400, 2)
     made = write_typed_world(tmp_path, num_parts, edge_attrs={RATES: {"w": weight}}, relabel=num_parts == 3)
@@ -233,7 +214,7 @@ def test_types(num_parts: int, tmp_path: Path) -> None:
     layers = hetero_layers()
     expected = hetero_expected(layers, made, x, weight, attr)
     with standalone_job(made.path) as graph:
-        data: Any = graph.world.data
+        data = graph.world.data
         node_map = None if num_parts == 1 else data.node_map
         edge_map = None if num_parts == 1 else data.edge_map
         mine = {t: each if node_map is None else each[torch.as_tensor(node_map[t]).long()] for t, each in x.items()}
@@ -243,7 +224,7 @@ def test_types(num_parts: int, tmp_path: Path) -> None:
         )
         kept = DistTensor((700,), name="kept", part=RATES)
         kept[torch.arange(700)] = weight_of
-        options: dict[str, Any] = {"edge_attr": {FOLLOWS: attr_of}, "between": torch.relu, "batch_size": 25}
+        options = {"edge_attr": {FOLLOWS: attr_of}, "between": torch.relu, "batch_size": 25}
         for given in ("w", {RATES: "w"}, {RATES: kept}):
             got = infer_layerwise(layers, mine, edge_weight=given, **options)
             assert set(got) == {"item"}

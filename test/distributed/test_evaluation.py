@@ -1,7 +1,5 @@
 """Metrics of all trainers together are those of one process that has seen everything."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import random
@@ -10,46 +8,45 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from dist_world import hear_all, run_cluster, say_all
 
 from glt.distributed import gather_metrics
 from glt.distributed.graph.evaluation import accuracy
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 NUM_CLASSES = 4
 SIZES = (7, 0, 30)  # of the shares of three trainers
 
 
-def scores() -> torch.Tensor:
+def scores():
     return torch.rand(sum(SIZES), NUM_CLASSES, generator=torch.Generator().manual_seed(0))
 
 
-def truth() -> torch.Tensor:
+def truth():
     return torch.randint(0, NUM_CLASSES, (sum(SIZES),), generator=torch.Generator().manual_seed(1))
 
 
-def f1(y_pred: torch.Tensor, y_true: torch.Tensor) -> float:
+def f1(y_pred, y_true):
     """Of class 1: not the mean of anything, so only all predictions together give it."""
     found = y_pred.argmax(-1) == 1
     right = (found & (y_true == 1)).sum()
     return 2 * right / (found.sum() + (y_true == 1).sum())
 
 
-def first_score(y_pred: torch.Tensor, y_true: torch.Tensor) -> float:
+def first_score(y_pred, y_true):
     return float(y_pred[0, 0])
 
 
-def broken(y_pred: torch.Tensor, y_true: torch.Tensor) -> float:
+def broken(y_pred, y_true):
     raise ArithmeticError("no such metric")
 
 
-def join(trainer: Trainer) -> None:
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{trainer.port}", rank=trainer.rank, world_size=trainer.world_size,
-        timeout=datetime.timedelta(minutes=5),
-    )  # fmt: skip
+def join(trainer):
+    place = {"rank": trainer.rank, "world_size": trainer.world_size, "timeout": datetime.timedelta(minutes=5)}
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{trainer.port}", **place)
 
 
-def raised(call) -> tuple[str, str]:
+def raised(call):
     try:
         call()
     except Exception as error:
@@ -57,7 +54,7 @@ def raised(call) -> tuple[str, str]:
     return "", ""
 
 
-def gather_all(trainer: Trainer) -> dict:
+def gather_all(trainer):
     join(trainer)
     begin = sum(SIZES[: trainer.rank])
     mine = slice(begin, begin + SIZES[trainer.rank])
@@ -68,12 +65,15 @@ def gather_all(trainer: Trainer) -> dict:
     seen = {
         "accuracy": gather_metrics(y_pred=y_pred, y_true=y_true),
         "given": gather_metrics(
-            {"loss": loss}, sums={"edges": 10**15 + trainer.rank, "s": torch.tensor(0.5)}, y_pred=y_pred,
-            y_true=y_true, metrics={"f1": f1, "first": first_score},
+            {"loss": loss},
+            sums={"edges": 10**15 + trainer.rank, "s": torch.tensor(0.5)},
+            y_pred=y_pred,
+            y_true=y_true,
+            metrics={"f1": f1, "first": first_score},
         ),
         "means": gather_metrics({"loss": loss}, count=SIZES[trainer.rank]),
         "nothing": gather_metrics({"loss": math.nan}, count=0, y_pred=y_pred[:0], y_true=y_true[:0]),
-    }  # fmt: skip
+    }
     bfloat = gather_metrics(y_pred=y_pred.bfloat16(), y_true=y_true, metrics={"first": first_score})
     seen["bfloat16"] = bfloat["first"]
     seen["broken"] = raised(lambda: gather_metrics(y_pred=y_pred, y_true=y_true, metrics={"broken": broken}))
@@ -88,8 +88,7 @@ def gather_all(trainer: Trainer) -> dict:
 
 
 def test_shares_of_any_size_give_what_the_whole_gives():
-    with Cluster(3, gather_all, preload=("glt.distributed",)) as cluster:
-        results = cluster.results()
+    results = run_cluster(3, gather_all, preload=("glt.distributed",))
     whole = gather_metrics(y_pred=scores(), y_true=truth(), metrics={"f1": f1, "first": first_score})
     y_pred, y_true = scores(), truth()
     for rank, seen in enumerate(results):
@@ -103,9 +102,10 @@ def test_shares_of_any_size_give_what_the_whole_gives():
         assert seen["bfloat16"] == float(scores()[0, 0].bfloat16())
         assert seen["broken"][0] == ("ArithmeticError" if rank == 0 else "RemoteError")
         assert "no such metric" in seen["broken"][1]
-        assert seen["other names"][0] == "RendezvousError" and "gathers other metrics than trainer" in seen[
-            "other names"
-        ][1]  # fmt: skip
+        assert (
+            seen["other names"][0] == "RendezvousError"
+            and "gathers other metrics than trainer" in seen["other names"][1]
+        )
         kind, text = seen["bad"]
         assert "means['loss'] = 'high': expected a number" in text
         assert kind == ("TypeError" if rank == 2 else "RendezvousError")
@@ -114,7 +114,7 @@ def test_shares_of_any_size_give_what_the_whole_gives():
         assert seen["after"] == {"ranks": 3}, "errors leave all trainers at the same place"
 
 
-def come_or_not(trainer: Trainer) -> tuple[str, str]:
+def come_or_not(trainer):
     join(trainer)
     dist.barrier()
     found = "", ""
@@ -127,10 +127,8 @@ def come_or_not(trainer: Trainer) -> tuple[str, str]:
 
 def test_who_does_not_come_is_named_and_nobody_waits_for_ever():
     with Cluster(3, come_or_not, preload=("glt.distributed",)) as cluster:
-        for rank in range(3):
-            cluster.hear(rank)
-        for rank in range(3):
-            cluster.say(rank)
+        hear_all(cluster)
+        say_all(cluster)
         outcomes = cluster.results()
     kind, text = outcomes[0]
     assert kind == "PeerLost" and text.startswith("trainer 0 of 3 lost trainers 1 at gather_metrics: "), text
@@ -169,11 +167,7 @@ def test_no_generator_is_touched():
         ({"y_pred": [1], "y_true": torch.ones(1)}, TypeError, r"y_pred is \[1\]: expected a tensor"),
         ({"y_pred": torch.ones(2, 3), "y_true": torch.ones(2, 2)}, ValueError, r"y_pred has shape \[2, 3\] and y_true"),
         ({"metrics": {"f1": f1}}, ValueError, r"metrics = \['f1'\] need predictions"),
-        (
-            {"y_pred": torch.ones(2), "y_true": torch.ones(2), "metrics": [f1]},
-            TypeError,
-            "metrics = .*: expected a dict",
-        ),
+        ({"y_pred": torch.ones(2), "y_true": torch.ones(2), "metrics": [f1]}, TypeError, "expected a dict"),
         ({"y_pred": torch.ones(2), "y_true": torch.ones(2), "metrics": {"f1": 3}}, TypeError, "metrics = .*: expected"),
         ({"sums": {"count": 1}, "count": 1}, ValueError, "'count' is the name of two results"),
         ({"timeout_s": 0}, ValueError, "timeout_s = 0: expected a number of seconds above 0"),
@@ -184,7 +178,7 @@ def test_what_cannot_be_gathered_is_an_error_that_names_it(arguments, error, mes
         gather_metrics(**arguments)
 
 
-def die_or_gather(trainer: Trainer) -> tuple[str, str, float]:
+def die_or_gather(trainer):
     join(trainer)
     gather_metrics(sums={"x": 1})
     trainer.say("joined")
@@ -196,8 +190,7 @@ def die_or_gather(trainer: Trainer) -> tuple[str, str, float]:
 
 def test_a_killed_trainer_ends_the_others_long_before_the_deadline():
     with Cluster(3, die_or_gather, preload=("glt.distributed",)) as cluster:
-        for rank in range(3):
-            cluster.hear(rank)
+        hear_all(cluster)
         cluster.kill(1)
         outcomes = cluster.outcomes()
     for rank in (0, 2):

@@ -1,6 +1,4 @@
-"""Whatever dies or is wrong, each process that depended on it says so within seconds, and nothing is left behind."""
-
-from __future__ import annotations
+"""What dies, or differs between trainers, is named by each process that depended on it, and nothing is left behind."""
 
 import itertools
 import os
@@ -9,13 +7,21 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World, join, options, write_world
+from dist_typed_world import RATES
+from dist_world import (
+    NUM_NODES,
+    expect_error,
+    hear_all,
+    join,
+    options,
+    run_cluster,
+    sample_for_ever,
+    say_all,
+    write_world,
+)
 from network import device_of, enter, switch
 from promptness import expect_prompt
 
@@ -23,55 +29,43 @@ import glt
 from glt import _deadlines
 from glt._deadlines import HANDSHAKE_S
 from glt.errors import PartitionError
-from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
+from glt.testing.cluster import Cluster, free_port
 
 SILENCE_S = 3.0
 
 
-def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | None = None) -> None:
+def endless(trainer, path, mode, given=None):
     """Samples for as long as it can; says who its workers are once batches flow."""
     data = join(trainer, path)
-    with glt.distributed.DistNeighborLoader(
-        data, [4, 3], torch.arange(NUM_NODES), batch_size=8, collect_features=True, random_seed=1,
-        worker_options=options(trainer, mode, **(given or {})),
-    ) as loader:  # fmt: skip
-        told = False
-        while True:
-            for _ in loader:
-                if not told:
-                    told = True
-                    trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
+    given = {"collect_features": True, "worker_options": options(trainer, mode, **(given or {}))}
+    sample_for_ever(trainer, data, **given)
 
 
-def after(outcomes: list[Outcome], start: float) -> None:
+def after(outcomes, start):
     for rank, outcome in enumerate(outcomes):
         expect_prompt(outcome.at_s - start, f"trainer {rank} to notice")
 
 
-def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> None:
+def test_a_killed_worker_is_named_everywhere(world):
     with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}) as cluster:
-        pids = [cluster.hear(rank) for rank in range(2)]
+        pids = hear_all(cluster)
         victim = max(pids[1])
         start = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         other, own = cluster.outcomes()
         after([other, own], start)
-        assert own.error_type == "WorkerDied", own
-        assert f"pid {victim}" in own.error and "exit code -9" in own.error and "of trainer 1" in own.error, own.error
-        assert other.error_type == "PeerLost", other
-        assert f"pid {victim}" in other.error, other.error
+        expect_error(own, "WorkerDied", f"pid {victim}", "exit code -9", "of trainer 1")
+        expect_error(other, "PeerLost", f"pid {victim}")
         cluster.expect_nothing_left()
         for rank in range(2):
             assert "Task was destroyed" not in cluster.output(rank)
 
 
 @pytest.mark.parametrize("victims_trainer", [0, 1])
-def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(
-    world: Callable[..., World], victims_trainer: int
-) -> None:
+def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(world, victims_trainer):
     """Of three trainers, the first to notice ends, and the third may miss that one's worker before the dead one."""
     with Cluster(3, endless, world(3).path, "mp") as cluster:
-        pids = [cluster.hear(rank) for rank in range(3)]
+        pids = hear_all(cluster)
         (victim,) = pids[victims_trainer]
         start = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -84,21 +78,19 @@ def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(
 
 
 @pytest.mark.parametrize(("mode", "victim"), [("mp", 1), ("mp", 0), ("collocated", 1), ("collocated", 0)])
-def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., World], mode: str, victim: int) -> None:
+def test_a_killed_trainer_is_named_and_its_workers_end(world, mode, victim):
     with Cluster(2, endless, world(2).path, mode) as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         cluster.kill(victim)
         outcomes = cluster.outcomes()
         after(outcomes, start)
         survivor = outcomes[1 - victim]
-        assert survivor.error_type == "PeerLost", survivor
-        assert f"trainer {victim}" in survivor.error, survivor.error
+        expect_error(survivor, "PeerLost", f"trainer {victim}")
         cluster.expect_nothing_left()
 
 
-def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str, str] | None) -> None:
+def endless_until_lost(trainer, path, mode, hosts):
     """Says that it has lost the other trainer when its loader has ended. With shorter deadlines than users have."""
     _deadlines.STUCK_S, _deadlines.CUT_S = SILENCE_S, SILENCE_S
     given = {}
@@ -112,11 +104,10 @@ def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str
         trainer.say("ended")
 
 
-def test_a_stopped_trainer_is_named(world: Callable[..., World]) -> None:
+def test_a_stopped_trainer_is_named(world):
     """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout."""
     with Cluster(2, endless_until_lost, world(2).path, "collocated", None) as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         cluster.kill(1, signal.SIGSTOP)
         assert cluster.hear(0) == "ended"
@@ -125,57 +116,52 @@ def test_a_stopped_trainer_is_named(world: Callable[..., World]) -> None:
         assert not cluster.processes[0].is_alive()
         cluster.kill(1)
         survivor = cluster.outcomes()[0]
-        assert survivor.error_type == "PeerLost" and "trainer 1 (host" in survivor.error, survivor
-        assert f"pid {cluster.processes[1].pid}) has given no sign of life for 3 s" in survivor.error, survivor
+        silence = f"pid {cluster.processes[1].pid}) has given no sign of life for 3 s"
+        expect_error(survivor, "PeerLost", "trainer 1 (host", silence)
         cluster.expect_nothing_left()
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_cut_between_trainers(hosts: tuple[str, str], world: Callable[..., World], mode: str) -> None:
+def test_a_cut_between_trainers(hosts, world, mode):
     with Cluster(2, endless_until_lost, world(2).path, mode, hosts) as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         switch(hosts, "down")
         for rank in range(2):
             assert cluster.hear(rank) == "ended"
         expect_prompt(time.monotonic() - start, "to notice, and to end", SILENCE_S + 10)
         for rank, outcome in enumerate(cluster.outcomes()):
-            assert outcome.error_type == "PeerLost", outcome
-            assert f"trainer {1 - rank} (host" in outcome.error, outcome
-            assert f"pid {cluster.processes[1 - rank].pid})" in outcome.error, outcome
+            expect_error(outcome, "PeerLost", f"trainer {1 - rank} (host", f"pid {cluster.processes[1 - rank].pid})")
         cluster.expect_nothing_left()
 
 
-def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> None:
+def test_a_feature_file_cut_short_under_the_workers(private_world):
     with Cluster(2, endless, private_world.path, "mp") as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
         start = time.monotonic()
         os.truncate(file, 0)
         other, own = cluster.outcomes()
         after([other, own], start)
-        assert own.error_type == "WorkerDied" and "exit code -7" in own.error and "bus error" in own.error, own
-        assert other.error_type == "PeerLost" and "of trainer 1" in other.error, other
+        expect_error(own, "WorkerDied", "exit code -7", "bus error")
+        expect_error(other, "PeerLost", "of trainer 1")
         cluster.expect_nothing_left()
 
 
-def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world: World) -> None:
+def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world):
     """It samples in the process of the trainer, which dies with it."""
     with Cluster(2, endless, private_world.path, "collocated") as cluster:
-        for rank in range(2):
-            cluster.hear(rank)
+        hear_all(cluster)
         start = time.monotonic()
         os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
         other, _ = cluster.outcomes()
         after([other], start)
-        assert other.error_type == "PeerLost" and "trainer 1" in other.error, other
+        expect_error(other, "PeerLost", "trainer 1")
         cluster.expect_nothing_left()
 
 
-def load_then_partition_anew(trainer: Trainer, path: Path) -> str:
+def load_then_partition_anew(trainer, path):
     data = join(trainer, path)
     sent = pickle.dumps(data)
     shutil.rmtree(path)
@@ -186,15 +172,15 @@ def load_then_partition_anew(trainer: Trainer, path: Path) -> str:
     return "workers that sample from another graph than the one that was loaded"
 
 
-def test_a_directory_that_was_replaced_since_it_was_loaded(tmp_path: Path) -> None:
+def test_a_directory_that_was_replaced_since_it_was_loaded(tmp_path):
     """What the trainer knows, seeds and counts among it, is of the graph that was there before."""
     with Cluster(1, load_then_partition_anew, write_world(tmp_path, 1).path) as cluster:
         (outcome,) = cluster.outcomes()
-        assert outcome.error_type == "RemoteError" and "load the dataset again" in outcome.error, outcome
+        expect_error(outcome, "RemoteError", "load the dataset again")
         cluster.expect_nothing_left()
 
 
-def start_with_damage(trainer: Trainer, path: Path, num_workers: int) -> None:
+def start_with_damage(trainer, path, num_workers):
     """The file is damaged after the trainers have verified it, before the workers map it."""
     data = join(trainer, path, trainer.rank % 2)
     trainer.say("loaded")
@@ -204,42 +190,35 @@ def start_with_damage(trainer: Trainer, path: Path, num_workers: int) -> None:
 
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(2, 2), (3, 1)])
-def test_workers_that_cannot_start_are_named_everywhere(
-    private_world: World, world_size: int, num_workers: int
-) -> None:
+def test_workers_that_cannot_start_are_named_everywhere(private_world, world_size, num_workers):
     """Also by a third trainer, which the first one, with the store in it, must not leave behind without a word."""
     with Cluster(world_size, start_with_damage, private_world.path, num_workers) as cluster:
-        for rank in range(world_size):
-            cluster.hear(rank)
+        hear_all(cluster)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
         os.truncate(file, file.stat().st_size // 2)
         start = time.monotonic()
-        for rank in range(world_size):
-            cluster.say(rank)
+        say_all(cluster)
         outcomes = cluster.outcomes()
         after(outcomes, start)
         own, *others = sorted(outcomes, key=lambda outcome: outcome.error_type != "RemoteError")
-        assert own.error_type == "RemoteError" and "node_feat" in own.error and "of trainer 1" in own.error, own
+        expect_error(own, "RemoteError", "node_feat", "of trainer 1")
         for other in others:
-            assert other.error_type == "PeerLost" and "trainer 1 (host" in other.error, other
-            assert "node_feat" in other.error, other
+            expect_error(other, "PeerLost", "trainer 1 (host", "node_feat")
         cluster.expect_nothing_left()
 
 
-def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None:
+def create(trainer, path, per_rank):
     """Creates a loader with arguments that depend on the rank; ``skip``: does not."""
-    given = {
-        "partition_idx": trainer.rank, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated", "options": {},
-        **per_rank[trainer.rank],
-    }  # fmt: skip
+    given = {"partition_idx": trainer.rank, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated"}
+    given |= {"options": {}} | per_rank[trainer.rank]
     data = join(trainer, path, given["partition_idx"])
     if given.get("skip"):
         return
     trainer.say(time.monotonic())
-    with glt.distributed.DistNeighborLoader(
-        data, given["num_neighbors"], given.get("seeds", torch.arange(20)), batch_size=given["batch_size"],
-        random_seed=given.get("random_seed", 5), worker_options=options(trainer, given["mode"], **given["options"]),
-    ) as loader:  # fmt: skip
+    flags = {"batch_size": given["batch_size"], "random_seed": given.get("random_seed", 5)}
+    where, seeds = options(trainer, given["mode"], **given["options"]), given.get("seeds", torch.arange(20))
+    make = glt.distributed.DistNeighborLoader
+    with make(data, given["num_neighbors"], seeds, worker_options=where, **flags) as loader:
         for _ in loader:
             pass
 
@@ -256,9 +235,7 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
     ],
     ids=["num_neighbors", "batch_size", "mode", "num_workers", "random_seed", "both load partition 0"],
 )
-def test_options_that_differ_between_ranks(
-    world: Callable[..., World], per_rank: list[dict[str, Any]], error_type: str, words: list[str]
-) -> None:
+def test_options_that_differ_between_ranks(world, per_rank, error_type, words):
     with Cluster(2, create, world(2).path, per_rank) as cluster:
         outcomes = cluster.outcomes()
         after(outcomes, max(cluster.hear(rank) for rank in range(2)))
@@ -268,39 +245,39 @@ def test_options_that_differ_between_ranks(
         cluster.expect_nothing_left()
 
 
-def test_partitions_of_different_runs(world: Callable[..., World], private_world: World) -> None:
+def test_partitions_of_different_runs(world, private_world):
     with Cluster(2, create_from, [world(2).path, private_world.path]) as cluster:
         outcomes = cluster.outcomes()
         after(outcomes, max(cluster.hear(rank) for rank in range(2)))
         for outcome in outcomes:
-            assert outcome.error_type == "RendezvousError" and "partitioning run" in outcome.error, outcome
+            expect_error(outcome, "RendezvousError", "partitioning run")
 
 
-def create_from(trainer: Trainer, paths: list[Path]) -> None:
+def create_from(trainer, paths):
     create(trainer, paths[trainer.rank], [{}, {}])
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_a_rank_that_never_creates_its_loader(world: Callable[..., World], missing: int) -> None:
-    per_rank: list[dict[str, Any]] = [{"options": {"rpc_timeout": 2.0}}, {"options": {"rpc_timeout": 2.0}}]
+def test_a_rank_that_never_creates_its_loader(world, missing):
+    per_rank = [{"options": {"rpc_timeout": 2.0}}, {"options": {"rpc_timeout": 2.0}}]
     per_rank[missing]["skip"] = True
     with Cluster(2, create, world(2).path, per_rank) as cluster:
         outcome = cluster.outcomes()[1 - missing]
-        assert outcome.error_type == "RendezvousError" and "rank" in outcome.error and str(missing) in outcome.error
+        expect_error(outcome, "RendezvousError", "rank", str(missing))
         cluster.expect_nothing_left()
 
 
-def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> None:
+def test_a_port_in_use_is_named_on_every_rank(world):
     with socket.socket() as other_program:
         other_program.bind(("", 0))
         other_program.listen()
         port = other_program.getsockname()[1]
-        per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}}] * 2
+        per_rank = [{"options": {"master_port": port}}] * 2
         with Cluster(2, create, world(2).path, per_rank) as cluster:
             outcomes = cluster.outcomes()
             start = max(cluster.hear(rank) for rank in range(2))
             for outcome in outcomes:
-                assert outcome.error_type == "RendezvousError" and str(port) in outcome.error, outcome
+                expect_error(outcome, "RendezvousError", str(port))
                 expect_prompt(outcome.at_s - start, "to give up a port that does not answer", HANDSHAKE_S + 10)
 
 
@@ -314,15 +291,13 @@ def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> No
     ],
     ids=["partition", "seed too large", "seed negative", "mask"],
 )
-def test_wrong_arguments_of_one_rank(
-    world: Callable[..., World], given: dict[str, Any], error_type: str, words: list[str]
-) -> None:
+def test_wrong_arguments_of_one_rank(world, given, error_type, words):
     with Cluster(1, create, world(1).path, [given]) as cluster:
         (outcome,) = cluster.outcomes()
         assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
 
 
-def raise_in_the_loop(trainer: Trainer, path: Path, mode: str, long_step: bool) -> None:
+def raise_in_the_loop(trainer, path, mode, long_step):
     """Rank 0 fails in the middle of an epoch, for reasons of its own; rank 1 goes on, perhaps after a step of the model
     that takes until the process of rank 0 is gone, and the store of the loader with it."""
     data = join(trainer, path)
@@ -341,7 +316,7 @@ def raise_in_the_loop(trainer: Trainer, path: Path, mode: str, long_step: bool) 
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World], mode: str) -> None:
+def test_an_exception_of_the_trainer_is_not_held_back(world, mode):
     with Cluster(2, raise_in_the_loop, world(2).path, mode, False) as cluster:
         cluster.hear(1)
         cluster.hear(0)
@@ -349,12 +324,11 @@ def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World
         cluster.say(0)
         first, second = cluster.outcomes()
         after([first, second], start)
-        assert first.error_type == "ZeroDivisionError"
-        assert second.error_type == "PeerLost" and "trainer 0" in second.error, second
-        assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second
+        expect_error(first, "ZeroDivisionError")
+        expect_error(second, "PeerLost", "trainer 0", "has reported ZeroDivisionError: the model's own mistake")
 
 
-def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world: Callable[..., World]) -> None:
+def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world):
     with Cluster(2, raise_in_the_loop, world(2).path, "collocated", True) as cluster:
         cluster.hear(1)
         cluster.hear(0)
@@ -364,3 +338,95 @@ def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world: Callable[
         first, second = cluster.outcomes()
         assert first.error_type == "ZeroDivisionError" and second.error_type == "PeerLost"
         assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second
+
+
+LABELS = {0: [0, 1, 2], 1: [1, 2, 1], 2: []}
+
+
+def label_links(trainer, path):
+    data = join(trainer, path, trainer.rank % 2)
+    label = torch.tensor(LABELS[trainer.rank], dtype=torch.int64)
+    edges = torch.zeros(2, len(label), dtype=torch.int64)
+    given = {"batch_size": 3, "edge_label": label, "neg_sampling": "binary"}
+    where = options(trainer, "collocated")
+    with glt.distributed.DistLinkNeighborLoader(data, [2], (RATES, edges), worker_options=where, **given) as loader:
+        return [each for batch in loader for each in batch[RATES].edge_label.tolist()]
+
+
+def test_a_label_means_the_same_on_all_ranks(typed_world):
+    assert run_cluster(3, label_links, typed_world(2).path) == [[1, 2, 3, 0, 0, 0], [2, 3, 2, 0, 0, 0], []]
+
+
+def differ(trainer, path, label_file, drawn):
+    first = trainer.rank == 0
+    data = join(trainer, path, whole_node_label_file={"user": label_file} if first and label_file else None)
+    edges = torch.zeros(2, 3, dtype=torch.int64)
+    given = {"neg_sampling": drawn if first else "binary", "worker_options": options(trainer, "collocated")}
+    glt.distributed.DistLinkNeighborLoader(data, [2], (RATES, edges), **given)
+
+
+@pytest.mark.parametrize("option", ["whole_node_label_file", "weights of negatives"])
+def test_options_of_one_rank_are_refused(typed_world, tmp_path, option):
+    torch.save(torch.arange(90), tmp_path / "y.pt")
+    labelled = option == "whole_node_label_file"
+    drawn = "binary" if labelled else {"mode": "binary", "src_weight": torch.ones(90)}
+    with Cluster(2, differ, typed_world(2).path, str(tmp_path / "y.pt") if labelled else "", drawn) as cluster:
+        for outcome in cluster.outcomes():
+            expect_error(outcome, "RendezvousError", f"{option} differs between trainers")
+
+
+def create_as(trainer, path, places, port=None):
+    """Creates a loader as the trainer of ``(world_size, rank, group_name)``; returns its number of batches."""
+    world_size, rank, group_name = places[trainer.rank]
+    glt.distributed.init_worker_group(world_size, rank, group_name)
+    data = glt.distributed.DistDataset().load(path, rank % 2)
+    given = options(trainer, "collocated", **({} if port is None else {"master_port": port}))
+    trainer.say(time.monotonic())
+    with glt.distributed.DistNeighborLoader(
+        data, [4, 3], torch.arange(40), batch_size=8, random_seed=1, worker_options=given
+    ) as loader:
+        if port is not None:
+            trainer.say("created")
+            trainer.hear()
+        return sum(1 for _ in loader)
+
+
+def expect_errors(cluster, *words):
+    """All trainers raise RendezvousError with these words, soon after they have come."""
+    outcomes = cluster.outcomes()
+    start = max(cluster.hear(rank) for rank in range(cluster.world_size))
+    for outcome in outcomes:
+        assert outcome.error_type == "RendezvousError" and all(word in outcome.error for word in words), outcome
+        expect_prompt(outcome.at_s - start, "a process to hear of another in its place")
+    cluster.expect_nothing_left()
+    return [outcome.error for outcome in outcomes]
+
+
+def test_two_processes_of_one_rank_are_named_everywhere(world):
+    places = [(3, 0, "job"), (3, 1, "job"), (3, 1, "job")]
+    with Cluster(3, create_as, world(2).path, places) as cluster:
+        pids = [str(process.pid) for process in cluster.processes]
+        for error in expect_errors(cluster, "two processes came as rank 1"):
+            assert all(f"pid {pid}" in error for pid in pids[1:]), error
+
+
+def test_group_names_that_differ_are_named(world):
+    with Cluster(2, create_as, world(2).path, [(2, 0, "red"), (2, 1, "blue")]) as cluster:
+        expect_errors(cluster, "group_name differs", "'red' on rank 0", "'blue' on rank 1")
+
+
+def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world):
+    places = [(2, 0, "job"), (2, 1, "job")]
+    port = free_port()
+    with Cluster(2, create_as, world(2).path, places, port) as first:
+        for rank in range(2):
+            first.hear(rank)
+            assert first.hear(rank) == "created"
+        with Cluster(2, create_as, world(2).path, places, port) as second:
+            host, other = second.outcomes()
+            expect_error(host, "RendezvousError", f"master_port = {port}")
+            words = "two processes came as rank 1", "master_port of its own", f"pid {first.processes[1].pid},"
+            expect_error(other, "RendezvousError", *words)
+        for rank in range(2):
+            first.say(rank)
+        assert first.results() == [5, 5]  # undisturbed

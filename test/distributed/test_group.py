@@ -1,46 +1,53 @@
-"""Trainers meet, hear of each other's failures and deaths, and part."""
-
-from __future__ import annotations
+"""Trainers meet, hear of each other's failures and deaths, and part; and the calls of stores end."""
 
 import ctypes
 import os
 import signal
 import threading
 import time
-from typing import Any
 
 import pytest
+import torch.distributed as dist
+from dist_world import expect_error, hear_all, run_cluster, say_all
 from promptness import eventually, expect_prompt
 
 import glt
 from glt import _deadlines
+from glt.distributed.job.initialize import Ending
 from glt.distributed.wire.group import Group, require_equal
-from glt.errors import GltError, PeerLost
-from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
+from glt.distributed.wire.store import TimedStore
+from glt.errors import GltError, PeerLost, RendezvousError
+from glt.testing.cluster import Cluster, take_census
 
 
-def meet(trainer: Trainer, timeout_s: float = 60.0) -> Group:
+def meet(trainer, timeout_s=60.0):
     context = glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "job")
     return Group(context, "localhost", trainer.port, timeout_s)
 
 
-def is_over() -> bool:
+def met(trainer):
+    """A group whose members have heard of each other."""
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    return group
+
+
+def is_over():
     """Nothing is left of the groups of this process."""
     threads = [each.name for each in threading.enumerate() if each.name in ("glt-group", "glt-accept", "glt-handshake")]
     return not threads and not take_census().ports
 
 
-def expect_lost(outcomes: list[Outcome], victim: int, pid: int | None, start: float, *words: str) -> None:
+def expect_lost(outcomes, victim, pid, start, *words):
     """All but one trainer raise PeerLost, soon, and name that one."""
     for rank, outcome in enumerate(outcomes):
         if rank != victim:
-            assert outcome.error_type == "PeerLost", outcome
-            assert f"trainer {victim} (host " in outcome.error and f"pid {pid})" in outcome.error, outcome
+            expect_error(outcome, "PeerLost", f"trainer {victim} (host ", f"pid {pid})")
             assert all(word in outcome.error for word in words), outcome
             expect_prompt(outcome.at_s - start, f"trainer {rank} to hear of it")
 
 
-def exchange(trainer: Trainer) -> list[Any]:
+def exchange(trainer):
     group = meet(trainer)
     found = [group.exchange(f"topic {number}", [trainer.rank, number]) for number in range(5)]
     found += [group.exchange("again", (trainer.rank, None)) for _ in range(20)]
@@ -52,7 +59,7 @@ def exchange(trainer: Trainer) -> list[Any]:
     return [found, names]
 
 
-def test_values_reach_everybody_by_rank_and_nothing_stays() -> None:
+def test_values_reach_everybody_by_rank_and_nothing_stays():
     with Cluster(3, exchange) as cluster:
         for found, names in cluster.results():
             assert found[:5] == [[[rank, number] for rank in range(3)] for number in range(5)]
@@ -62,19 +69,18 @@ def test_values_reach_everybody_by_rank_and_nothing_stays() -> None:
         cluster.expect_nothing_left()
 
 
-def alone(trainer: Trainer) -> list[Any]:
+def alone(trainer):
     group = meet(trainer)
     found = group.exchange("topic", (1, 2))
     group.check_peers()
     return [found, group.finish(), [each.name for each in threading.enumerate()], take_census().ports]
 
 
-def test_one_rank_needs_neither_thread_nor_port() -> None:
-    with Cluster(1, alone) as cluster:
-        assert cluster.results() == [[[[1, 2]], [], ["MainThread"], []]]
+def test_one_rank_needs_neither_thread_nor_port():
+    assert run_cluster(1, alone) == [[[[1, 2]], [], ["MainThread"], []]]
 
 
-def several(trainer: Trainer) -> list[Any]:
+def several(trainer):
     """Groups of a process share its port; members come to a group before rank 0 has made it."""
     if trainer.rank == 0:
         first = meet(trainer)
@@ -92,14 +98,14 @@ def several(trainer: Trainer) -> list[Any]:
     return found
 
 
-def test_groups_share_a_port_and_may_end_in_any_order() -> None:
+def test_groups_share_a_port_and_may_end_in_any_order():
     with Cluster(2, several) as cluster:
-        assert [cluster.hear(rank) for rank in (0, 1)] == ["made", "made"]
+        assert hear_all(cluster) == ["made", "made"]
         cluster.say(0)
         assert cluster.results() == [[[0, 0], [1, 1], [2, 2]]] * 2
 
 
-def one_after_another(trainer: Trainer) -> int:
+def one_after_another(trainer):
     """Rank 0 closes its port with each group while rank 1 is about to arrive for the next one."""
     for number in range(150):
         group = meet(trainer)
@@ -108,26 +114,24 @@ def one_after_another(trainer: Trainer) -> int:
     return number
 
 
-def test_groups_of_one_port_follow_each_other() -> None:
-    with Cluster(2, one_after_another) as cluster:
-        assert cluster.results() == [149, 149]
+def test_groups_of_one_port_follow_each_other():
+    assert run_cluster(2, one_after_another) == [149, 149]
 
 
-def differ(trainer: Trainer) -> None:
+def differ(trainer):
     require_equal(meet(trainer), "options", {"same": 1, "depth": 2 if trainer.rank == 1 else 3}, "Look there.")
 
 
-def test_who_differs_is_named_on_all_ranks() -> None:
+def test_who_differs_is_named_on_all_ranks():
     with Cluster(3, differ) as cluster:
         for rank, outcome in enumerate(cluster.outcomes()):
             other = 0 if rank == 1 else 1
-            assert outcome.error_type == "RendezvousError", outcome
-            assert f"depth differs between trainers: {2 if rank == 1 else 3} on rank {rank}," in outcome.error
-            assert f"on rank {other} (trainer {other} (host " in outcome.error and "Look there." in outcome.error
-            assert f"pid {cluster.processes[other].pid})" in outcome.error
+            said = f"depth differs between trainers: {2 if rank == 1 else 3} on rank {rank},"
+            of = f"on rank {other} (trainer {other} (host ", f"pid {cluster.processes[other].pid})"
+            expect_error(outcome, "RendezvousError", said, *of, "Look there.")
 
 
-def come(trainer: Trainer, late: int, is_there: bool) -> None:
+def come(trainer, late, is_there):
     """One rank does not come, or comes and says nothing."""
     _deadlines.HINT_S = 0.1
     trainer.say("here")
@@ -145,15 +149,14 @@ def come(trainer: Trainer, late: int, is_there: bool) -> None:
         trainer.say("gave up")
 
 
-def begin(cluster: Cluster) -> None:
+def begin(cluster):
     for rank in range(cluster.world_size):
         assert cluster.hear(rank) == "here"
-    for rank in range(cluster.world_size):
-        cluster.say(rank)
+    say_all(cluster)
 
 
 @pytest.mark.parametrize(("late", "is_there"), [(2, False), (2, True), (0, True)])
-def test_who_does_not_come_is_named_at_the_deadline(late: int, is_there: bool) -> None:
+def test_who_does_not_come_is_named_at_the_deadline(late, is_there):
     with Cluster(3, come, late, is_there) as cluster:
         begin(cluster)
         for rank in range(3):
@@ -162,29 +165,27 @@ def test_who_does_not_come_is_named_at_the_deadline(late: int, is_there: bool) -
         cluster.say(late)
         for rank, outcome in enumerate(cluster.outcomes()):
             if rank != late:
-                assert outcome.error_type == "RendezvousError", outcome
-                assert f"trainers of rank [{late}] did not tell their options within 2 s" in outcome.error, outcome
-                text = f"trainers of rank [{late}] did not tell their options yet; waiting for up to 2 s"
+                text = f"trainers of rank [{late}] did not tell their options "
+                expect_error(outcome, "RendezvousError", text + "within 2 s")
+                text += "yet; waiting for up to 2 s"
                 assert cluster.output(rank).count(text) == 1
 
 
-def test_trainer_0_that_does_not_come_is_named() -> None:
+def test_trainer_0_that_does_not_come_is_named():
     with Cluster(2, come, 0, False) as cluster:
         begin(cluster)
         assert cluster.hear(1) == "gave up"
         cluster.say(0)
         outcome = cluster.outcomes()[1]
-        assert outcome.error_type == "RendezvousError", outcome
-        assert "the trainer of rank 0 was not reached at localhost" in outcome.error and "within 2 s" in outcome.error
+        expect_error(outcome, "RendezvousError", "the trainer of rank 0 was not reached at localhost", "within 2 s")
         assert "the trainer of rank 0 is not reached at localhost" in cluster.output(1)
 
 
-def wait_in(trainer: Trainer, where: str, victim: int, stuck_s: float | None = None) -> None:
+def wait_in(trainer, where, victim, stuck_s=None):
     """All wait for one rank, which waits for the test."""
     if stuck_s is not None:
         _deadlines.STUCK_S = stuck_s
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     trainer.say("met")
     try:
         if trainer.rank == victim:
@@ -201,18 +202,18 @@ def wait_in(trainer: Trainer, where: str, victim: int, stuck_s: float | None = N
 
 @pytest.mark.parametrize("where", ["exchange", "work"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_trainer_is_named_at_once(where: str, victim: int) -> None:
+def test_a_killed_trainer_is_named_at_once(where, victim):
     with Cluster(3, wait_in, where, victim) as cluster:
-        assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
+        assert hear_all(cluster) == ["met"] * 3
         start = time.monotonic()
         cluster.kill(victim)
         expect_lost(cluster.outcomes(), victim, cluster.processes[victim].pid, start)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_stopped_trainer_is_named(victim: int) -> None:
+def test_a_stopped_trainer_is_named(victim):
     with Cluster(3, wait_in, "exchange", victim, 2.0) as cluster:
-        assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
+        assert hear_all(cluster) == ["met"] * 3
         start = time.monotonic()
         cluster.kill(victim, signal.SIGSTOP)
         for rank in range(3):
@@ -223,48 +224,43 @@ def test_a_stopped_trainer_is_named(victim: int) -> None:
         expect_lost(cluster.outcomes(), victim, pid, start, "no sign of life for 2 s")
 
 
-def go_on(trainer: Trainer) -> list[int]:
+def go_on(trainer):
     _deadlines.STUCK_S = 2.0
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     trainer.say("met")
     trainer.hear()
     return group.exchange("more", trainer.rank)
 
 
-def test_trainers_that_were_stopped_together_go_on() -> None:
+def test_trainers_that_were_stopped_together_go_on():
     """As by Ctrl-Z: the first to go on has heard nothing of the others for long."""
     with Cluster(2, go_on) as cluster:
-        assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
+        assert hear_all(cluster) == ["met"] * 2
         for rank in range(2):
             cluster.kill(rank, signal.SIGSTOP)
         time.sleep(3.0)
         for rank in range(2):
             cluster.kill(rank, signal.SIGCONT)
             time.sleep(0.5)
-        for rank in range(2):
-            cluster.say(rank)
+        say_all(cluster)
         assert cluster.results() == [[0, 1]] * 2
 
 
-def hold_the_interpreter(trainer: Trainer) -> list[int]:
+def hold_the_interpreter(trainer):
     """Rank 1 lets none of its threads run for longer than a cut network is tolerated."""
     _deadlines.CUT_S = 1.0
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     if trainer.rank == 1:
         ctypes.PyDLL(None).usleep(4_000_000)  # unlike time.sleep, with the GIL
     return group.exchange("more", trainer.rank)
 
 
-def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
-    with Cluster(2, hold_the_interpreter) as cluster:
-        assert cluster.results() == [[0, 1]] * 2
+def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead():
+    assert run_cluster(2, hold_the_interpreter) == [[0, 1]] * 2
 
 
-def fail(trainer: Trainer, victim: int, how: str) -> None:
-    group = meet(trainer)
-    group.exchange("topic", 0)
+def fail(trainer, victim, how):
+    group = met(trainer)
     if trainer.rank != victim:
         group.exchange("more", 0)
     if how == "gives up":
@@ -276,7 +272,7 @@ def fail(trainer: Trainer, victim: int, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["gives up", "raises"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_failure_is_told_though_its_process_ends_at_once(victim: int, how: str) -> None:
+def test_a_failure_is_told_though_its_process_ends_at_once(victim, how):
     with Cluster(3, fail, victim, how) as cluster:
         words = ["has reported ZeroDivisionError: its own mistake"]
         if how == "raises":
@@ -284,20 +280,19 @@ def test_a_failure_is_told_though_its_process_ends_at_once(victim: int, how: str
         expect_lost(cluster.outcomes(), victim, cluster.processes[victim].pid, time.monotonic(), *words)
 
 
-def tell(trainer: Trainer) -> list[str]:
+def tell(trainer):
     """Rank 1 loses something, and the others lose rank 1: they hear what it was, and go on."""
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     if trainer.rank == 1:
         time.sleep(0.2)  # the others wait for the report
-        told: GltError = group.tell(GltError("a tile came off"))
+        told = group.tell(GltError("a tile came off"))
     else:
         told = group.tell(PeerLost("lost worker 0 of trainer 1"))
     group.check_peers()
     return [str(told), str(group.finish())]
 
 
-def test_a_loss_is_explained_by_the_trainer_that_is_to_blame() -> None:
+def test_a_loss_is_explained_by_the_trainer_that_is_to_blame():
     with Cluster(3, tell) as cluster:
         first, second, third = cluster.results()
         assert second == ["a tile came off", "[0, 2]"]
@@ -306,10 +301,9 @@ def test_a_loss_is_explained_by_the_trainer_that_is_to_blame() -> None:
             assert f"pid {cluster.processes[1].pid}) has reported GltError: a tile came off" in text
 
 
-def part(trainer: Trainer) -> list[int]:
+def part(trainer):
     """Rank 1 fails, rank 0 goes on for a while: rank 2 waits for rank 0 only."""
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     if trainer.rank == 1:
         group.give_up(ZeroDivisionError())
     if trainer.rank == 0:
@@ -319,7 +313,7 @@ def part(trainer: Trainer) -> list[int]:
     return group.finish()
 
 
-def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed() -> None:
+def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed():
     with Cluster(3, part) as cluster:
         assert [cluster.hear(1), cluster.hear(2)] == ["parts", "parts"]
         cluster.processes[2].join(0.5)
@@ -329,9 +323,8 @@ def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed() 
         cluster.expect_nothing_left()
 
 
-def run(trainer: Trainer, victim: int) -> str:
-    group = meet(trainer)
-    group.exchange("topic", 0)
+def run(trainer, victim):
+    group = met(trainer)
     assert group.run(lambda: 5) == 5
     trainer.say("met")
     if trainer.rank == victim:
@@ -339,18 +332,17 @@ def run(trainer: Trainer, victim: int) -> str:
     return str(group.run(lambda: time.sleep(1000)))
 
 
-def test_a_call_that_waits_for_a_lost_trainer_is_left_behind() -> None:
+def test_a_call_that_waits_for_a_lost_trainer_is_left_behind():
     with Cluster(2, run, 1) as cluster:
-        assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
+        assert hear_all(cluster) == ["met"] * 2
         start = time.monotonic()
         cluster.kill(1)
         expect_lost(cluster.outcomes(), 1, cluster.processes[1].pid, start)
 
 
-def fork(trainer: Trainer) -> list[Any]:
+def fork(trainer):
     """A fork ends nothing of its parent's, and waits for nobody."""
-    group = meet(trainer)
-    group.exchange("topic", 0)
+    group = met(trainer)
     child = os.fork()
     if child == 0:
         group.give_up(ZeroDivisionError())
@@ -359,6 +351,92 @@ def fork(trainer: Trainer) -> list[Any]:
     return [group.exchange("more", trainer.rank), group.finish()]
 
 
-def test_a_fork_of_a_member_ends_nothing() -> None:
-    with Cluster(2, fork) as cluster:
-        assert cluster.results() == [[[0, 1], []]] * 2
+def test_a_fork_of_a_member_ends_nothing():
+    assert run_cluster(2, fork) == [[[0, 1], []]] * 2
+
+
+class Stopped(dist.Store):
+    """As of a stopped process: it never answers."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = threading.Event()
+
+    def check(self, keys):
+        self.asked.wait(60.0)
+        return True
+
+
+class Unable(dist.Store):
+    """It has what torch's stores must have, and cannot check."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = {}
+
+    def get(self, key):
+        return self.values[key]
+
+    def wait(self, keys, timeout):
+        deadline = time.monotonic() + timeout.total_seconds()
+        while keys[0] not in self.values:
+            if time.monotonic() > deadline:
+                raise RuntimeError("wait timeout")
+            time.sleep(0.01)
+
+
+def test_a_store_that_does_not_answer_is_given_up():
+    stopped = Stopped()
+    store = TimedStore(stopped, 0.2)
+    began = time.monotonic()
+    for _ in range(2):  # the second one does not wait at all
+        with pytest.raises(dist.DistError, match=r"no answer within 0\.2 s"):
+            store.check(["key"])
+    assert time.monotonic() - began < 30
+    stopped.asked.set()
+
+
+def test_waiting_for_a_key():
+    inner = dist.HashStore()
+    store = TimedStore(inner)
+    assert store.wait_for("key", 0.1) is None
+    store.set("key", "value")
+    assert store.wait_for("key", 0.1) == b"value"
+
+    def look():
+        raise RendezvousError("it will never be")
+
+    with pytest.raises(RendezvousError, match="it will never be"):
+        store.wait_for("other", 60.0, look)
+
+
+def test_waiting_where_the_store_cannot_check():
+    unable = Unable()
+    store = TimedStore(unable)
+    assert store.wait_for("key", 0.1) is None
+    unable.values["key"] = b"7"
+    assert store.wait_for("key", 0.1) == b"7"
+
+
+def test_its_thread_ends_with_it():
+    before = threading.active_count()
+    store = TimedStore(dist.HashStore())
+    assert threading.active_count() == before + 1
+    del store
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_errors_that_were_there_before_end_nothing():
+    try:
+        raise ValueError("before")
+    except ValueError:
+        ending = Ending()
+        assert ending.why() == ""
+    try:
+        raise ValueError("after")
+    except ValueError:
+        assert ending.why() == "ValueError: after"
+    assert ending.why() == ""

@@ -1,20 +1,15 @@
 """Layer-wise inference: what it returns is what the model makes of the whole graph."""
 
-from __future__ import annotations
-
 import errno
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
 from covering import covering
-from dist_typed_world import FOLLOWS, RATES, TypedWorld
+from dist_typed_world import FOLLOWS, RATES
 from dist_typed_world import NUM_NODES as TYPED
-from dist_world import NUM_NODES, World, standalone_job, write_world
+from dist_world import NUM_NODES, standalone_job, write_world
 from torch import Tensor, nn
 
 from glt.distributed.context import require_world
@@ -26,14 +21,14 @@ from glt.partition import RandomPartitioner
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, World]:
+def worlds(tmp_path_factory):
     """By number of partitions; three are relabelled."""
     root = tmp_path_factory.mktemp("infer")
     return {n: write_world(root / str(n), n, tables="x", relabel=n == 3) for n in (1, 3)}
 
 
 @pytest.fixture
-def here(request: pytest.FixtureRequest, worlds: dict[int, World]) -> Iterator[World]:
+def here(request, worlds):
     """A job of this process; a test gives other numbers of partitions than three as ``here``."""
     made = worlds[getattr(request, "param", 3)]
     with standalone_job(made.path):
@@ -43,21 +38,20 @@ def here(request: pytest.FixtureRequest, worlds: dict[int, World]) -> Iterator[W
 any_parts = pytest.mark.parametrize("here", [1, 3], indirect=True)
 
 
-def whole(got: Any) -> Tensor:
+def whole(got):
     """All rows of a result."""
     return got[torch.arange(NUM_NODES)]
 
 
-def expect_close(got: Any, expected: Tensor) -> None:
+def expect_close(got, expected):
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def inputs(here: World) -> tuple[Tensor, Tensor]:
-    assert here.x is not None
+def inputs(here):
     return here.x, here.graph.edge_index
 
 
-def warmed(model: nn.Module, x: Tensor, edge_index: Tensor) -> nn.Module:
+def warmed(model, x, edge_index):
     """With statistics of its norms that are not those that it begins with."""
     model.train()
     with torch.no_grad():
@@ -65,7 +59,7 @@ def warmed(model: nn.Module, x: Tensor, edge_index: Tensor) -> nn.Module:
     return model
 
 
-BASIC: dict[str, Callable[[int], nn.Module]] = {
+BASIC = {
     "sage": lambda width: pyg.GraphSAGE(width, 8, 3, 5, dropout=0.5, norm="batch_norm"),
     "sage, jk": lambda width: pyg.GraphSAGE(width, 8, 2, 5, jk="cat", act_first=True, norm="batch_norm"),
     "sage, last": lambda width: pyg.GraphSAGE(width, 8, 2, 5, jk="last"),
@@ -79,9 +73,7 @@ BASIC: dict[str, Callable[[int], nn.Module]] = {
 
 
 @covering(kind=BASIC, num_parts=[1, 3], batch_size=[170, 4096], spills=[False, True])
-def test_models_of_pyg(
-    kind: str, num_parts: int, batch_size: int, spills: bool, worlds: dict[int, World], tmp_path: Path
-) -> None:
+def test_models_of_pyg(kind, num_parts, batch_size, spills, worlds, tmp_path):
     torch.manual_seed(1)
     with standalone_job(worlds[num_parts].path):
         x, edge_index = inputs(worlds[num_parts])
@@ -94,16 +86,16 @@ def test_models_of_pyg(
 
 
 @any_parts
-def test_a_list_of_layers_with_a_given_x(here: World) -> None:
+def test_a_list_of_layers_with_a_given_x(here):
     """A function, a convolution that counts degrees, and a module that has one."""
     torch.manual_seed(2)
 
     class Last(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.conv = pyg.GCNConv(8, 3, cached=True)
 
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        def forward(self, x, edge_index):
             return self.conv(x, edge_index).sigmoid()
 
     _, edge_index = inputs(here)
@@ -122,14 +114,14 @@ def test_a_list_of_layers_with_a_given_x(here: World) -> None:
     expect_close(whole(by_part), expected[original])
 
 
-def original_of(here: World) -> Tensor:
+def original_of(here):
     """The original id of each node of the partitions."""
-    data: Any = require_world().data
+    data = require_world().data
     ids = torch.arange(NUM_NODES)
     return ids if data.node_map is None else data.map_to_original(ids)
 
 
-def test_files_of_a_run_that_was_killed_are_replaced(here: World, tmp_path: Path) -> None:
+def test_files_of_a_run_that_was_killed_are_replaced(here, tmp_path):
     x, edge_index = inputs(here)
     model = pyg.GCN(x.size(1), 8, 3, 5, jk="max").eval()
     (tmp_path / "inference.layer0.npy").write_bytes(b"left by a run that was killed")
@@ -138,8 +130,8 @@ def test_files_of_a_run_that_was_killed_are_replaced(here: World, tmp_path: Path
     assert [each.name for each in tmp_path.iterdir()] == ["inference.npy"]
 
 
-def test_a_disk_that_is_full_is_named(here: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(fd: int, begin: int, size: int) -> None:
+def test_a_disk_that_is_full_is_named(here, tmp_path, monkeypatch):
+    def full(fd, begin, size):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
@@ -148,13 +140,13 @@ def test_a_disk_that_is_full_is_named(here: World, tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
-def test_loops_and_edges_that_come_twice(tmp_path: Path) -> None:
+def test_loops_and_edges_that_come_twice(tmp_path):
     torch.manual_seed(4)
     num_nodes = 30
     ends = torch.randint(num_nodes, (2, 120))
     ends = torch.cat([ends, ends[:, :20], torch.arange(5).repeat(2, 2)], 1)
     x = torch.randn(num_nodes, 4)
-    given: dict[str, Any] = {"node_feat": x, "edge_assign_strategy": "by_dst"}
+    given = {"node_feat": x, "edge_assign_strategy": "by_dst"}
     RandomPartitioner(tmp_path / "parts", 2, num_nodes, ends, **given).partition()
     with standalone_job(tmp_path / "parts"):
         for options in ({}, {"improved": True}, {"add_self_loops": False}):
@@ -163,16 +155,16 @@ def test_loops_and_edges_that_come_twice(tmp_path: Path) -> None:
             expect_close(got[torch.arange(num_nodes)], model(x, ends))
 
 
-def hetero_layer(out: int, with_tags: bool = False) -> pyg.HeteroConv:
+def hetero_layer(out, with_tags=False):
     """Items that are rated, and users that follow; tags feed items once, and are not made anything of."""
-    convs: dict[Any, Any] = {RATES: pyg.SAGEConv((-1, -1), out)}
+    convs = {RATES: pyg.SAGEConv((-1, -1), out)}
     convs[FOLLOWS] = pyg.GATv2Conv((-1, -1), out, add_self_loops=False)
     return pyg.HeteroConv(convs | ({("tag", "on", "item"): pyg.GraphConv((-1, -1), out)} if with_tags else {}))
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types")
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path: Path) -> None:
+def test_types(num_parts, typed_world, tmp_path):
     torch.manual_seed(6)
     made = typed_world(num_parts, "in")
     x = {t: torch.randn(count, 5) for t, count in TYPED.items()}
@@ -210,43 +202,43 @@ def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path:
 
 
 class StoredOnly(nn.Module):
-    def forward(self, x: dict[str, Tensor], edge_index: dict[Any, Tensor]) -> dict[str, Tensor]:
+    def forward(self, x, edge_index):
         return {t: 2 * each for t, each in x.items()}
 
 
 class Several(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.convs = nn.ModuleList([pyg.SAGEConv(4, 4), pyg.SAGEConv(4, 4)])
 
 
 class WithMore(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.convs, self.lin = nn.ModuleList([pyg.SAGEConv(4, 4)]), nn.Linear(4, 2)
 
 
 class Behind(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second = pyg.SAGEConv(4, 4), pyg.SAGEConv(4, 4)
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x, edge_index):
         return self.second(self.first(x, edge_index).sigmoid(), edge_index)
 
 
 class Beside(Behind):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x, edge_index):
         return self.first(x, edge_index).sigmoid() * self.second(x, edge_index)
 
 
 class OwnForward(pyg.GraphSAGE):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x, edge_index):
         return -super().forward(x, edge_index)
 
 
 @any_parts
-def test_convolutions_beside_each_other_are_one_layer(here: World) -> None:
+def test_convolutions_beside_each_other_are_one_layer(here):
     _, edge_index = inputs(here)
     x, model = torch.randn(NUM_NODES, 4), Beside()
     got = infer_layerwise([model], x[original_of(here)], batch_size=9)
@@ -254,7 +246,7 @@ def test_convolutions_beside_each_other_are_one_layer(here: World) -> None:
     assert infer_layerwise(Several(), x, between=torch.relu, batch_size=9).shape == (NUM_NODES, 4)
 
 
-def test_a_model_of_ddp(here: World) -> None:
+def test_a_model_of_ddp(here):
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         x, edge_index = inputs(here)
@@ -304,16 +296,14 @@ FAR = "looks further than one hop"
         ([lambda x, edge_index: x[:1]], {}, ValueError, r"a layer made \[1, 4\] of"),
     ],
 )
-def test_what_cannot_be_right_is_refused(
-    model: Any, given: dict[str, Any], error: type[Exception], words: str, here: World
-) -> None:
+def test_what_cannot_be_right_is_refused(model, given, error, words, here):
     with pytest.raises(error, match=words):
         infer_layerwise(model, **{"x": torch.zeros(NUM_NODES, 4), **given})
     assert not require_world().stats()[0]["tensors"]
 
 
 @any_parts
-def test_tensors_that_others_have_made_are_not_replaced(here: World) -> None:
+def test_tensors_that_others_have_made_are_not_replaced(here):
     embedding = DistEmbedding(NUM_NODES, 4, name="mine")
     before = embedding.weight[:]
     layer = pyg.SAGEConv(4, 4)
@@ -330,7 +320,7 @@ def test_tensors_that_others_have_made_are_not_replaced(here: World) -> None:
     del got, found
 
 
-def test_modules_that_are_hidden_in_functions(here: World) -> None:
+def test_modules_that_are_hidden_in_functions(here):
     """They do not train meanwhile, and those that would be wrong are refused when they are called."""
     torch.manual_seed(7)
     x, edge_index = inputs(here)
@@ -350,7 +340,7 @@ def test_modules_that_are_hidden_in_functions(here: World) -> None:
         infer_layerwise([conv, pyg.SAGEConv(-1, 4)])
 
 
-def test_rows_that_are_not_alike_are_refused(here: World, tmp_path: Path) -> None:
+def test_rows_that_are_not_alike_are_refused(here, tmp_path):
     for spill_dir in (None, tmp_path):
         widths = iter([3, 1])
         with pytest.raises(ValueError, match=r"a layer made .*1.* of a batch, and .*3.* before: expected the same"):
@@ -362,7 +352,7 @@ def test_rows_that_are_not_alike_are_refused(here: World, tmp_path: Path) -> Non
         infer_layerwise([lambda x, ends: x.bfloat16()], spill_dir=tmp_path)
 
 
-def test_without_features(tmp_path: Path) -> None:
+def test_without_features(tmp_path):
     with (
         standalone_job(write_world(tmp_path, 1, tables="").path),
         pytest.raises(ValueError, match="x is None, and no features are stored"),

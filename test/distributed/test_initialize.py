@@ -1,17 +1,13 @@
 """How a process learns its place in a job, and what it says where that makes no sense."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import NUM_NODES, World
+from dist_world import NUM_NODES
 
 import glt
 from glt.distributed.context import current_world
@@ -28,7 +24,7 @@ TORCHRUN |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(monkeypatch):
     for name in [name for name in os.environ if name.startswith("GLT_") and name != "GLT_TEST_CLUSTER"]:
         monkeypatch.delenv(name)
     for name in TORCHRUN:
@@ -52,7 +48,7 @@ AT = "10.0.0.1"
         (TORCHRUN, JobEnvironment(JobRole.PEER, 5, 8, 2, (AT, None), 1, False)),
     ],
 )
-def test_environments(env: dict[str, str], expected: JobEnvironment) -> None:
+def test_environments(env, expected):
     assert read_environment(env) == expected
 
 
@@ -71,12 +67,12 @@ def test_environments(env: dict[str, str], expected: JobEnvironment) -> None:
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, "the same number of trainers on each host"),
     ],
 )
-def test_environments_that_make_no_sense(env: dict[str, str], match: str) -> None:
+def test_environments_that_make_no_sense(env, match):
     with pytest.raises(ValueError, match=match):
         read_environment(env)
 
 
-def test_this_host_is_found_or_its_addresses_named() -> None:
+def test_this_host_is_found_or_its_addresses_named():
     here, there = Host("127.0.0.1"), Host("192.0.2.1")
     assert find_this_host([there, here], "f") == 1
     assert any("127.0.0.1" in each for each in local_addresses())
@@ -86,7 +82,7 @@ def test_this_host_is_found_or_its_addresses_named() -> None:
         find_this_host([here, Host("localhost")], "f")
 
 
-def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
+def test_where_server_0_is_is_told_or_why_it_is_not():
     store = TimedStore(dist.HashStore())
     publish_port(store, 4711)
     assert wait_for_port(store, 1.0) == 4711
@@ -99,7 +95,7 @@ def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_process_alone(world: Callable[..., World]) -> None:
+def test_a_process_alone(world):
     made = world(2)
     with pytest.raises(RuntimeError, match="initialize"):
         glt.distributed.get_rank()
@@ -134,9 +130,7 @@ def test_a_process_alone(world: Callable[..., World]) -> None:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("told", ["initialize", "the first graph"])
 @pytest.mark.parametrize("as_file", [False, True])
-def test_the_name_is_that_of_the_part_config(
-    world: Callable[..., World], tmp_path: Path, told: str, as_file: bool
-) -> None:
+def test_the_name_is_that_of_the_part_config(world, tmp_path, told, as_file):
     directory = tmp_path / "parts"
     shutil.copytree(world(1).path, directory)
     file = write_part_config(directory, "papers", "random")
@@ -152,7 +146,7 @@ def test_the_name_is_that_of_the_part_config(
 
 
 @pytest.mark.usefixtures("alone")
-def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_arguments_leave_nothing_behind(monkeypatch, tmp_path):
     for given, kind in (
         ({"num_workers": -1}, ValueError),
         ({"num_workers": "2"}, TypeError),
@@ -178,7 +172,7 @@ def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[..., World]) -> None:
+def test_a_process_alone_samples_from_any_number_of_partitions(world):
     found, before = [], set(threading.enumerate())
     for num_parts in (1, 2):
         glt.distributed.initialize(part_config=world(num_parts).path)
@@ -196,7 +190,7 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[.
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_a_barrier_that_is_refused_was_none() -> None:
+def test_a_barrier_that_is_refused_was_none():
     """Its number is not used up: the next one would wait for a meeting that nobody holds."""
     standalone = StandaloneWorld()
     served = ServedWorld.__new__(ServedWorld)  # refuses before it asks anyone
@@ -204,7 +198,7 @@ def test_a_barrier_that_is_refused_was_none() -> None:
     for world in (standalone, served):
         for wrong, error in ((-1, ValueError), (0.0, ValueError), ("soon", TypeError), (True, TypeError)):
             with pytest.raises(error, match="timeout_s = "):
-                world.barrier(wrong)  # type: ignore[arg-type]
+                world.barrier(wrong)
     assert served._num_entered == 0
     standalone.barrier(1.0)
     standalone.barrier()

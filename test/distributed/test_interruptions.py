@@ -1,106 +1,56 @@
-"""What comes at a moment that nobody chose: a collection under a lock, Ctrl-C, a constructor that fails half-way."""
+"""A collection under a lock, Ctrl-C, a constructor that fails half-way, a process group that ends."""
 
-from __future__ import annotations
-
-import asyncio
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import World, join, options
+from dist_world import expect_error, hear_all, join, options, programs, run_cluster, say_all
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
 from glt.distributed.loader import deployment
-from glt.distributed.wire import group
-from glt.testing.cluster import Cluster, Trainer, free_port, take_census
+from glt.testing.cluster import Cluster, free_port, take_census
 
 
-def make(trainer: Trainer, data: Any, mode: str, num_seeds: int = 200, **given: Any) -> Any:
+def make(trainer, data, mode, num_seeds=200, **given):
     return glt.distributed.DistNeighborLoader(
         data, [3, 2], torch.arange(num_seeds), batch_size=10, worker_options=options(trainer, mode), **given
     )
 
 
-def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float, dict[int, str]]:
-    """The loader is garbage, and is collected on a thread that holds every lock its samplers may want."""
-    data = join(trainer, path)
-    loader = make(trainer, data, mode)
-    loader.itself = loader
-    next(iter(loader))
-    backend = loader._backend
-    locks: list[Any] = [group._lock, deployment._shared_lock]
-    if mode == "collocated":
-        locks += [backend._channel._changed, backend._producer.sampler.loop._lock]
-    found = []
-
-    def collect() -> None:
-        for lock in locks:
-            lock.acquire()
-        start = time.monotonic()
+def collect_anywhere(trainer, path, mode):
+    """Loaders in cycles are dropped while another one samples, and any allocation on any thread may collect them."""
+    data, thresholds = join(trainer, path), gc.get_threshold()
+    with make(trainer, data, mode) as other:
+        gc.set_threshold(20)
+        for _ in range(5 if mode == "collocated" else 2):
+            loader = make(trainer, data, mode, 50)
+            loader.itself = loader
+            next(iter(loader))
+            del loader
+            assert len(list(other)) == len(other)
+        gc.set_threshold(*thresholds)
         gc.collect()
-        found.append(time.monotonic() - start)
-        for lock in locks:
-            lock.release()
-
-    gc.disable()
-    del loader, backend
-    thread = threading.Thread(target=collect, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert found, "the collection waits for a lock that its own thread holds"
-    gc.enable()
     wait_for_drains()
-    eventually(lambda: not take_census().children)
-    return found[0], take_census().children
+    eventually(lambda: not take_census().children and not threads_of_glt())
+    return take_census().children, threads_of_glt()
 
 
 @pytest.mark.parametrize(("world_size", "mode"), [(1, "collocated"), (2, "collocated"), (2, "mp")])
-def test_a_loader_may_be_collected_under_any_lock(world: Callable[..., World], world_size: int, mode: str) -> None:
-    with Cluster(world_size, collect_under_locks, world(world_size).path, mode) as cluster:
-        for seconds, children in cluster.results():
-            assert children == {}
-            expect_prompt(seconds, "a collection")
+def test_a_loader_may_be_collected_under_any_lock_and_on_any_thread(world, world_size, mode):
+    with Cluster(world_size, collect_anywhere, world(world_size).path, mode) as cluster:
+        for children, threads in cluster.results():
+            assert children == {} and (world_size > 1 or threads == [])
+        assert "Traceback" not in cluster.output(0), cluster.output(0)
         cluster.expect_nothing_left()
 
 
-def test_a_loader_may_be_collected_on_its_own_thread(world: Callable[..., World]) -> None:
-    with Cluster(1, collect_on_its_own_thread, world(1).path) as cluster:
-        assert cluster.results() == [[]]
-        assert "Traceback" not in cluster.output(0), cluster.output(0)
-
-
-def collect_on_its_own_thread(trainer: Trainer, path: Path) -> list[str]:
-    loader = make(trainer, join(trainer, path), "collocated")
-    loader.itself = loader
-    next(iter(loader))
-    loop = loader._backend._producer.sampler.loop
-    gc.disable()
-    del loader
-
-    async def collect() -> None:
-        gc.collect()
-
-    # Not by `submit`: the places are taken by batches that wait for this thread to read.
-    future = asyncio.run_coroutine_threadsafe(collect(), loop._loop)
-    del loop
-    future.result(60)
-    gc.enable()
-    wait_for_drains()
-    eventually(lambda: not threads_of_glt())
-    return threads_of_glt()
-
-
-def threads_of_glt() -> list[str]:
+def threads_of_glt():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("glt-")]
 
 
@@ -126,21 +76,12 @@ with glt.distributed.DistNeighborLoader(
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_ctrl_c_ends_trainers_and_workers(world: Callable[..., World], mode: str) -> None:
+def test_ctrl_c_ends_trainers_and_workers(world, mode):
     """It reaches every process of the terminal: the trainers raise, the workers leave it to them."""
     program = PROGRAM.format(here=str(Path(__file__).parent), port=free_port(), path=str(world(2).path))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
-    running: list[subprocess.Popen[str]] = []
-    try:
-        for rank in range(2):
-            running.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", program, str(rank), mode], env=environment, stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE, text=True, process_group=running[0].pid if running else 0,
-                )
-            )  # fmt: skip
+    with programs(program, (0, mode), (1, mode), one_group=True) as running:
         for process in running:
-            assert process.stdout is not None and process.stdout.readline() == "samples\n"
+            assert process.stdout.readline() == "samples\n"
         start = time.monotonic()
         os.killpg(running[0].pid, signal.SIGINT)
         for process in running:
@@ -151,17 +92,17 @@ def test_ctrl_c_ends_trainers_and_workers(world: Callable[..., World], mode: str
             # One error; where it came while another was handled, Python shows that one first.
             assert errors.count("Traceback") == 1 + errors.count("another exception occurred"), errors
         expect_prompt(time.monotonic() - start, "to end after Ctrl-C")
-    finally:
-        for process in running:
-            process.kill()
-            process.communicate(timeout=30)
 
 
-def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
+def sampler_threads():
+    return [name for name in threads_of_glt() if name.startswith("glt-sampler")]
+
+
+def fail_after_acquiring(trainer, path):
     """The sampler of a first loader cannot be made; nothing of it holds up the next one."""
     data = join(trainer, path)
 
-    def refuse(*args: Any, **given: Any) -> None:
+    def refuse(*args, **given):
         # Both have opened their transport before one of them gives up, which the other would otherwise be told of.
         trainer.say("opened")
         trainer.hear()
@@ -173,27 +114,50 @@ def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
         with pytest.raises(MemoryError, match="no room"):
             make(trainer, data, "collocated")
         setattr(deployment, part, whole)
-        assert deployment._shared.transport is None
-    eventually(lambda: not [name for name in threads_of_glt() if name.startswith("glt-sampler")])
-    threads = [name for name in threads_of_glt() if name.startswith("glt-sampler")]
-    users = [deployment._shared.num_users]
+    eventually(lambda: not sampler_threads())
+    left = sampler_threads()
     with make(trainer, data, "collocated") as loader:
-        users.append(deployment._shared.num_users)
         assert len(list(loader)) == 20
-    return [*threads, *users, deployment._shared.num_users]
+    return left
 
 
-def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world: Callable[..., World]) -> None:
+def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world):
     with Cluster(2, fail_after_acquiring, world(2).path) as cluster:
         for _ in range(2):
-            assert [cluster.hear(rank) for rank in range(2)] == ["opened", "opened"]
-            for rank in range(2):
-                cluster.say(rank)
-        assert cluster.results() == [[0, 1, 0], [0, 1, 0]]
+            assert hear_all(cluster) == ["opened", "opened"]
+            say_all(cluster)
+        assert cluster.results() == [[], []]
         cluster.expect_nothing_left()
 
 
-def one_long_epoch(trainer: Trainer, path: Path) -> list[int]:
+SLOW_END = """
+import os, threading, time
+from glt.distributed.loader import deployment
+
+class SlowToGo:
+    def drain(self): ...
+    def close(self, all_finished=False):
+        assert ending.wait(30)
+    def __del__(self):
+        time.sleep(0.5)
+        print("let go", flush=True)
+
+ending = threading.Event()
+samplers = SlowToGo()
+deployment.abandon(samplers, None, os.getpid())
+del samplers  # the thread has the last of them
+ending.set()
+"""
+
+
+def test_a_process_does_not_end_while_samplers_of_a_loader_are_let_go_of():
+    """A daemon thread that frees a tensor while the interpreter ends dies in the middle of a destructor: an abort."""
+    with programs(SLOW_END, ()) as (process,):
+        said, errors = process.communicate(timeout=60)
+        assert (process.returncode, said) == (0, "let go\n"), errors
+
+
+def one_long_epoch(trainer, path):
     """What is alive after one tenth of an epoch, and at its end."""
     data = join(trainer, path)
     seeds = torch.arange(600).repeat(10)
@@ -208,27 +172,94 @@ def one_long_epoch(trainer: Trainer, path: Path) -> list[int]:
     return alive
 
 
-def test_a_long_epoch_keeps_nothing_of_its_batches(world: Callable[..., World]) -> None:
-    with Cluster(1, one_long_epoch, world(1).path) as cluster:
-        ((early, late),) = cluster.results()
-        assert late - early < 500, f"{early} objects after 600 batches, {late} after 6000"
+def test_a_long_epoch_keeps_nothing_of_its_batches(world):
+    ((early, late),) = run_cluster(1, one_long_epoch, world(1).path)
+    assert late - early < 500, f"{early} objects after 600 batches, {late} after 6000"
 
 
-def die_in_rpc(trainer: Trainer, path: Path) -> None:
+def die_in_rpc(trainer, path):
     """Rank 1 is about to open its transport, and rank 0 waits for that in a call that nothing interrupts."""
     data = join(trainer, path)
     trainer.say("starts")
     if trainer.rank == 1:
-        deployment.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)  # type: ignore
+        deployment.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)
     make(trainer, data, "collocated")
 
 
-def test_a_trainer_killed_while_the_others_open_their_transport(world: Callable[..., World]) -> None:
+def test_a_trainer_killed_while_the_others_open_their_transport(world):
     with Cluster(2, die_in_rpc, world(2).path) as cluster:
         assert [cluster.hear(0), cluster.hear(1), cluster.hear(1)] == ["starts", "starts", "opens"]
         start = time.monotonic()
         cluster.kill(1)
         survivor = cluster.outcomes()[0]
-        assert survivor.error_type == "PeerLost" and "trainer 1" in survivor.error, survivor
+        expect_error(survivor, "PeerLost", "trainer 1")
         expect_prompt(survivor.at_s - start, "to see that a trainer died")
         cluster.expect_nothing_left()
+
+
+TRAINER = """
+import multiprocessing, os, sys, time
+import torch
+import torch.distributed as dist
+import glt
+
+rank, path, master, what = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4].split()
+port = int(sys.argv[5]) if "given" in what else None
+
+def load(partition):
+    return glt.distributed.DistDataset().load(path, partition)
+
+def connect():
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{master}", rank=rank, world_size=2)
+
+def main():
+    data = load(rank)
+    glt.distributed.init_worker_group(2, rank)
+    if f"forks{rank}" in what:
+        child = multiprocessing.get_context("fork").Process(target=load, args=(9,))
+        child.start()
+        child.join()
+        assert child.exitcode == 1
+    if "leaves" in what and rank == 0:
+        dist.destroy_process_group()
+    if f"late{rank}" in what:
+        time.sleep(4.0)
+    if f"stops{rank}" in what:
+        print("stop me", flush=True)
+        time.sleep(100.0)
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions(
+        master_addr="localhost", master_port=port, rpc_timeout=100.0 if "short" not in what else 5.0
+    )
+    with glt.distributed.DistNeighborLoader(
+        data, [2], torch.arange(20), batch_size=5, worker_options=options
+    ) as loader:
+        print(len(list(loader)), flush=True)
+
+connect()
+try:
+    main()
+finally:
+    if "tidy" in what and dist.is_initialized():
+        dist.destroy_process_group()
+"""
+
+
+def trainers(path, what):
+    master, port = free_port(), free_port()
+    return programs(TRAINER, *((rank, path, master, what, port) for rank in (0, 1)))
+
+
+def test_the_process_group_may_end_meanwhile(world):
+    with trainers(world(2).path, "leaves forks0 late0 given") as started:
+        for each in started:
+            said, told = each.communicate(timeout=90)
+            assert (each.returncode, said.strip()) == (0, "4"), told
+            assert "terminate" not in told and "PeerLost" not in told, told
+
+
+def test_a_wait_ends_though_the_trainer_that_is_asked_is_stopped(world):
+    with trainers(world(2).path, "stops0 short") as started:
+        assert started[0].stdout.readline() == "stop me\n"
+        started[0].send_signal(signal.SIGSTOP)
+        _, told = started[1].communicate(timeout=60)
+        assert "lost the store of torch.distributed" in told and "gave no answer within 5 s" in told, told

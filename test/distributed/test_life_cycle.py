@@ -1,7 +1,5 @@
 """Loaders come and go, are left half-way and forgotten, and leave nothing behind."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os
@@ -10,27 +8,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import World, join, options, snapshot
+from dist_world import expect_error, hear_all, join, options, programs, run_cluster, snapshot
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
 from glt import _deadlines
-from glt.testing.cluster import Cluster, Trainer, free_port, take_census
+from glt.testing.cluster import Cluster, free_port, take_census
 
-STATS = {
-    "num_batches", "num_seeds", "num_nodes", "num_edges", "wait_s", "collate_s", "sampling_s", "remote_s",
-    "gathering_s", "blocked_s", "remote_bytes", "remote_node_ratio", "channel_num_sent", "channel_num_received",
-}  # fmt: skip
+STATS = set(
+    """num_batches num_seeds num_nodes num_edges wait_s collate_s sampling_s remote_s gathering_s blocked_s
+remote_bytes remote_node_ratio channel_num_sent channel_num_received""".split()
+)
 
 
-def make(trainer: Trainer, data: Any, mode: str, num_seeds: int = 200, **given: Any) -> Any:
+def make(trainer, data, mode, num_seeds=200, **given):
     loader = {"batch_size": 10, "random_seed": 9, "collect_features": True, "shuffle": True}
     flags = {name: given.pop(name) for name in list(given) if name in (*loader, "with_edge")}
     return glt.distributed.DistNeighborLoader(
@@ -38,12 +34,12 @@ def make(trainer: Trainer, data: Any, mode: str, num_seeds: int = 200, **given: 
     )
 
 
-def raises(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:
+def raises(kind, text, call):
     with pytest.raises(kind, match=text):
         call()
 
 
-def live(trainer: Trainer, path: Path, mode: str) -> dict[str, Any]:
+def live(trainer, path, mode):
     """One trainer's life: everything that a user may do with two loaders."""
     data = join(trainer, path)
     train, val = make(trainer, data, mode), make(trainer, data, mode, 50, random_seed=4, shuffle=False)
@@ -91,7 +87,7 @@ def live(trainer: Trainer, path: Path, mode: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_two_loaders_of_a_trainer_live_and_end(world: Callable[..., World], mode: str) -> None:
+def test_two_loaders_of_a_trainer_live_and_end(world, mode):
     with Cluster(2, live, world(2).path, mode) as cluster:
         assert cluster.results() == [{"children": {}}] * 2
         cluster.expect_nothing_left()
@@ -99,7 +95,7 @@ def test_two_loaders_of_a_trainer_live_and_end(world: Callable[..., World], mode
             assert "Traceback" not in cluster.output(rank) and "destroyed" not in cluster.output(rank)
 
 
-def find_ports(trainer: Trainer, path: Path) -> list[int]:
+def find_ports(trainer, path):
     """No master_port: torch.distributed makes the port known. No random_seed: drawn, and fixed by manual_seed."""
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(trainer.port)}
     dist.init_process_group("gloo", rank=trainer.rank, world_size=trainer.world_size)
@@ -116,21 +112,20 @@ def find_ports(trainer: Trainer, path: Path) -> list[int]:
     return seeds
 
 
-def test_ports_and_seeds_are_found(world: Callable[..., World]) -> None:
-    with Cluster(2, find_ports, world(2).path) as cluster:
-        first, second = cluster.results()
+def test_ports_and_seeds_are_found(world):
+    first, second = run_cluster(2, find_ports, world(2).path)
     assert first[0] == first[1] != first[2] and second[0] == second[1] != second[2]
     assert first[0] != second[0]
 
 
-def without_ports(trainer: Trainer, path: Path) -> None:
+def without_ports(trainer, path):
     make(trainer, join(trainer, path), "collocated", master_port=None)
 
 
-def test_no_port_and_no_torch_distributed_says_what_to_do(world: Callable[..., World]) -> None:
+def test_no_port_and_no_torch_distributed_says_what_to_do(world):
     with Cluster(2, without_ports, world(2).path) as cluster:
         for outcome in cluster.outcomes():
-            assert outcome.error_type == "RendezvousError" and "init_process_group" in outcome.error, outcome
+            expect_error(outcome, "RendezvousError", "init_process_group")
 
 
 # How many more files and threads the last of several loaders may leave than the first: the store of rank 0 closes its
@@ -138,12 +133,12 @@ def test_no_port_and_no_torch_distributed_says_what_to_do(world: Callable[..., W
 STRAYS = 2
 
 
-def many_epochs(trainer: Trainer, path: Path, mode: str) -> list[tuple[int, int, int, int]]:
+def many_epochs(trainer, path, mode):
     """Census after every tenth of 50 epochs, then after each of a few loaders."""
     data = join(trainer, path)
     counts = []
 
-    def count() -> None:
+    def count():
         gc.collect()
         found = take_census()
         counts.append((len(found.fds), found.num_threads, len(found.ports), found.rss_bytes))
@@ -160,7 +155,7 @@ def many_epochs(trainer: Trainer, path: Path, mode: str) -> list[tuple[int, int,
         del loader
         count()
 
-    def back_to_the_first() -> bool:
+    def back_to_the_first():
         counts.pop()
         count()
         return all(now - first <= STRAYS for now, first in zip(counts[-1][:3], counts[5][:3], strict=True))
@@ -171,20 +166,18 @@ def many_epochs(trainer: Trainer, path: Path, mode: str) -> list[tuple[int, int,
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_epochs_and_loaders_leave_nothing_behind(world: Callable[..., World], mode: str) -> None:
-    with Cluster(2, many_epochs, world(2).path, mode) as cluster:
-        for counts in cluster.results():
-            running, after = counts[:5], counts[5:]
-            # A pool starts a thread when all that it has are busy, up to its fixed size: one may still come late.
-            for what, column, late in (("fds", 0, 0), ("threads", 1, 2), ("ports", 2, 0)):
-                used = [c[column] for c in running]
-                assert max(used) - min(used) <= late, (what, counts)
-                assert after[-1][column] - after[0][column] <= STRAYS, (what, counts)
-            assert running[-1][3] - running[1][3] < 8 << 20, [c[3] for c in counts]
-        cluster.expect_nothing_left()
+def test_epochs_and_loaders_leave_nothing_behind(world, mode):
+    for counts in run_cluster(2, many_epochs, world(2).path, mode):
+        running, after = counts[:5], counts[5:]
+        # A pool starts a thread when all that it has are busy, up to its fixed size: one may still come late.
+        for what, column, late in (("fds", 0, 0), ("threads", 1, 2), ("ports", 2, 0)):
+            used = [c[column] for c in running]
+            assert max(used) - min(used) <= late, (what, counts)
+            assert after[-1][column] - after[0][column] <= STRAYS, (what, counts)
+        assert running[-1][3] - running[1][3] < 8 << 20, [c[3] for c in counts]
 
 
-def keep_all(trainer: Trainer, path: Path) -> int:
+def keep_all(trainer, path):
     """A channel smaller than a batch, then one that is smaller than what is kept."""
     data = join(trainer, path)
     total = 0
@@ -203,14 +196,14 @@ def keep_all(trainer: Trainer, path: Path) -> int:
     return total
 
 
-def test_batches_kept_for_ever_and_batches_larger_than_the_channel(world: Callable[..., World]) -> None:
+def test_batches_kept_for_ever_and_batches_larger_than_the_channel(world):
     with Cluster(1, keep_all, world(1).path) as cluster:
         assert cluster.results()[0] > 0
         cluster.expect_nothing_left()
         assert cluster.output(0).count("channel_size=") == 1, cluster.output(0)
 
 
-def forget(trainer: Trainer, path: Path, mode: str) -> dict[int, str]:
+def forget(trainer, path, mode):
     """A loader that is dropped without shutdown, in the middle of an epoch: it serves on in the background, until the
     other trainer has dropped its own."""
     data = join(trainer, path)
@@ -224,13 +217,11 @@ def forget(trainer: Trainer, path: Path, mode: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_forgotten_loader_ends(world: Callable[..., World], mode: str) -> None:
-    with Cluster(2, forget, world(2).path, mode) as cluster:
-        assert cluster.results() == [{}, {}]
-        cluster.expect_nothing_left()
+def test_a_forgotten_loader_ends(world, mode):
+    assert run_cluster(2, forget, world(2).path, mode) == [{}, {}]
 
 
-def end_in_another_order(trainer: Trainer, path: Path) -> float:
+def end_in_another_order(trainer, path):
     data = join(trainer, path)
     loaders = [make(trainer, data, "collocated"), make(trainer, data, "collocated")]
     for loader in loaders:
@@ -241,14 +232,11 @@ def end_in_another_order(trainer: Trainer, path: Path) -> float:
     return time.monotonic() - start
 
 
-def test_loaders_may_end_in_another_order_on_each_rank(world: Callable[..., World]) -> None:
-    with Cluster(2, end_in_another_order, world(2).path) as cluster:
-        # Twice five seconds of grace, not the deadline of requests, which is 120.
-        expect_prompt(max(cluster.results()), "to shut two loaders down", within_s=20)
-        cluster.expect_nothing_left()
+def test_loaders_may_end_in_another_order_on_each_rank(world):
+    expect_prompt(max(run_cluster(2, end_in_another_order, world(2).path)), "to shut two loaders down", within_s=20)
 
 
-def leave_while_another_needs_it(trainer: Trainer, path: Path, mode: str) -> int:
+def leave_while_another_needs_it(trainer, path, mode):
     """The first trainer is done long before the second, which reads a partition through it."""
     _deadlines.DRAIN_S = 0.1
     data = join(trainer, path)
@@ -264,7 +252,7 @@ def leave_while_another_needs_it(trainer: Trainer, path: Path, mode: str) -> int
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_forked_trainer_serves_on_when_its_function_has_returned(world: Callable[..., World], mode: str) -> None:
+def test_a_forked_trainer_serves_on_when_its_function_has_returned(world, mode):
     """Children of multiprocessing that were not spawned end without the callbacks of atexit."""
     with Cluster(2, leave_while_another_needs_it, world(2).path, mode) as cluster:
         assert cluster.hear(1) == "begun" and cluster.hear(0) == "done"
@@ -275,7 +263,7 @@ def test_a_forked_trainer_serves_on_when_its_function_has_returned(world: Callab
         cluster.expect_nothing_left()
 
 
-def fail_when_others_are_served(trainer: Trainer, path: Path) -> float:
+def fail_when_others_are_served(trainer, path):
     """The second trainer fails once the first has all its batches. How long the first takes to go on without it."""
     data = join(trainer, path)
     try:
@@ -294,9 +282,9 @@ def fail_when_others_are_served(trainer: Trainer, path: Path) -> float:
     return time.monotonic() - start
 
 
-def test_a_trainer_that_failed_is_not_waited_for_to_take_leave(world: Callable[..., World]) -> None:
+def test_a_trainer_that_failed_is_not_waited_for_to_take_leave(world):
     with Cluster(2, fail_when_others_are_served, world(2).path) as cluster:
-        assert [cluster.hear(rank) for rank in range(2)] == ["served"] * 2
+        assert hear_all(cluster) == ["served"] * 2
         cluster.say(1)
         assert cluster.hear(1) == "failed"
         start = time.monotonic()
@@ -306,7 +294,7 @@ def test_a_trainer_that_failed_is_not_waited_for_to_take_leave(world: Callable[.
         cluster.expect_nothing_left()
 
 
-def fork_and_stop(trainer: Trainer, path: Path) -> str:
+def fork_and_stop(trainer, path):
     """A forked child that ends takes nothing along; a stopped worker is not waited for for ever."""
     data = join(trainer, path)
     with make(trainer, data, "mp", channel_size="32KB") as loader:
@@ -330,7 +318,7 @@ def fork_and_stop(trainer: Trainer, path: Path) -> str:
     return ""
 
 
-def fork_collocated(trainer: Trainer, path: Path) -> int:
+def fork_collocated(trainer, path):
     """The child runs its exit handlers, those of loaders among them, while this process goes on asking its peer."""
     data = join(trainer, path)
     with make(trainer, data, "collocated") as loader:
@@ -344,17 +332,13 @@ def fork_collocated(trainer: Trainer, path: Path) -> int:
         return 1 + len(list(batches))
 
 
-def test_a_fork_of_a_collocated_trainer_ends_nothing(world: Callable[..., World]) -> None:
-    with Cluster(2, fork_collocated, world(2).path) as cluster:
-        assert cluster.results() == [20, 20]
-        cluster.expect_nothing_left()
+def test_a_fork_of_a_collocated_trainer_ends_nothing(world):
+    assert run_cluster(2, fork_collocated, world(2).path) == [20, 20]
 
 
-def test_a_fork_ends_nothing_and_a_stopped_worker_is_named(world: Callable[..., World]) -> None:
-    with Cluster(1, fork_and_stop, world(1).path) as cluster:
-        (text,) = cluster.results()
-        assert "no sign of it" in text and "pid" in text
-        cluster.expect_nothing_left()
+def test_a_fork_ends_nothing_and_a_stopped_worker_is_named(world):
+    (text,) = run_cluster(1, fork_and_stop, world(1).path)
+    assert "no sign of it" in text and "pid" in text
 
 
 PROGRAM = """
@@ -377,62 +361,44 @@ print("has a batch")
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_program_that_ends_without_shutdown(world: Callable[..., World], mode: str) -> None:
+def test_a_program_that_ends_without_shutdown(world, mode):
     program = PROGRAM.format(here=str(Path(__file__).parent), world_size=2, port=free_port(), path=str(world(2).path))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(rank), mode], env=environment, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
+    with programs(program, (0, mode), (1, mode), stderr=subprocess.STDOUT) as running:
         for process in running:
-            output, _ = process.communicate(
-                timeout=200
-            )  # also: the workers have let go of the pipe, so they have ended
+            output, _ = process.communicate(timeout=200)  # the workers, too, have let go of the pipe: they have ended
             assert process.returncode == 0 and "has a batch" in output, output
             assert "Traceback" not in output and "destroyed" not in output, output
-    finally:
-        for process in running:
-            process.kill()
-            process.communicate(timeout=10)
 
 
-def test_a_full_dev_shm_does_not_matter(world: Callable[..., World]) -> None:
+def test_a_full_dev_shm_does_not_matter(world):
     """In a mount namespace of its own, with nothing left in its /dev/shm."""
     fill = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("needs the right to make a mount namespace (unshare -m)")
-    program = PROGRAM.format(
-        here=str(Path(__file__).parent), world_size=1, port=free_port(), path=str(world(1).path)
-    )  # fmt: skip
+    program = PROGRAM.format(here=str(Path(__file__).parent), world_size=1, port=free_port(), path=str(world(1).path))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{fill} && exec "$@"', "sh", sys.executable, "-c", program, "0", "mp"],
-        env=environment, capture_output=True, text=True, timeout=150,
-    )  # fmt: skip
+    command = ["unshare", "-m", "sh", "-c", f'{fill} && exec "$@"', "sh", sys.executable, "-c", program, "0", "mp"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
     if "mount:" in done.stderr:
         pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
     assert done.returncode == 0 and "has a batch" in done.stdout, done.stdout + done.stderr
 
 
-def start_and_wait(trainer: Trainer, path: Path) -> None:
+def start_and_wait(trainer, path):
     """The worker of rank 1 is stopped as soon as it runs: it cannot join before its trainer is killed."""
 
-    class Told(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **given: Any) -> None:
+    class Told(subprocess.Popen):
+        def __init__(self, *args, **given):
             super().__init__(*args, **given)
             if trainer.rank == 1:
                 os.kill(self.pid, signal.SIGSTOP)
             trainer.say(self.pid)
 
-    subprocess.Popen = Told  # type: ignore[misc]
+    subprocess.Popen = Told
     make(trainer, join(trainer, path), "mp")
 
 
-def test_workers_whose_trainer_dies_while_they_start_end_too(world: Callable[..., World]) -> None:
+def test_workers_whose_trainer_dies_while_they_start_end_too(world):
     """Rank 1 has its options agreed on and is killed before its worker can join."""
     with Cluster(2, start_and_wait, world(2).path) as cluster:
         cluster.hear(0)
@@ -441,6 +407,6 @@ def test_workers_whose_trainer_dies_while_they_start_end_too(world: Callable[...
         start = time.monotonic()
         os.kill(worker, signal.SIGCONT)
         survivor = cluster.outcomes()[0]
-        assert survivor.error_type == "PeerLost" and "trainer 1" in survivor.error, survivor
+        expect_error(survivor, "PeerLost", "trainer 1")
         expect_prompt(survivor.at_s - start, "to see that a trainer died while the loader started")
         cluster.expect_nothing_left()

@@ -1,35 +1,30 @@
 """Sampling processes and their owner: what is said reaches the other, and every end is noticed and named."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import psutil
 import pytest
 from promptness import eventually
 
-from glt.distributed.engine.processes import PACKET_BYTES, ProcessPool, SamplingProcess
+from glt.distributed.engine.processes import PACKET_BYTES, ProcessPool
 
 HOST = os.uname().nodename
-UNREAD: WeakKeyDictionary[ProcessPool, list[tuple[SamplingProcess, Any]]] = WeakKeyDictionary()
+UNREAD = WeakKeyDictionary()
 
 
 @pytest.fixture
-def pool() -> Iterator[ProcessPool]:
+def pool():
     pool = ProcessPool("stand_in_program", "trainer 7")
     yield pool
     pool.close()
 
 
-def heard(pool: ProcessPool, is_it: Callable[[dict[str, Any] | None], bool]) -> tuple[SamplingProcess, Any]:
+def heard(pool, is_it):
     """Looks until something is heard for which ``is_it`` holds; what came after it is heard next."""
     unread = UNREAD.setdefault(pool, [])
     deadline = time.monotonic() + 60
@@ -42,13 +37,13 @@ def heard(pool: ProcessPool, is_it: Callable[[dict[str, Any] | None], bool]) -> 
     raise AssertionError("nothing of the kind was said within 60 s")
 
 
-def ready(pool: ProcessPool, number: int, spec: dict[str, Any] | None = None) -> SamplingProcess:
+def ready(pool, number, spec=None):
     process = pool.start(number, spec or {})
     heard(pool, lambda said: said is not None and "ready" in said)
     return process
 
 
-def test_commands_arrive_with_their_descriptors_and_early_ones_wait(pool: ProcessPool) -> None:
+def test_commands_arrive_with_their_descriptors_and_early_ones_wait(pool):
     process = pool.start(0, {"told": "x" * 3 * PACKET_BYTES})  # longer than any packet
     reading, writing = os.pipe()
     assert process.send({"say": {"first": 1}}, [writing])  # long before it is ready
@@ -61,7 +56,7 @@ def test_commands_arrive_with_their_descriptors_and_early_ones_wait(pool: Proces
         process.send({"say": "x" * PACKET_BYTES})
 
 
-def test_every_end_is_heard_of_once_and_named(pool: ProcessPool) -> None:
+def test_every_end_is_heard_of_once_and_named(pool):
     cases = {
         signal.SIGKILL: "exit code -9: it was killed, often by the OOM killer: see dmesg",
         signal.SIGSEGV: "exit code -11: a segmentation fault: please report it",
@@ -82,7 +77,7 @@ def test_every_end_is_heard_of_once_and_named(pool: ProcessPool) -> None:
 
 
 @pytest.mark.parametrize(("spec", "command"), [({"fail": "no such thing"}, {}), ({}, {"fail": "no such thing"})])
-def test_an_error_is_told_with_its_traceback(pool: ProcessPool, spec: dict[str, Any], command: dict[str, Any]) -> None:
+def test_an_error_is_told_with_its_traceback(pool, spec, command):
     process = pool.start(0, spec)
     process.send(command)
     _, said = heard(pool, lambda said: "error" in (said or {}))
@@ -92,7 +87,7 @@ def test_an_error_is_told_with_its_traceback(pool: ProcessPool, spec: dict[str, 
     assert "died with exit code 4: its output says why" in process.death()
 
 
-def test_a_stopped_process_falls_silent_and_a_hanging_one_is_killed(pool: ProcessPool) -> None:
+def test_a_stopped_process_falls_silent_and_a_hanging_one_is_killed(pool):
     stopped = ready(pool, 0)
     os.kill(stopped.pid, signal.SIGSTOP)
     deadline = time.monotonic() + 60
@@ -108,7 +103,7 @@ def test_a_stopped_process_falls_silent_and_a_hanging_one_is_killed(pool: Proces
     pool.close()
 
 
-def test_processes_end_with_their_owner_even_if_a_fork_holds_their_socket(tmp_path: Path) -> None:
+def test_processes_end_with_their_owner_even_if_a_fork_holds_their_socket(tmp_path):
     script = """
 import os, signal, subprocess, sys, time
 from glt.distributed.engine.processes import ProcessPool
@@ -125,6 +120,5 @@ os.kill(os.getpid(), signal.SIGKILL)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-W", "ignore", "-c", script]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
         pid = int(owner.stdout.readline())
     assert eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

@@ -1,32 +1,27 @@
 """A trainer that was stopped at any batch goes on in a new job, in whatever mode: the same batches, to the bit."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import World, join, options
+from dist_world import join, options, run_cluster
 from promptness import eventually
-from resume_world import KINDS, SEED, Chosen, expect_the_rest, go_on, make, plain, run_whole, states_of
+from resume_world import KINDS, SEED, expect_the_rest, go_on, make, plain, run_whole, states_of
 
 import glt
 from glt.errors import WorkerDied
-from glt.testing.cluster import Cluster, Trainer, take_census
+from glt.testing.cluster import Cluster, take_census
 
 
 @pytest.fixture(scope="module")
-def whole(world: Callable[..., World]) -> list[dict[str, Any]]:
+def whole(world):
     """What :func:`run_whole` finds, by rank."""
     with Cluster(2, run_whole, world(2).path) as cluster:
         return cluster.results()
 
 
-def go_on_here(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], states: Any) -> dict[str, list[Any]]:
+def go_on_here(trainer, path, mode, given, states):
     return go_on(trainer.rank, join(trainer, path), options(trainer, mode, **given), states)
 
 
@@ -38,24 +33,19 @@ def go_on_here(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], s
         ("mp", {"num_workers": 2}, {"DistNeighborLoader": ((2, 1), (3, 5), (4, 0))}),
     ],
 )
-def test_the_rest_is_the_same_in_every_mode(
-    world: Callable[..., World], whole: list[dict[str, Any]], mode: str, given: dict[str, Any], chosen: Chosen
-) -> None:
+def test_the_rest_is_the_same_in_every_mode(world, whole, mode, given, chosen):
     """Trainers need not stand at the same batch."""
-    with Cluster(2, go_on_here, world(2).path, mode, given, states_of(whole, chosen)) as cluster:
-        expect_the_rest(whole, chosen, cluster.results())
-        cluster.expect_nothing_left()
+    expect_the_rest(whole, chosen, run_cluster(2, go_on_here, world(2).path, mode, given, states_of(whole, chosen)))
 
 
-def lose_a_worker(trainer: Trainer, path: Path) -> tuple[int, int]:
+def lose_a_worker(trainer, path):
     """A worker is killed in the second epoch; another loader makes what is missing. Says how much that was."""
     data = join(trainer, path)
 
-    def start(mode: str, random_seed: int | None, **given: Any) -> Any:
-        return glt.distributed.DistNeighborLoader(
-            data, [10, 10], torch.arange(600), batch_size=6, collect_features=True, random_seed=random_seed,
-            worker_options=options(trainer, mode, **given),
-        )  # fmt: skip
+    def start(mode, random_seed, **given):
+        flags = {"batch_size": 6, "collect_features": True, "random_seed": random_seed}
+        where = options(trainer, mode, **given)
+        return glt.distributed.DistNeighborLoader(data, [10, 10], torch.arange(600), worker_options=where, **flags)
 
     with start("collocated", SEED) as loader:
         epochs = [[plain(batch) for batch in loader] for _ in range(3)]
@@ -81,14 +71,12 @@ def lose_a_worker(trainer: Trainer, path: Path) -> tuple[int, int]:
     return len(delivered), len(left)
 
 
-def test_a_state_outlives_the_workers(world: Callable[..., World]) -> None:
-    with Cluster(1, lose_a_worker, world(1).path) as cluster:
-        ((delivered, left),) = cluster.results()
-        assert delivered >= 3 and left > 0
-        cluster.expect_nothing_left()
+def test_a_state_outlives_the_workers(world):
+    ((delivered, left),) = run_cluster(1, lose_a_worker, world(1).path)
+    assert delivered >= 3 and left > 0
 
 
-def positions(trainer: Trainer, path: Path) -> None:
+def positions(trainer, path):
     """All that may happen to a position, in one process."""
     data, here = join(trainer, path), options(trainer, "collocated")
     loader, twin = (make(0, data, KINDS[0], here, SEED) for _ in range(2))
@@ -108,7 +96,7 @@ def positions(trainer: Trainer, path: Path) -> None:
     loader.set_epoch(1)
     assert [plain(batch) for batch in loader] == epochs[1]
 
-    def fail(batch: Any) -> Any:
+    def fail(batch):
         raise ArithmeticError("in the transform")
 
     loader.load_state_dict(state)
@@ -133,7 +121,5 @@ def positions(trainer: Trainer, path: Path) -> None:
     eventually(lambda: not take_census().children)
 
 
-def test_positions_of_one_loader(world: Callable[..., World]) -> None:
-    with Cluster(1, positions, world(1).path) as cluster:
-        assert cluster.results() == [None]
-        cluster.expect_nothing_left()
+def test_positions_of_one_loader(world):
+    assert run_cluster(1, positions, world(1).path) == [None]

@@ -1,7 +1,6 @@
 """Shares of nodes and edges: every selected one in one share, as many in each, local ones first."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +13,16 @@ from torch_geometric.data import Data
 from glt.data.schema import PartitionBook
 from glt.distributed import DistDataset, edge_split, node_split
 from glt.distributed.context import enter, leave
-from glt.distributed.graph.split import SelectedIds, default_homes
+from glt.distributed.graph.split import SelectedIds, default_homes, split_counts
 from glt.distributed.job.worlds import StandaloneWorld
 from glt.partition import RandomPartitioner, partition_graph
 
 TYPES = {"paper": 40, "author": 25}
+
 WRITES = ("author", "writes", "paper")
 
 
-def book_of(owner) -> PartitionBook:
+def book_of(owner):
     """A book whose rows do not matter."""
     owner = np.asarray(owner, np.uint8)
     return PartitionBook.of_arrays(owner, np.zeros(len(owner), np.uint32), int(owner.max(initial=0)) + 1)
@@ -66,13 +66,13 @@ def test_the_result_does_not_depend_on_how_much_is_read_at_a_time(piece):
 class Counting:
     """A mask that says which rows were read, as one that lies elsewhere would."""
 
-    def __init__(self, mask: np.ndarray) -> None:
+    def __init__(self, mask):
         self.mask, self.dtype, self.shape, self.read = mask, torch.bool, mask.shape, []
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.mask)
 
-    def __getitem__(self, rows: slice) -> torch.Tensor:
+    def __getitem__(self, rows):
         self.read.append((rows.start, rows.stop))
         return torch.from_numpy(self.mask[rows])
 
@@ -131,7 +131,7 @@ def test_default_homes():
 
 
 @pytest.fixture(scope="module")
-def typed(tmp_path_factory) -> Path:
+def typed(tmp_path_factory):
     rng = np.random.default_rng(0)
     edges = np.stack([rng.integers(0, TYPES["author"], 90), rng.integers(0, TYPES["paper"], 90)])
     arguments = {"num_nodes": TYPES, "edge_index": {WRITES: edges}}
@@ -162,10 +162,10 @@ class Servers:
 
     num_trainers, num_servers = 4, 2
 
-    def __init__(self, rank: int, data: DistDataset | None) -> None:
+    def __init__(self, rank, data):
         self.rank, self.data = rank, data
 
-    def owner_of(self, partition: int) -> int:
+    def owner_of(self, partition):
         return partition % 2
 
 
@@ -210,35 +210,24 @@ def test_masks_of_a_graph_that_servers_have(tmp_path):
 
 
 RANGES = PartitionBook.of_ranges([0, 10])
+
 ONE = {"partition_book": RANGES, "rank": 0, "num_trainers": 1}
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (
-            {"nodes": torch.ones(9, dtype=torch.bool)},
-            ValueError,
-            "nodes is a mask of 9: expected one value for each of 10",
-        ),
+        ({"nodes": torch.ones(9, dtype=torch.bool)}, ValueError, "nodes is a mask of 9: expected one value for each"),
         ({"nodes": torch.full((10,), 2).byte()}, ValueError, r"nodes\[0\] = 2: expected a mask of zeros and ones"),
         ({"nodes": torch.tensor([0, 10])}, IndexError, r"nodes\[1\] = 10 is outside \[0, 10\)"),
         ({"nodes": [3, 4, 3]}, ValueError, "nodes holds 3 twice"),
         ({"nodes": torch.ones(10)}, TypeError, "nodes is float32: expected a mask of bools, or integer ids"),
         ({"nodes": torch.ones(2, 5).bool()}, ValueError, r"nodes has shape \[2, 5\]: expected one dimension"),
         ({"nodes": "train"}, TypeError, "nodes is str: expected a mask"),
-        (
-            {"rank": None, "num_trainers": 2},
-            RuntimeError,
-            "this process is no trainer that is known: call .*initialize",
-        ),
+        ({"rank": None, "num_trainers": 2}, RuntimeError, "this process is no trainer .*: call .*initialize"),
         ({"rank": 2, "num_trainers": 2}, ValueError, r"rank = 2 is outside \[0, 2\)"),
         ({"num_trainers": 2, "homes": [[0]]}, ValueError, "homes is of 1 trainers: expected 2"),
-        (
-            {"num_trainers": None, "homes": [0, 1]},
-            TypeError,
-            r"homes\[0\] = 0: expected the partitions of that trainer",
-        ),
+        ({"num_trainers": None, "homes": [0, 1]}, TypeError, r"homes\[0\] = 0: expected the partitions"),
         ({"num_trainers": None, "homes": [[0], "a"]}, TypeError, r"homes\[1\] = 'a': expected the partitions"),
         ({"rank": True, "num_trainers": 2}, TypeError, "rank = True: expected an integer"),
         ({"num_trainers": 0}, ValueError, "num_trainers = 0: expected at least 1"),
@@ -246,11 +235,7 @@ ONE = {"partition_book": RANGES, "rank": 0, "num_trainers": 1}
         ({"partition_book": None}, RuntimeError, "partition_book is None, and this process has joined no graph"),
         ({"partition_book": 3}, TypeError, "partition_book has type int: expected a PartitionBook"),
         ({"node_trainer_ids": [0]}, ValueError, "node_trainer_ids has 1 rows: expected"),
-        (
-            {"partition_book": {"a": None, "b": None}, "ntype": "x"},
-            KeyError,
-            "partition_book has no node type 'x': expected one of",
-        ),
+        ({"partition_book": {"a": None, "b": None}, "ntype": "x"}, KeyError, "has no node type 'x': expected one of"),
     ],
 )
 def test_what_does_not_fit_is_an_error_that_names_it(arguments, error, message):
@@ -261,3 +246,122 @@ def test_what_does_not_fit_is_an_error_that_names_it(arguments, error, message):
 def test_a_type_must_be_named_where_there_are_several(typed):
     with pytest.raises(KeyError, match="no node type is named: expected one of"):
         node_split([0], DistDataset().load(typed / "ranges", 0), rank=0, num_trainers=1)
+
+
+@st.composite
+def worlds(draw):
+    """Counts of partitions, and hosts with some of the trainers and some of the partitions each."""
+    num_partitions, num_hosts = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    counts = draw(st.lists(st.integers(0, 12), min_size=num_partitions, max_size=num_partitions))
+    host_of = draw(st.lists(st.integers(-1, num_hosts - 1), min_size=num_partitions, max_size=num_partitions))
+    trainers = draw(st.lists(st.integers(0, num_hosts - 1), min_size=1, max_size=7))
+    homes = [[part for part, host in enumerate(host_of) if host == mine] for mine in trainers]
+    return counts, homes
+
+
+def items(share):
+    return [(part, at) for part, begin, end in share for at in range(begin, end)]
+
+
+def everything(counts):
+    return [(part, at) for part, count in enumerate(counts) for at in range(count)]
+
+
+def most_local(counts, homes):
+    """How many items can be local where shares differ by one at most."""
+    size, more = divmod(sum(counts), len(homes))
+    hosts = {frozenset(home) for home in homes}
+    found = 0
+    for host in hosts:
+        trainers, here = sum(frozenset(home) == host for home in homes), sum(counts[part] for part in host)
+        extra = min(trainers, max(0, here - size * trainers), more)
+        more -= extra
+        found += min(here, size * trainers + extra)
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_every_item_goes_to_one_trainer_and_shares_are_even_and_as_local_as_can_be(world):
+    counts, homes = world
+    shares = split_counts(counts, homes)
+    assert sorted(item for share in shares for item in items(share)) == everything(counts)
+    sizes = [len(items(share)) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    local = [[part in home for part, _ in items(share)] for share, home in zip(shares, homes, strict=True)]
+    assert sum(map(sum, local)) == most_local(counts, homes)
+    assert all(flags == sorted(flags, reverse=True) for flags in local), "local first"
+    assert all(begin < end for share in shares for _, begin, end in share)
+    assert shares == split_counts(counts, homes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_equal_shares_by_leaving_out_or_by_repeating(world):
+    counts, homes = world
+    size, more = divmod(sum(counts), len(homes))
+    dropped = [items(share) for share in split_counts(counts, homes, remainder="drop")]
+    assert all(len(share) == size for share in dropped)
+    kept = [item for share in dropped for item in share]
+    assert len(set(kept)) == len(kept) == sum(counts) - more and set(kept) <= set(everything(counts))
+
+    padded = [items(share) for share in split_counts(counts, homes, remainder="pad")]
+    exact = [items(share) for share in split_counts(counts, homes)]
+    assert {len(share) for share in padded} == {size + (more > 0)}
+    for with_, without in zip(padded, exact, strict=True):
+        assert with_[: len(without)] == without
+        assert not without or set(with_) == set(without), "what is repeated is the trainer's own"
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_without_force_even_all_that_can_be_local_is(world):
+    counts, homes = world
+    shares = split_counts(counts, homes, force_even=False)
+    assert sorted(item for share in shares for item in items(share)) == everything(counts)
+    housed = set().union(*homes)
+    for share, home in zip(shares, homes, strict=True):
+        assert all(part in home for part, _ in items(share) if part in housed)
+    if not housed:
+        sizes = [len(items(share)) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
+
+
+PAD, DROP, UNEVEN = {"remainder": "pad"}, {"remainder": "drop"}, {"force_even": False}
+
+
+@pytest.mark.parametrize(
+    ("counts", "homes", "options", "expected"),
+    [
+        # A host that is short gets the last items of one that has more, and an odd item stays where it is.
+        ([10, 2], [[0], [1]], {}, [[(0, 0, 6)], [(1, 0, 2), (0, 6, 10)]]),
+        ([2, 3], [[0], [1]], {}, [[(0, 0, 2)], [(1, 0, 3)]]),
+        # Trainers of a host have adjacent pieces of all its partitions.
+        ([3, 5, 4], [[0, 1], [0, 1], [2]], {}, [[(0, 0, 3), (1, 0, 1)], [(1, 1, 5)], [(2, 0, 4)]]),
+        # Fewer items than trainers.
+        ([0, 2], [[0], [0], [1], [1]], {}, [[], [], [(1, 0, 1)], [(1, 1, 2)]]),
+        ([0, 0], [[0], [1]], PAD, [[], []]),
+        ([0, 1], [[0], [1]], PAD, [[(1, 0, 1)], [(1, 0, 1)]]),
+        ([0, 1], [[0], [1]], DROP, [[], []]),
+        # What is local to none evens out.
+        ([4, 1, 5], [[0], [1]], UNEVEN, [[(0, 0, 4), (2, 0, 1)], [(1, 0, 1), (2, 1, 5)]]),
+    ],
+)
+def test_small_cases(counts, homes, options, expected):
+    assert split_counts(counts, homes, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (([1, -1], [[0]]), {}, r"counts = \[1, -1\]: expected one number of at least 0 per partition"),
+        (([1], []), {}, "homes is empty"),
+        (([1], [[0], [1]]), {}, r"homes\[1\] names partition 1: expected 0 to 0"),
+        (([1, 1], [[0], [0, 1]]), {}, r"homes\[1\] = \[0, 1\] and homes\[0\] = \[0\] share partition 0"),
+        (([1], [[0]]), {"remainder": "lose"}, r"remainder = 'lose': expected one of \['keep', 'drop', 'pad'\]"),
+        (([1], [[0]]), PAD | UNEVEN, "remainder = 'pad' makes all shares equal, but force_even is False"),
+    ],
+)
+def test_what_cannot_be_divided_is_an_error_that_names_it(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        split_counts(*arguments, **options)

@@ -1,31 +1,28 @@
-"""The code of the reference's tutorial, sections 1, 2.1 and 4.1, with ``import glt`` as the import line.
+"""The code of the reference's tutorial, sections 1, 2 and 4, with ``import glt`` as the import line.
 
-Section 3 has no code; ``test_concurrent_sampler.py`` does what it says.
-
-A synthetic graph stands for ogbn-products, ``torch.device('cpu')`` for the GPUs; the rest is as written there.
+Section 3 has no code; ``test_engine.py`` does what it says. A synthetic graph stands for ogbn-products,
+``torch.device('cpu')`` for the GPUs where there are none, and another port for 11111; the rest is as written there.
 """
-
-from __future__ import annotations
 
 import os.path as osp
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from dist_world import run_cluster
 from torch.nn.parallel import DistributedDataParallel
 
 import glt
 from glt.testing import random_graph
-from glt.testing.cluster import Cluster, Trainer
 
 NUM_FEATS, NUM_CLASSES = 12, 5
+
 FREQUENCY = "frequency-partitions"  # the text has both partitioners write "graph-partitions"
 
 
-def preprocess(root_dir: str) -> None:
+def preprocess(root_dir):
     """Section 1."""
     data = random_graph(2000, 20000).to_data()
     data.x = torch.randn(2000, NUM_FEATS)
@@ -87,7 +84,28 @@ def preprocess(root_dir: str) -> None:
     freq_partitioner.partition()
 
 
-def train(trainer: Trainer, root_dir: str) -> list[Any]:
+def train_model(train_loader):
+    """Two epochs; how many seeds they had, and whether the loss is finite."""
+    from torch_geometric.nn import GraphSAGE
+
+    model = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    num_seen = 0
+    for _ in range(2):
+        model.train()
+        # load sampled subgraphs from `train_loader`.
+        for batch in train_loader:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size].log_softmax(dim=-1)
+            loss = F.nll_loss(out, batch.y[: batch.batch_size])
+            loss.backward()
+            optimizer.step()
+            num_seen += batch.batch_size
+    return num_seen, bool(torch.isfinite(loss))
+
+
+def train(trainer, root_dir):
     """Sections 1.3, 2.1 and 4.1, first with workers, then collocated."""
     dist.init_process_group(
         "gloo", init_method=f"file://{root_dir}/group", rank=trainer.rank, world_size=trainer.world_size
@@ -101,7 +119,6 @@ def train(trainer: Trainer, root_dir: str) -> list[Any]:
     )
     glt.distributed.init_worker_group(world_size=2, rank=trainer.rank, group_name="distributed-trainer")
     dist_ctx = glt.distributed.get_context()
-    assert dist_ctx is not None
     place = [dist_ctx.role.name, dist_ctx.world_size, dist_ctx.rank, dist_ctx.group_name, dist_ctx.worker_name]
     train_idx = torch.load(osp.join(root_dir, "train-idx-partitions", f"partition{trainer.rank}.pt"))
 
@@ -125,27 +142,12 @@ def train(trainer: Trainer, root_dir: str) -> list[Any]:
         worker_options=mp_options,
     )
 
-    from torch_geometric.nn import GraphSAGE
-
-    model: Any = GraphSAGE(in_channels=NUM_FEATS, hidden_channels=16, num_layers=3, out_channels=NUM_CLASSES)
-    model = DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    num_seen = 0
-    for _ in range(2):
-        model.train()
-        for batch in train_loader:
-            optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index)[: batch.batch_size].log_softmax(dim=-1)
-            loss = F.nll_loss(out, batch.y[: batch.batch_size])
-            loss.backward()
-            optimizer.step()
-            num_seen += batch.batch_size
+    num_seen, is_finite = train_model(train_loader)
     train_loader.shutdown()
 
     frequency = glt.distributed.DistDataset().load(osp.join(root_dir, FREQUENCY), trainer.rank)  # the same, cached
     collocated_options = glt.distributed.CollocatedDistSamplingWorkerOptions(
-        master_addr="localhost",
-        master_port=trainer.port,
+        master_addr="localhost", master_port=trainer.port
     )
     train_loader = glt.distributed.DistNeighborLoader(
         data=frequency,
@@ -160,13 +162,143 @@ def train(trainer: Trainer, root_dir: str) -> list[Any]:
         num_seen += batch.batch_size
     train_loader.shutdown()
     dist.destroy_process_group()
-    return [*place, num_seen, bool(torch.isfinite(loss))]
+    return [*place, num_seen, is_finite]
 
 
-def test_the_tutorial_runs_as_written(tmp_path: Path) -> None:
+def test_the_tutorial_runs_as_written(tmp_path):
     preprocess(str(tmp_path))
-    with Cluster(2, train, str(tmp_path)) as cluster:
-        for rank, result in enumerate(cluster.results()):
-            name = f"distributed-trainer-{rank}"
-            assert result == ["WORKER", 2, rank, "distributed-trainer", name, 3 * 400, True]
-        cluster.expect_nothing_left()
+    for rank, result in enumerate(run_cluster(2, train, str(tmp_path))):
+        name = f"distributed-trainer-{rank}"
+        assert result == ["WORKER", 2, rank, "distributed-trainer", name, 3 * 400, True]
+
+
+def serve(trainer, root_dir):
+    dist_dataset = glt.distributed.DistDataset()
+    dist_dataset.load(
+        graph_dir=osp.join(root_dir, "graph-partitions"),
+        partition_idx=trainer.rank,
+        graph_mode="ZERO_COPY",
+        whole_node_label_file=osp.join(root_dir, "label", "label.pt"),
+    )
+
+    # Initialize server-0
+    glt.distributed.init_server(
+        num_servers=2,
+        num_clients=4,
+        server_rank=trainer.rank,
+        # The distributed dataset managed by the current server node.
+        dataset=dist_dataset,
+        # The master address and port used for build connection across all server
+        # and trainer client processes, which should be same at all server and client
+        # processes.
+        master_addr="localhost",
+        master_port=trainer.port,
+        # The number of RPC worker threads for requests.
+        num_rpc_threads=16,
+        # The group name of all server processes.
+        server_group_name="distributed-server",
+    )
+    place = where_am_i()
+    # Run server and wait for exit.
+    glt.distributed.wait_and_shutdown_server()
+    return place
+
+
+def where_am_i():
+    dist_ctx = glt.distributed.get_context()
+    return [
+        # The role type of the current worker group: SERVER or CLIENT.
+        dist_ctx.role.name,
+        # The number of all processes of the current role group.
+        dist_ctx.world_size,
+        # The rank of the current process within the current role group.
+        dist_ctx.rank,
+        # The name of the current role group.
+        dist_ctx.group_name,
+        # The name of the current process.
+        dist_ctx.worker_name,
+        # The number of all distributed server and client processes.
+        dist_ctx.global_world_size,
+        # The rank of the current process within all server and client processes.
+        dist_ctx.global_rank,
+    ]
+
+
+def train_as_client(trainer, root_dir, client_rank):
+    # Initialize client-1
+    glt.distributed.init_client(
+        num_servers=2,
+        num_clients=4,
+        client_rank=client_rank,
+        master_addr="localhost",
+        master_port=trainer.port,
+        num_rpc_threads=4,
+        # The group name of all client processes.
+        client_group_name="distributed-trainer-client",
+    )
+    place = where_am_i()
+    dist.init_process_group("gloo", init_method=f"file://{root_dir}/group", rank=client_rank, world_size=4)
+    train_idx = torch.load(osp.join(root_dir, "train-idx-partitions", f"partition{client_rank % 2}.pt"))
+
+    # The `DistNeighborLoader` should be created on the trainer client process.
+    # Before get the distributed context of the current client process, you must
+    # initialize the client first.
+    dist_ctx = glt.distributed.get_context()
+
+    # Select a target server process on remote.
+    target_server_rank = dist_ctx.rank % dist_ctx.num_servers()
+
+    # Fetch availble device count on the target server.
+    target_server_device_count = glt.distributed.request_server(target_server_rank, func=torch.cuda.device_count)
+    remote_options = glt.distributed.RemoteDistSamplingWorkerOptions(
+        # The target server rank to launch sampler processes.
+        server_rank=target_server_rank,
+        # The number of sampler processes to launch on the target server.
+        num_workers=2,
+        # Devices on the target server assigned to the sampler processes.
+        worker_devices=[
+            torch.device("cuda", i % target_server_device_count) if target_server_device_count else torch.device("cpu")
+            for i in range(2)
+        ],
+        # Max concurrency for async sampling of each distributed sampler.
+        worker_concurrency=4,
+        # The master address and port used for build connection across all sampler
+        # processes, which should be same for each loader.
+        master_addr="localhost",
+        master_port=11112,
+        # The memory size allocated to the server-side buffer.
+        buffer_size="1GB",
+        # The number of sampled messages to prefetch from the remote message channel.
+        prefetch_size=4,
+    )
+    train_loader = glt.distributed.DistNeighborLoader(
+        # No need to provide a distributed dataset.
+        data=None,
+        num_neighbors=[15, 10, 5],
+        input_nodes=train_idx,
+        batch_size=1024 // 8,
+        collect_features=True,
+        to_device=torch.device("cpu"),
+        worker_options=remote_options,
+    )
+
+    learnt = train_model(train_loader)
+    dist.destroy_process_group()
+    # Shutdown the current process before exiting.
+    glt.distributed.shutdown_client()
+    return [*place, target_server_device_count, *learnt]
+
+
+def play(trainer, root_dir):
+    return serve(trainer, root_dir) if trainer.rank < 2 else train_as_client(trainer, root_dir, trainer.rank - 2)
+
+
+def test_the_tutorial_of_servers_and_clients_runs_as_written(tmp_path):
+    preprocess(str(tmp_path))
+    results = run_cluster(6, play, str(tmp_path))
+    for rank, place in enumerate(results[:2]):
+        assert place == ["SERVER", 2, rank, "distributed-server", f"distributed-server-{rank}", 6, rank]
+    for rank, found in enumerate(results[2:]):
+        group = "distributed-trainer-client"
+        assert found[:7] == ["CLIENT", 4, rank, group, f"{group}-{rank}", 6, 2 + rank]
+        assert found[7:] == [torch.cuda.device_count(), 2 * 400, True]

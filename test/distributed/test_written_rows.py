@@ -1,41 +1,47 @@
-"""What is written to ndata and edata is what loaders put into batches, wherever they sample."""
+"""Rows that are written, moved, or owned by others are read right, or refused by name."""
 
-from __future__ import annotations
+import pickle
+import shutil
+from multiprocessing.reduction import ForkingPickler
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
+import numpy as np
 import pytest
 import torch
-from dist_typed_world import RATES, TypedWorld
-from dist_world import NUM_NODES, World
-from torch import Tensor
+import torch.multiprocessing
+from dist_typed_world import RATES
+from dist_world import NUM_NODES
 
+from glt import _core
+from glt.data import Feature, Topology
+from glt.data.schema import PartitionBook
+from glt.distributed import DistDataset
 from glt.distributed.context import get_context
+from glt.distributed.engine.partitions import EdgeDirectory, GraphQueries
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import EdgeDataLoader, NodeDataLoader
 from glt.distributed.job.initialize import finalize, initialize
 from glt.distributed.loader.loaders import DistNeighborLoader
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions
+from glt.distributed.tensors.store import Shard
 from glt.distributed.tensors.tensor import DistTensor
+from glt.partition import RandomPartitioner
 
 SEEDS = torch.arange(5, 300, 4)
 
 
-def opened(path: Path) -> DistGraph:
+def opened(path):
     initialize(part_config=path)
     return DistGraph("small")
 
 
 @pytest.fixture(params=[1, 3])
-def small(request: pytest.FixtureRequest, world: Callable[..., World]) -> Iterator[tuple[DistGraph, World]]:
+def small(request, world):
     made = world(request.param, "in", "xye")
     yield opened(made.path), made
     finalize()
 
 
-def rewrite(table: DistTensor, ids: Tensor) -> Tensor:
+def rewrite(table, ids):
     """Writes rows, and returns all there are now."""
     rows = torch.arange(len(ids) * table.shape[1:].numel()).view(len(ids), *table.shape[1:]).to(table.dtype)
     table[ids] = rows
@@ -43,12 +49,11 @@ def rewrite(table: DistTensor, ids: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("small, num_workers", [(1, 0), (3, 0), (3, 1)], indirect=["small"])
-def test_batches_have_what_was_written(small: tuple[DistGraph, World], num_workers: int) -> None:
+def test_batches_have_what_was_written(small, num_workers):
     graph, made = small
-    assert made.x is not None and made.edge_attr is not None
 
-    def epoch(with_edge: bool) -> list[Any]:
-        options: dict[str, Any] = {"random_seed": 3, "num_workers": num_workers, "with_edge": with_edge}
+    def epoch(with_edge):
+        options = {"random_seed": 3, "num_workers": num_workers, "with_edge": with_edge}
         with NodeDataLoader(graph, SEEDS, [4, 3], 16, **options) as loader:
             return list(loader)
 
@@ -66,7 +71,7 @@ def test_batches_have_what_was_written(small: tuple[DistGraph, World], num_worke
         assert all(torch.equal(plain[name], new[name]) for name in plain.keys() if torch.is_tensor(plain[name]))
 
 
-def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small: tuple[DistGraph, World]) -> None:
+def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small):
     graph, _ = small
     with NodeDataLoader(graph, SEEDS, [4, 3], 16) as loader:
         for at, batch in enumerate(loader):
@@ -74,19 +79,13 @@ def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small: tu
             graph.ndata["x"][:] = float(at + 1)
 
 
-def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small: tuple[DistGraph, World]) -> None:
+def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small):
     graph, made = small
+    options = {"collect_features": True, "worker_options": CollocatedDistSamplingWorkerOptions()}
     wide = DistTensor((NUM_NODES, 9), torch.float64, "wide", part="node", init_func="ones")
     with (
         NodeDataLoader(graph, SEEDS, [4, 3], 16) as loader,
-        DistNeighborLoader(
-            graph.world.data,
-            [4],
-            SEEDS,
-            16,
-            collect_features=True,
-            worker_options=CollocatedDistSamplingWorkerOptions(),
-        ) as plain,
+        DistNeighborLoader(graph.world.data, [4], SEEDS, 16, **options) as plain,
     ):
         graph.ndata["x"] = wide
         for batch in loader:
@@ -96,7 +95,7 @@ def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small: tuple[Dist
         assert get_context() is not None
 
 
-def test_loaders_that_know_no_graph_object_see_what_was_written(small: tuple[DistGraph, World]) -> None:
+def test_loaders_that_know_no_graph_object_see_what_was_written(small):
     graph, _ = small
     x = rewrite(graph.ndata["x"], torch.arange(0, NUM_NODES, 2))
     options = {"collect_features": True, "worker_options": CollocatedDistSamplingWorkerOptions()}
@@ -104,9 +103,8 @@ def test_loaders_that_know_no_graph_object_see_what_was_written(small: tuple[Dis
         assert all(torch.equal(batch.x, x[batch.n_id]) for batch in loader)
 
 
-def test_deleting_a_table_undoes_what_was_written(small: tuple[DistGraph, World]) -> None:
+def test_deleting_a_table_undoes_what_was_written(small):
     graph, made = small
-    assert made.x is not None
     graph.ndata["x"][:] = 7.0
     with NodeDataLoader(graph, SEEDS, [4, 3], 16) as loader:
         assert all((batch.x == 7).all() for batch in loader)
@@ -115,14 +113,14 @@ def test_deleting_a_table_undoes_what_was_written(small: tuple[DistGraph, World]
         assert torch.equal(graph.ndata["x"][:], made.x)
 
 
-def test_without_features_nothing_is_read(small: tuple[DistGraph, World]) -> None:
+def test_without_features_nothing_is_read(small):
     graph, _ = small
     graph.ndata["x"][:] = 7.0
     with NodeDataLoader(graph, SEEDS, [4, 3], 16, collect_features=False) as loader:
         assert all("x" not in batch for batch in loader)
 
 
-def test_edges_and_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
+def test_edges_and_masks_that_servers_keep(small):
     graph, _ = small
     x = rewrite(graph.ndata["x"], torch.arange(0, NUM_NODES, 2))
     edges = DistTensor((graph.num_edges(),), torch.uint8, "edges", init_func=("constant", 0))
@@ -143,16 +141,19 @@ def test_edges_and_masks_that_servers_keep(small: tuple[DistGraph, World]) -> No
 
 
 @pytest.fixture
-def typed(typed_world: Callable[..., TypedWorld]) -> Iterator[tuple[DistGraph, TypedWorld]]:
+def typed(typed_world):
     made = typed_world(2, "in", "node")
     yield opened(made.path), made
     finalize()
 
 
-def test_rows_of_types(typed: tuple[DistGraph, TypedWorld]) -> None:
+def test_rows_of_types(typed):
     graph, _ = typed
-    written = {t: rewrite(graph.ndata[t]["x"], torch.arange(0, graph.num_nodes(t), 3))
-               for t in graph.ntypes if "x" in graph.ndata[t]}  # fmt: skip
+    written = {
+        t: rewrite(graph.ndata[t]["x"], torch.arange(0, graph.num_nodes(t), 3))
+        for t in graph.ntypes
+        if "x" in graph.ndata[t]
+    }
     assert written
     with NodeDataLoader(graph, {RATES[0]: torch.arange(20)}, [4, 3], 8) as loader:
         for batch in loader:
@@ -160,7 +161,7 @@ def test_rows_of_types(typed: tuple[DistGraph, TypedWorld]) -> None:
                 assert torch.equal(batch[t].x, rows[batch[t].n_id])
 
 
-def test_times_that_sampling_goes_by_are_not_written(typed: tuple[DistGraph, TypedWorld]) -> None:
+def test_times_that_sampling_goes_by_are_not_written(typed):
     graph, _ = typed
     timed = [t for t in graph.ntypes if "time" in graph.ndata[t]]
     assert timed
@@ -178,9 +179,145 @@ def test_times_that_sampling_goes_by_are_not_written(typed: tuple[DistGraph, Typ
         assert torch.equal(graph.ndata[t]["time"][:], before)
 
 
-def test_blocks_have_what_was_written(small: tuple[DistGraph, World]) -> None:
+def test_blocks_have_what_was_written(small):
     graph, _ = small
     x = rewrite(graph.ndata["x"], torch.arange(0, NUM_NODES, 2))
     with NodeDataLoader(graph, SEEDS, [4, 3], 16, blocks=True, collect_features=True) as loader:
         for nodes, _, blocks in loader:
             assert torch.equal(blocks[0].srcdata["x"], x[nodes])
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_collocated_loader_goes_on_when_torch_has_moved_its_partition(on_device, alone, world):
+    """On a device, which the host plays, columns and rows are read in place too."""
+    load, given = ({"graph_mode": "ZERO_COPY"}, {"device": "host"}) if on_device else ({}, {})
+    data = DistDataset().load(world(1).path, 0, **load)
+    flags = {"collect_features": True, "worker_options": CollocatedDistSamplingWorkerOptions(**given)}
+    with DistNeighborLoader(data, [3, 2], torch.arange(200), 50, **flags) as loader:
+        assert any(batch.n_id[batch.edge_index[0]].any() for batch in loader)
+        topology, x = data.graph.topology, data.node_features.tensor
+        for tensor in (topology.indptr, topology.indices, topology.edge_ids, x):
+            before = tensor.data_ptr()
+            ForkingPickler.dumps(tensor)
+            assert tensor.data_ptr() != before
+        topology.indices.zero_()  # where it was, nobody writes any more
+        x += 1
+        for batch in loader:
+            assert batch.num_edges and not batch.n_id[batch.edge_index[0]].any()
+            assert torch.equal(batch.x, x[batch.n_id])
+
+
+def test_edges_by_id(tmp_path):
+    """Of edges that come in the order of their ids, the ids are looked up where the rows have them."""
+    ends = torch.stack([torch.arange(200) // 5, torch.arange(200) % 7])
+    RandomPartitioner(tmp_path / "parts", 1, 40, ends).partition()
+    data = DistDataset().load(tmp_path / "parts", 0)
+    directory, ids = EdgeDirectory(data.own, 0), torch.arange(200)
+    is_here, found = directory.find(ids)
+    assert bool(is_here.all()) and torch.equal(found, ends)
+    ForkingPickler.dumps(data.graph)
+    data.graph.topology.edge_ids.add_(1000)
+    is_here, found = directory.find(ids + 1000)
+    assert bool(is_here.all()) and torch.equal(found, ends)
+
+
+def test_a_stored_table(world):
+    data = DistDataset().load(world(1).path, 0)
+    feature = data.edge_features
+    shard = Shard(GraphQueries(data).stored_rows("edge", 0, "edge_attr", [0]), is_borrowed=True)
+    rows = (0, len(feature))
+    before = shard.read(rows)
+    ForkingPickler.dumps(feature)
+    feature.tensor.add_(1)
+    assert torch.equal(shard.read(rows), before + 1)
+
+
+@pytest.fixture(params=[0, 1])
+def dataset(request, world):
+    return DistDataset().load(world(2).path, request.param)
+
+
+def _split(owner, part):
+    """The ids that ``part`` owns, and one that it does not."""
+    return torch.from_numpy(np.flatnonzero(owner == part)), int(np.flatnonzero(owner != part)[0])
+
+
+@pytest.mark.parametrize("name", ["node_features", "node_labels", "edge_features"])
+def test_rows_of_another_partition_are_refused(dataset, name):
+    part = dataset.partition_idx
+    book = (dataset.edge_books if name == "edge_features" else dataset.node_books)[0]
+    table = getattr(dataset, name)
+    mine, other = _split(book.owners(), part)
+    assert len(table[mine]) == len(mine)
+    with pytest.raises(IndexError, match=rf"ids\[1\] = {other} belongs to partition {1 - part}, not here"):
+        table[torch.tensor([int(mine[0]), other])]
+
+
+def test_rows_of_nodes_of_another_partition_are_refused(dataset):
+    part = dataset.partition_idx
+    mine, other = _split(dataset.node_books[0].owners(), part)
+    csr = dataset.graph.csr
+    assert _core.OneHop(csr, mine.numpy(), 3, False, 1, 0, with_edge=False).num_edges > 0
+    with pytest.raises(
+        IndexError, match=rf"\[1\] = {other} belongs to partition {1 - part}, not here \(partition {part}"
+    ):
+        _core.OneHop(csr, np.array([int(mine[0]), other]), 3, False, 1, 0, with_edge=False)
+
+
+def _book(kind):
+    """Three ids, of which partition 1 owns the last two."""
+    if kind == "ranges":
+        return PartitionBook.of_ranges([0, 1, 3])
+    return PartitionBook.of_arrays(np.array([0, 1, 1], kind), np.array([0, 0, 1], np.uint32), 2)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "ranges"])
+@pytest.mark.parametrize("pickled", [False, True])
+def test_tables_and_rows_take_books_of_every_kind(kind, pickled):
+    book = _book(kind)
+    topology = Topology.from_rows(torch.tensor([0, 1, 2]), torch.tensor([2, 0]), num_nodes=3, book=book, part=1)
+    table = Feature(torch.tensor([7.0, 8.0]), owned=(book, 1))
+    if pickled:
+        book, topology, table = pickle.loads(pickle.dumps((book, topology, table)))
+    assert (book.num_ids, book.num_parts, book.has_ranges) == (3, 2, kind == "ranges")
+    assert book.owners().tolist() == [0, 1, 1] and book.rows().tolist() == [0, 0, 1]
+    assert book.owners(np.array([2, 0])).tolist() == [1, 0] and book.rows([2, 0]).tolist() == [1, 0]
+    assert _core.OneHop(topology.csr, np.array([1, 2]), -1, False, 1, 0, with_edge=False).num_edges == 2
+    with pytest.raises(IndexError, match=r"\[0\] = 0 belongs to partition 0, not here \(partition 1\)"):
+        _core.OneHop(topology.csr, np.array([0]), -1, False, 1, 0, with_edge=False)
+    assert table[torch.tensor([2, 1, 2])].tolist() == [8.0, 7.0, 8.0]
+    with pytest.raises(IndexError, match=r"ids\[1\] = 0 belongs to partition 0, not here \(partition 1\)"):
+        table[torch.tensor([1, 0])]
+    for bad in (3, -1):
+        with pytest.raises(IndexError, match=rf"ids\[0\] = {bad} is outside \[0, 3\)"):
+            book.rows([bad])
+    with pytest.raises(ValueError, match="book has 3 ids: expected 4"):
+        Topology.from_rows(torch.tensor([0, 1, 2]), torch.tensor([2, 0]), num_nodes=4, book=book, part=1)
+
+
+def test_a_book_without_a_row_for_each_owner_is_refused():
+    with pytest.raises(ValueError, match=r"row_of is torch.uint32 \[2\]: expected uint32, one row per owner, \[3\]"):
+        PartitionBook.of_arrays(np.zeros(3, np.uint8), np.zeros(2, np.uint32), 1)
+    with pytest.raises(ValueError, match=r"row_of is torch\.int64"):
+        PartitionBook.of_arrays(np.zeros(3, np.uint8), np.zeros(3, np.int64), 1)
+
+
+def test_a_table_without_owner_is_read_as_before():
+    assert Feature(torch.tensor([7.0, 8.0]))[torch.tensor([1])].tolist() == [8.0]
+
+
+def test_one_copy_of_the_book_says_who_owns_what(world, tmp_path):
+    """Another trainer's directory is mapped without being verified: its book is not looked at."""
+    copy = tmp_path / "copy"
+    shutil.copytree(world(2).path, copy)
+    (owners,) = copy.glob("node_book/*.npy")
+    mapped = np.load(owners, mmap_mode="r+")
+    mapped[:] = 1 - mapped
+    mapped.flush()
+    data = DistDataset().load(world(2).path, 1)
+    other = data.map_other(copy, 0)
+    assert other.nodes[0].book is data.node_books[0]
+    mine, _ = _split(data.node_books[0].owners(), 0)
+    features = other.tables("node", 0)["x"]
+    wanted = world(2).x
+    assert wanted is not None and torch.equal(features[mine], wanted[mine])

@@ -1,22 +1,17 @@
 """One script, any job: servers and trainers, trainers that also serve, a process alone; and what if one dies."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World
-from job_stage import begin_job, finalize, take_part
-from service_actors import Stage
+from dist_world import NUM_NODES
+from service import Stage, begin_job, finalize, take_part
 
 import glt
 from glt.distributed.tensors.tensor import DistTensor
@@ -24,7 +19,7 @@ from glt.errors import RendezvousError
 from glt.testing.cluster import free_port
 
 
-def look(part_config: Path | None) -> dict[str, Any]:
+def look(part_config):
     """What a trainer sees and does; all do it."""
     graph = glt.distributed.DistGraph("small", part_config)
     rank, count = glt.distributed.get_rank(), glt.distributed.num_trainers()
@@ -50,17 +45,17 @@ def look(part_config: Path | None) -> dict[str, Any]:
     }
 
 
-def barrier(timeout_s: float) -> None:
+def barrier(timeout_s):
     glt.distributed.barrier(timeout_s)
 
 
-def leftover() -> list[str]:
+def leftover():
     """Threads of glt that are still there, but the one that every process has that ever had a connection."""
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith("glt-") and name != "glt-pulse"]
 
 
-def require_right(found: list[dict[str, Any]], world: World, num_trainers: int) -> None:
+def require_right(found, world, num_trainers):
     ends = world.graph.edge_index
     every = torch.arange(NUM_NODES)
     for each in found:
@@ -75,7 +70,7 @@ def require_right(found: list[dict[str, Any]], world: World, num_trainers: int) 
             assert torch.equal(each[name], found[0][name])
 
 
-def alone(path: Path) -> dict[str, Any]:
+def alone(path):
     """What a standalone process sees."""
     take_part({})
     try:
@@ -84,7 +79,7 @@ def alone(path: Path) -> dict[str, Any]:
         glt.distributed.finalize()
 
 
-def test_servers_and_trainers(world: Callable[..., World]) -> None:
+def test_servers_and_trainers(world):
     made = world(2, "in", "xye")
     with Stage(5) as stage:
         begin_job(stage, made.path, 2, 2)
@@ -105,7 +100,7 @@ def test_servers_and_trainers(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def unreachable(port: int) -> str:
+def unreachable(port):
     """What a trainer says whose servers are not there; it may then try something else."""
     env = {"GLT_ROLE": "trainer", "GLT_NUM_SERVERS": "1", "GLT_NUM_TRAINERS": "1", "RANK": "0", "WORLD_SIZE": "1"}
     env |= {"GLT_MASTER_ADDR": "127.0.0.1", "GLT_MASTER_PORT": str(port)}
@@ -118,16 +113,16 @@ def unreachable(port: int) -> str:
 
 
 @functools.cache
-def opened() -> DistTensor:
+def opened():
     """To open a tensor all servers are needed, to read rows only their owners."""
     return glt.distributed.DistGraph("small").ndata["x"]
 
 
-def read(ids: torch.Tensor) -> torch.Tensor:
+def read(ids):
     return opened()[ids]
 
 
-def test_a_server_that_is_killed_or_never_there_is_named(world: Callable[..., World]) -> None:
+def test_a_server_that_is_killed_or_never_there_is_named(world):
     made = world(2, "in", "xye")
     book = glt.distributed.DistDataset().load(made.path, 0).node_books[0]
     with Stage(5) as stage:
@@ -136,23 +131,21 @@ def test_a_server_that_is_killed_or_never_there_is_named(world: Callable[..., Wo
         mine = [torch.from_numpy((book.owners() == part).nonzero()[0]) for part in range(2)]
         assert torch.equal(stage.ask(2, "run_function", read, mine[1]), made.x[mine[1]])
         stage.kill(1)
-        failed = stage.fails(2, "run_function", read, mine[1])
-        assert failed.kind == "PeerLost" and "server 1 (partition 1" in failed.text
+        stage.fails(2, "run_function", read, mine[1]).expect("PeerLost", "server 1 (partition 1")
         assert torch.equal(stage.ask(2, "run_function", read, mine[0]), made.x[mine[0]]), "the other one serves on"
         stage.begin(2, "run_function", barrier, 100.0)
         stage.ask(3, "run_function", barrier, 100.0)
         stage.result(2)
         stage.begin(2, "run_function", barrier, 100.0)  # the other never comes
         stage.kill(0)
-        failed = stage.failure(2)
-        assert failed.kind == "PeerLost" and "server 0 (partition 0" in failed.text
+        stage.failure(2).expect("PeerLost", "server 0 (partition 0")
         for trainer in (2, 3):
             stage.ask(trainer, "run_function", finalize)
         assert "server 0 was not reached at 127.0.0.1" in stage.result(4)
         stage.end(2, 3, 4)
 
 
-def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -> None:
+def test_trainers_that_also_serve(world, tmp_path):
     made = world(2, "out", "xye")
     hosts = tmp_path / "ip_config.txt"
     with Stage(2) as stage:
@@ -168,8 +161,7 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
         require_right([stage.result(rank) for rank in (0, 1)], made, 2)
         stage.begin(0, "run_function", barrier, 100.0)
         stage.kill(1)
-        failed = stage.failure(0)
-        assert failed.kind == "PeerLost" and "trainer 1, client 1 of" in failed.text
+        stage.failure(0).expect("PeerLost", "trainer 1, client 1 of")
         began = time.monotonic()
         assert stage.ask(0, "run_function", finalize, 1.0) - began < 55, (
             "as long as it was told, not until a lost trainer counts as gone"
@@ -179,15 +171,15 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
         stage.end(0)
 
 
-def begin_script(folder: Path, text: str, *args: str) -> Callable[[int], subprocess.Popen[str]]:
+def begin_script(folder, text, *args):
     """Writes a script; what it returns starts it as the trainer of a rank of two on this host."""
     (folder / "script.py").write_text(text)
     (folder / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
     command = [sys.executable, "script.py", "hosts", *args]
     env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
 
-    def start(rank: int) -> subprocess.Popen[str]:
+    def start(rank):
         ranked = env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         return subprocess.Popen(command, cwd=folder, env=ranked, text=True, **pipes)
 
@@ -222,7 +214,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("other", ["together", "slowly", "late"])
-def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: Path, other: str) -> None:
+def test_an_exception_ends_a_job_at_once(world, tmp_path, other):
     """Also for a trainer that comes when the one whose host serves has failed.
 
     And for one that is told after another has hung up: what it hears is why, not that the other is gone.
@@ -276,9 +268,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_trainer_whose_script_has_ended_serves_on_without_new_threads(
-    world: Callable[..., World], tmp_path: Path
-) -> None:
+def test_a_trainer_whose_script_has_ended_serves_on_without_new_threads(world, tmp_path):
     start = begin_script(tmp_path, ENDED, str(world(1).path))
     started = [start(rank) for rank in (0, 1)]
     try:
@@ -329,9 +319,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("fails", [True, False])
-def test_children_of_multiprocessing_end_like_programs(
-    world: Callable[..., World], tmp_path: Path, method: str, fails: bool
-) -> None:
+def test_children_of_multiprocessing_end_like_programs(world, tmp_path, method, fails):
     """What has returned serves the other until that is done; what has failed tells the other why."""
     start = begin_script(tmp_path, CHILDREN, str(world(2, "out", "xye").path), method, *["fails"][: int(fails)])
     parent = start(0)

@@ -1,21 +1,17 @@
 """Seeds that servers have and clients name: splits in exact shares, and files."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from dist_typed_world import RATES
-from dist_world import NUM_EDGES, NUM_NODES, World, write_world
-from service_world import options, serve_or
+from dist_world import NUM_EDGES, NUM_NODES, run_cluster, write_world
+from service import options, serve_or
 from torch_geometric.data import HeteroData
 
 import glt
 from glt.partition import RandomPartitioner, graph_arguments
-from glt.testing.cluster import Cluster, Trainer
 
 SPLIT = {
     "train": torch.arange(NUM_NODES) ** 2 % 7 < 3,
@@ -25,30 +21,28 @@ SPLIT = {
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, World]:
+def worlds(tmp_path_factory):
     """The same graph in 1, 2 and 3 partitions."""
     masks = {f"{name}_mask": mask for name, mask in SPLIT.items() if name != "valid"} | {"val_mask": SPLIT["valid"]}
     return {
-        parts: write_world(tmp_path_factory.mktemp("masks"), parts, tables="x", node_attrs=masks)
-        for parts in (1, 2, 3)
-    }  # fmt: skip
+        parts: write_world(tmp_path_factory.mktemp("masks"), parts, tables="x", node_attrs=masks) for parts in (1, 2, 3)
+    }
 
 
-def seeds_of(given: Any, **more: Any) -> list[int]:
+def seeds_of(given, **more):
     """The seeds of a client, in the order of its batches."""
-    with glt.distributed.DistNeighborLoader(
-        None, [2], given, batch_size=50, worker_options=options(**more)
-    ) as loader:  # fmt: skip
+    with glt.distributed.DistNeighborLoader(None, [2], given, batch_size=50, worker_options=options(**more)) as loader:
         batches = list(loader)
-    seeds, input_id = ([int(each) for batch in batches for each in found(batch)] for found in (
-        lambda batch: batch.n_id[: batch.batch_size], lambda batch: batch.input_id
-    ))  # fmt: skip
+    seeds, input_id = (
+        [int(each) for batch in batches for each in found(batch)]
+        for found in (lambda batch: batch.n_id[: batch.batch_size], lambda batch: batch.input_id)
+    )
     # Named seeds are as seeds that are given: input_id is their position, or of a mask the node.
     assert input_id == (seeds if given == "mask.pt" else list(range(len(seeds))))
     return seeds
 
 
-def splits(trainer: Trainer, rank: int) -> dict[str, list[int]]:
+def splits(trainer, rank):
     return {name: seeds_of(name) for name in (*SPLIT, "val")}
 
 
@@ -56,12 +50,9 @@ def splits(trainer: Trainer, rank: int) -> dict[str, list[int]]:
     ("servers", "clients", "parts", "read_local"),
     [(1, 3, 1, True), (2, 3, 2, False), (3, 2, 2, False), (1, 2, 3, True)],
 )
-def test_splits_are_shared_exactly(
-    worlds: dict[int, World], servers: int, clients: int, parts: int, read_local: bool
-) -> None:
+def test_splits_are_shared_exactly(worlds, servers, clients, parts, read_local):
     given = {"read_local": read_local}
-    with Cluster(servers + clients, serve_or, worlds[parts].path, servers, clients, splits, given) as cluster:
-        by_client = cluster.results()[servers:]
+    by_client = run_cluster(servers + clients, serve_or, worlds[parts].path, servers, clients, splits, given)[servers:]
     for name, mask in SPLIT.items():
         whole = mask.nonzero().flatten()
         shares = [found[name] for found in by_client]
@@ -74,7 +65,7 @@ def test_splits_are_shared_exactly(
     assert all(found["val"] == found["valid"] for found in by_client)
 
 
-def named_types(trainer: Trainer, rank: int) -> tuple[list[int], list[str]]:
+def named_types(trainer, rank):
     with glt.distributed.DistNeighborLoader(
         None, [2], ("user", "train"), batch_size=8, worker_options=options()
     ) as loader:
@@ -89,26 +80,27 @@ def named_types(trainer: Trainer, rank: int) -> tuple[list[int], list[str]]:
     return found, said
 
 
-def test_splits_of_a_node_type(tmp_path: Path) -> None:
+def test_splits_of_a_node_type(tmp_path):
     data = HeteroData()
     data["user"].num_nodes, data["item"].num_nodes = 40, 30
     data["user"].train_mask = torch.arange(40) % 3 == 0
     data[RATES].edge_index = torch.stack([torch.arange(60) % 40, torch.arange(60) % 30])
     RandomPartitioner(tmp_path / "parts", 2, **graph_arguments(data), edge_assign_strategy="by_dst").partition()
-    with Cluster(4, serve_or, tmp_path / "parts", 2, 2, named_types, {}) as cluster:
-        (first, (refused, split, type_)), (second, _) = cluster.results()[2:]
+    (first, (refused, split, type_)), (second, _) = run_cluster(4, serve_or, tmp_path / "parts", 2, 2, named_types, {})[
+        2:
+    ]
     assert first + second == list(range(0, 40, 3))
     assert "no 'train_mask' of 'item' nodes" in refused and "node_attrs={'train_mask'" in refused
     assert "('user', 'trian')" in split and "'train'" in split
     assert "'usr'" in type_ and "'user'" in type_ and "'train'" in type_
 
 
-def files(trainer: Trainer, rank: int, folder: Path) -> list[Any]:
+def files(trainer, rank, folder):
     """What files hold, and what is said of those that hold nothing of use."""
-    found: list[Any] = [seeds_of(name) for name in ("ids.pt", "sub/ids.npy", "mask.pt", Path("ids.pt"))]
+    found = [seeds_of(name) for name in ("ids.pt", "sub/ids.npy", "mask.pt", Path("ids.pt"))]
     with glt.distributed.DistLinkNeighborLoader(
         None, [2], "edges.pt", batch_size=4, worker_options=options()
-    ) as loader:  # fmt: skip
+    ) as loader:
         found.append(len(list(loader)))
     for name in ("absent.pt", "../outside.pt", str(folder / "outside.pt"), "dict.pt", "broken.npy", "object.npy"):
         with pytest.raises(ValueError) as raised:
@@ -119,7 +111,7 @@ def files(trainer: Trainer, rank: int, folder: Path) -> list[Any]:
     return [*found, str(beyond.value)]
 
 
-def test_files_below_one_directory(worlds: dict[int, World], tmp_path: Path) -> None:
+def test_files_below_one_directory(worlds, tmp_path):
     folder = tmp_path / "seeds"
     (folder / "sub").mkdir(parents=True)
     ids = torch.tensor([5, 3, 3, 599])
@@ -133,17 +125,22 @@ def test_files_below_one_directory(worlds: dict[int, World], tmp_path: Path) -> 
     np.save(folder / "object.npy", np.array([{}], object), allow_pickle=True)  # would run code when it is read
     torch.save(ids, tmp_path / "outside.pt")
     given = {"seed_dir": str(folder)}
-    with Cluster(2, serve_or, worlds[2].path, 1, 1, files, given | {"read_local": True}, tmp_path) as cluster:
-        found = cluster.results()[1]
+    found = run_cluster(2, serve_or, worlds[2].path, 1, 1, files, given | {"read_local": True}, tmp_path)[1]
     assert found[:5] == [ids.tolist(), ids.tolist(), SPLIT["valid"].nonzero().flatten().tolist(), ids.tolist(), 3]
-    wanted = ["there is no such file", "outside of the server's seed_dir", "outside of the server's seed_dir",
-              "holds a dict: expected a tensor",
-              "'broken.npy' is not a readable .npy file", "Python objects, which are not read", "600"]  # fmt: skip
+    wanted = [
+        "there is no such file",
+        "outside of the server's seed_dir",
+        "outside of the server's seed_dir",
+        "holds a dict: expected a tensor",
+        "'broken.npy' is not a readable .npy file",
+        "Python objects, which are not read",
+        "600",
+    ]
     for text, part in zip(found[5:], wanted, strict=True):
         assert part in text, text
 
 
-def refusals(trainer: Trainer, rank: int) -> list[str]:
+def refusals(trainer, rank):
     found = []
     for name in ("train", "ids.pt", "trane"):
         with pytest.raises((ValueError, TypeError)) as raised:
@@ -152,11 +149,10 @@ def refusals(trainer: Trainer, rank: int) -> list[str]:
     return found
 
 
-def test_names_that_the_server_does_not_know(tmp_path: Path) -> None:
+def test_names_that_the_server_does_not_know(tmp_path):
     here = write_world(tmp_path, 1, tables="x")
     assert here.graph.edge_index.shape[1] == NUM_EDGES
-    with Cluster(2, serve_or, here.path, 1, 1, refusals, {}) as cluster:
-        split, file, neither = cluster.results()[1]
+    split, file, neither = run_cluster(2, serve_or, here.path, 1, 1, refusals, {})[1]
     assert "no 'train_mask'" in split and "partition with node_attrs" in split
     assert "start it with seed_dir" in file
     assert "input_nodes = 'trane'" in neither and "'train', 'valid', 'val', 'test'" in neither and ".npy" in neither

@@ -1,31 +1,40 @@
-"""Turns between loaders, with loaders that are simulated: who begins how many batches, step by step."""
+"""Who samples next on a server: turns between loaders, windows of streams, and the watch over samplers."""
 
-from __future__ import annotations
-
+import os
 import random
 import threading
-from collections.abc import Callable
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
+import torch
+from promptness import eventually
 
-from glt.distributed.server.stream import FairScheduler, Flow
+from glt import _deadlines as deadlines
+from glt.data.device import Accelerator
+from glt.distributed.engine.processes import ProcessPool
+from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.server import stream as stream_module
+from glt.distributed.server.membership import ReadPlan
+from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
+from glt.distributed.server.stream import FairScheduler, PoolWorker, SendWindow
 
 
 class Simulation:
     """Lanes on one thread: in each step all that are hungry wait, and whoever is next begins a batch."""
 
-    def __init__(self, num_places: int) -> None:
+    def __init__(self, num_places):
         self.turns = FairScheduler(num_places)
-        self.hungry: dict[Flow, bool] = {}
-        self.running: list[Flow] = []
+        self.hungry = {}
+        self.running = []
 
-    def lane(self, most: int = 4) -> Flow:
+    def lane(self, most=4):
         lane = self.turns.add(most, lambda: self.hungry[lane])
         self.hungry[lane] = True
         lane.is_waiting = True
         return lane
 
-    def begin(self) -> Flow | None:
+    def begin(self):
         """Gives one place to whoever is next."""
         lane = self.turns.next_flow()
         if lane is not None:
@@ -34,17 +43,17 @@ class Simulation:
             self.running.append(lane)
         return lane
 
-    def finish(self, lane: Flow) -> None:
+    def finish(self, lane):
         self.running.remove(lane)
         self.turns.release(lane)
 
 
-def begun(lanes: list[Flow]) -> list[int]:
+def begun(lanes):
     return [lane.num_begun for lane in lanes]
 
 
 @pytest.mark.parametrize("num_lanes", [1, 2, 3, 8, 40])
-def test_hungry_lanes_begin_equally_many(num_lanes: int) -> None:
+def test_hungry_lanes_begin_equally_many(num_lanes):
     rng = random.Random(3)
     sim = Simulation(4)
     lanes = [sim.lane() for _ in range(num_lanes)]
@@ -56,7 +65,7 @@ def test_hungry_lanes_begin_equally_many(num_lanes: int) -> None:
     assert max(counts) - min(counts) <= 4, counts
 
 
-def test_a_lane_that_takes_nothing_holds_no_place() -> None:
+def test_a_lane_that_takes_nothing_holds_no_place():
     sim = Simulation(2)
     idle, busy = sim.lane(), sim.lane()
     sim.hungry[idle] = False
@@ -66,7 +75,7 @@ def test_a_lane_that_takes_nothing_holds_no_place() -> None:
     assert begun([idle, busy]) == [0, 50]
 
 
-def test_a_lane_that_comes_back_does_not_hold_up_the_others() -> None:
+def test_a_lane_that_comes_back_does_not_hold_up_the_others():
     """However long it was away, it gets a few batches more than its share, once."""
     sim = Simulation(1)
     away, busy = sim.lane(), sim.lane()
@@ -79,7 +88,7 @@ def test_a_lane_that_comes_back_does_not_hold_up_the_others() -> None:
     assert 50 <= away.num_begun <= 54, begun([away, busy])
 
 
-def test_a_lane_that_comes_late_has_no_claims() -> None:
+def test_a_lane_that_comes_late_has_no_claims():
     sim = Simulation(1)
     first = sim.lane()
     for _ in range(100):
@@ -90,7 +99,7 @@ def test_a_lane_that_comes_late_has_no_claims() -> None:
     assert abs(second.num_begun - (first.num_begun - 100)) <= 2
 
 
-def test_a_lane_has_at_most_so_many_in_flight() -> None:
+def test_a_lane_has_at_most_so_many_in_flight():
     sim = Simulation(8)
     small, large = sim.lane(most=1), sim.lane(most=16)
     while sim.begin() is not None:
@@ -98,7 +107,7 @@ def test_a_lane_has_at_most_so_many_in_flight() -> None:
     assert (small.num_running, large.num_running) == (1, 7)
 
 
-def test_a_lane_that_is_removed_gives_back_its_places() -> None:
+def test_a_lane_that_is_removed_gives_back_its_places():
     sim = Simulation(1)
     lane, other = sim.lane(), sim.lane()
     assert sim.begin() is lane
@@ -108,11 +117,11 @@ def test_a_lane_that_is_removed_gives_back_its_places() -> None:
     assert sim.begin() is other
 
 
-def test_waiting_ends_when_it_is_told_to() -> None:
+def test_waiting_ends_when_it_is_told_to():
     turns = FairScheduler(1)
     lane = turns.add(1, lambda: False)
     stopped = threading.Event()
-    results: list[bool] = []
+    results = []
     thread = threading.Thread(target=lambda: results.append(turns.acquire(lane, stopped.is_set, 10.0)))
     thread.start()
     stopped.set()
@@ -121,13 +130,13 @@ def test_waiting_ends_when_it_is_told_to() -> None:
     assert results == [False]
 
 
-def test_a_change_wakes_the_lane_that_is_next_and_no_other() -> None:
+def test_a_change_wakes_the_lane_that_is_next_and_no_other():
     """With 200 lanes that wait, waking all for each batch took all the CPU time that there was."""
     sim = Simulation(1)
     lanes = [sim.lane(most=1) for _ in range(200)]
-    woken: list[Flow] = []
+    woken = []
     for lane in lanes:
-        lane.turn.notify_all = lambda lane=lane: woken.append(lane)  # type: ignore[method-assign,misc]
+        lane.turn.notify_all = lambda lane=lane: woken.append(lane)
     assert sim.begin() is lanes[0]
     woken.clear()
     sim.finish(lanes[0])
@@ -142,7 +151,7 @@ def test_a_change_wakes_the_lane_that_is_next_and_no_other() -> None:
     assert woken == [lanes[3]]
 
 
-def test_few_are_asked_whether_they_may_begin() -> None:
+def test_few_are_asked_whether_they_may_begin():
     turns, asked = FairScheduler(1), []
     lanes = [turns.add(1, lambda i=i: asked.append(i) or True) for i in range(200)]
     for lane in lanes:
@@ -151,17 +160,17 @@ def test_few_are_asked_whether_they_may_begin() -> None:
     assert asked == [0]
 
 
-def test_places_below_one_are_refused() -> None:
+def test_places_below_one_are_refused():
     with pytest.raises(ValueError, match="num_places = 0"):
         FairScheduler(0)
 
 
-def test_threads_share_equally() -> None:
+def test_threads_share_equally():
     """The real thing: threads that come for turns, and give them back from another thread."""
     turns, counts = FairScheduler(2), [0] * 4
     until = 200
 
-    def live(index: int, lane: Flow, is_over: Callable[[], bool]) -> None:
+    def live(index, lane, is_over):
         while turns.acquire(lane, is_over):
             counts[index] += 1
             turns.release(lane)
@@ -175,3 +184,116 @@ def test_threads_share_equally() -> None:
     for thread in threads:
         thread.join(60)
     assert max(counts) == until
+
+
+def test_so_many_are_sent_ahead_and_no_more():
+    window = SendWindow(3, 1000)
+    for _ in range(3):
+        assert window.wait_to_send(0.0)
+        window.num_sent += 1
+    assert not window.wait_to_send(0.01)
+    window.taken(1)
+    assert window.wait_to_send(0.0)
+    window.num_sent += 1
+    assert not window.wait_to_send(0.0)
+
+
+def test_whoever_waits_goes_on_when_the_client_takes_one():
+    window = SendWindow(1, 1000)
+    window.num_sent = 1
+    results = []
+    thread = threading.Thread(target=lambda: results.append(window.wait_to_send(60.0)))
+    thread.start()
+    window.taken(1)
+    thread.join(60)
+    assert results == [True]
+
+
+@pytest.mark.parametrize(("device", "is_pinned"), [(None, False), ("cpu", False), ("cuda:0", True)])
+def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(monkeypatch, device, is_pinned):
+    place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
+    monkeypatch.setattr(stream_module, "accelerator_of", lambda *_: place)
+    channels = []
+    monkeypatch.setattr(stream_module, "LocalChannel", lambda *given: channels.append(given[1:]))
+    makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
+    for name in makers:
+        monkeypatch.setattr(stream_module, name, Anything())
+    worker = PoolWorker.__new__(PoolWorker)
+    worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
+    worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
+    request = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
+    request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1, "first": 0, "step": 1}
+    worker.stream(request, Anything(), Anything())
+    assert channels == [(is_pinned, 3000 if is_pinned else None)]
+
+
+class Anything(SimpleNamespace):
+    """In the place of what a sampler is made of."""
+
+    def __call__(self, *_, **__):
+        return self
+
+    def __getattr__(self, name):
+        return self
+
+
+SPEC = PoolWorkerSpec(0, 0, {}, 1, 1, 60.0, 20, "text")
+
+
+@contextmanager
+def pool_of_stand_ins(died=lambda worker, text: None):
+    pool = SamplerPool(SPEC, 1, died, module="stand_in_program")
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def test_the_watch_goes_on_after_an_error_of_its_own(monkeypatch):
+    looks = []
+    look = ProcessPool.look
+
+    def fail_once(pool, timeout_s):
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("can't start new thread")
+        return look(pool, timeout_s)
+
+    monkeypatch.setattr(ProcessPool, "look", fail_once)
+    with pool_of_stand_ins():
+        assert eventually(lambda: len(looks) > 1)
+
+
+def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not():
+    deaths = []
+    with pool_of_stand_ins(lambda worker, text: deaths.append(text)) as pool:
+        assert pool.ensure(3) == [0]
+        pid = pool.pids()[0]
+        os.kill(pid, 9)
+        assert eventually(lambda: pool.pids().get(0, pid) != pid) and pool.num_restarts() == {0: 1}
+        assert (
+            f"worker 0 of server 0 (host {os.uname().nodename}, pid {pid}) died with exit code -9: it was" in deaths[0]
+        )
+        pool.send_all({"fail": "no more"})
+        assert eventually(lambda: len(deaths) == 2 and not pool.pids())
+        assert pool.num_restarts() == {0: 1}
+
+
+def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch):
+    """Its clients are told so, who would try again in vain for minutes."""
+    monkeypatch.setattr(deadlines, "FULL_S", 3600.0)
+    session = SimpleNamespace(id="s", group="g", rank=0)
+    told = {"prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3}}
+    reading, writing = os.pipe()
+    with pool_of_stand_ins() as pool:
+        loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)
+        loader = loaders.open(session, told, SeedTable({"ids": torch.arange(3)}), 1, ReadPlan({}, ()))
+        pool.send_all({"say": {"full": True}})
+        assert eventually(lambda: pool.is_full(0))
+        wrong = loaders.hand_over({"loader": loader.id, "session": "s", "worker": 0, "first": 0, "step": 1}, reading)
+        assert wrong is not None and "worker 0 of server 0 is out of file descriptors" in wrong
+        loaders.close_all("the end")
+        pool.send_all({"say": {"ended": f"{loader.id}/1", "stats": {}}})
+        assert eventually(lambda: not pool.is_full(0))
+    os.close(reading)
+    os.close(writing)

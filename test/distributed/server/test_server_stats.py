@@ -1,46 +1,46 @@
-"""The numbers of servers are those of their clients' loaders, and say what is going on."""
-
-from __future__ import annotations
+"""The numbers of servers: those of their clients' loaders, of sampling processes, and what Prometheus reads."""
 
 import os
+import random
 import signal
+import socket
+import sys
+import threading
 import time
-from collections.abc import Callable
-from typing import Any
+import urllib.request
 
 import pytest
 import torch
-from dist_world import World, seeds_of
-from service_world import options, serve_or
+from dist_world import run_cluster, seeds_of
+from service import options, serve_or
 
 import glt
 from glt.distributed import server_stats
-from glt.testing.cluster import Cluster, Trainer
+from glt.distributed.server import stats as ledger_module
+from glt.distributed.server.membership import ServerEntry
+from glt.distributed.server.stats import COUNTERS, GAUGES, RATES, MetricsEndpoint, WorkerMetrics, total
+from glt.errors import RendezvousError
+from glt.testing.cluster import Cluster, free_port
 
 EXACT = ("num_batches", "num_nodes", "num_edges", "num_remote_nodes", "num_cached_nodes", "remote_bytes")
+
 TIMES = ("sampling_s", "gathering_s", "remote_s")
-MODES = {  # of every loader in every mode
-    "num_batches", "num_seeds", "num_nodes", "num_edges", "wait_s", "collate_s", "sampling_s", "remote_s",
-    "gathering_s", "blocked_s", "remote_bytes", "num_remote_nodes", "num_cached_nodes", "remote_node_ratio",
-    "cache_hit_ratio", "channel_num_sent", "channel_num_received", "channel_num_queued", "channel_sent_bytes",
-    "channel_received_bytes", "channel_num_copied", "channel_num_oversize", "channel_num_producer_waits",
-    "channel_producer_wait_s", "channel_num_consumer_waits", "channel_consumer_wait_s",
-}  # fmt: skip
+
+# Of every loader in every mode.
+MODES = set(
+    """num_batches num_seeds num_nodes num_edges wait_s collate_s sampling_s remote_s gathering_s blocked_s
+remote_bytes num_remote_nodes num_cached_nodes remote_node_ratio cache_hit_ratio channel_num_sent channel_num_received
+channel_num_queued channel_sent_bytes channel_received_bytes channel_num_copied channel_num_oversize
+channel_num_producer_waits channel_producer_wait_s channel_num_consumer_waits channel_consumer_wait_s""".split()
+)
 
 
-def make(rank: int, batch_size: int = 16, **given: Any) -> glt.distributed.DistNeighborLoader:
-    return glt.distributed.DistNeighborLoader(
-        None,
-        [4, 3],
-        seeds_of(rank),
-        batch_size=batch_size,
-        random_seed=3,
-        collect_features=True,
-        worker_options=options(**given),
-    )
+def make(rank, batch_size=16, **given):
+    flags = {"batch_size": batch_size, "random_seed": 3, "collect_features": True, "worker_options": options(**given)}
+    return glt.distributed.DistNeighborLoader(None, [4, 3], seeds_of(rank), **flags)
 
 
-def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(found, seconds=60.0):
     """What ``found`` returns, once it is true."""
     deadline = time.monotonic() + seconds
     while not (what := found()):
@@ -49,11 +49,11 @@ def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
     return what
 
 
-def summed(of: list[dict[str, Any]], name: str) -> float:
+def summed(of, name):
     return sum(each[name] for each in of)
 
 
-def count(trainer: Trainer, rank: int, num_servers: int) -> Any:
+def count(trainer, rank, num_servers):
     """Two epochs on all servers; then client 0 looks at what the servers have counted."""
     loader = make(rank, server_rank=list(range(num_servers)))
     for _ in range(2):
@@ -64,7 +64,7 @@ def count(trainer: Trainer, rank: int, num_servers: int) -> Any:
     if rank == 0:
         wanted = summed(everyone, "num_batches")
 
-        def told() -> list[dict[str, Any]] | None:
+        def told():
             all_ = [server_stats(each) for each in range(num_servers)]
             return all_ if summed([each["totals"] for each in all_], "num_batches") == wanted else None
 
@@ -81,7 +81,7 @@ def count(trainer: Trainer, rank: int, num_servers: int) -> Any:
     trainer.hear()
 
 
-def test_totals_are_those_of_the_clients_loaders(world: Callable[..., World]) -> None:
+def test_totals_are_those_of_the_clients_loaders(world):
     with Cluster(4, serve_or, world(2).path, 2, 2, count, {}, 2) as cluster:
         loaders = [cluster.hear(rank) for rank in (2, 3)]
         for rank in (2, 3):
@@ -107,7 +107,7 @@ def test_totals_are_those_of_the_clients_loaders(world: Callable[..., World]) ->
         assert summed(totals, "sent_bytes") == summed(loaders, "channel_received_bytes")
         assert summed(totals, "num_errors") == summed(totals, "num_queued") == summed(totals, "num_unread") == 0
     assert summed(loaders, "remote_bytes") > 0 and summed(loaders, "num_remote_nodes") > 0
-    by_client: dict[str, list[Any]] = {}
+    by_client = {}
     for each in servers:
         assert (each["num_clients"], each["num_loaders"], each["num_workers"]) == (2, 2, 1)
         assert each["num_restarts"] == 0 and not each["is_draining"] and each["uptime_s"] > 0
@@ -127,7 +127,7 @@ def test_totals_are_those_of_the_clients_loaders(world: Callable[..., World]) ->
         assert 0 < loader["channel_consumer_wait_s"] <= loader["wait_s"]
 
 
-def wait_and_lose(trainer: Trainer, rank: int) -> Any:
+def wait_and_lose(trainer, rank):
     """One loader stops reading; then the sampling process is killed, and another loader carries on."""
     lazy = make(rank, batch_size=4, prefetch_size=2)
     batches = iter(lazy)
@@ -135,10 +135,11 @@ def wait_and_lose(trainer: Trainer, rank: int) -> Any:
     size = len(lazy)
     (row,) = until(
         lambda: [
-            row for row in server_stats(0)["loaders"].values()
+            row
+            for row in server_stats(0)["loaders"].values()
             if row["num_queued"] == size - 3 and row["blocked_s"] > 0 and row["num_batches"] == 3
         ]
-    )  # fmt: skip
+    )
     assert row["num_unread"] == 2 and row["num_running"] == 0 and row["queued_bytes"] > 0
     assert lazy.stats()["channel_num_queued"] <= 2
     before = server_stats(0)
@@ -149,9 +150,11 @@ def wait_and_lose(trainer: Trainer, rank: int) -> Any:
     assert after["workers"]["0"]["num_restarts"] == after["num_restarts"] == 1
     assert after["workers"]["0"]["pid"] != before["workers"]["0"]["pid"]
     for scope in ("totals", "loaders"):
-        rows = [(before[scope], after[scope])] if scope == "totals" else [
-            (each, after[scope][id_]) for id_, each in before[scope].items()
-        ]  # fmt: skip
+        rows = (
+            [(before[scope], after[scope])]
+            if scope == "totals"
+            else [(each, after[scope][id_]) for id_, each in before[scope].items()]
+        )
         for old, new in rows:
             for name in (*EXACT, *TIMES, "sent_bytes"):
                 assert new[name] >= old[name], (scope, name)
@@ -167,7 +170,228 @@ def wait_and_lose(trainer: Trainer, rank: int) -> Any:
     return torch.tensor(num_batches)
 
 
-def test_what_waits_is_told_and_no_counter_falls_with_a_process(world: Callable[..., World]) -> None:
-    with Cluster(2, serve_or, world(1).path, 1, 1, wait_and_lose, {}) as cluster:
-        assert cluster.results()[1] > 0
-        cluster.expect_nothing_left()
+def test_what_waits_is_told_and_no_counter_falls_with_a_process(world):
+    assert run_cluster(2, serve_or, world(1).path, 1, 1, wait_and_lose, {})[1] > 0
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(ledger_module, "time", clock)
+    return clock
+
+
+def told(batches, queued=0):
+    return {**dict.fromkeys(COUNTERS, float(batches)), **dict.fromkeys(GAUGES, float(queued))}
+
+
+def test_a_stream_counts_for_its_process_and_its_loader():
+    ledger = WorkerMetrics()
+    for loader in ("a-0-1", "a-1-2"):
+        ledger.open_loader(loader)
+    ledger.beat(0, {"a-0-1/0": told(3, 2), "a-1-2/0": told(5, 1)})
+    ledger.beat(1, {"a-0-1/1": told(4)})
+    workers, loaders = ledger.read()
+    assert {w: each["num_batches"] for w, each in workers.items()} == {0: 8, 1: 4}
+    assert {name: each["sent_bytes"] for name, each in loaders.items()} == {"a-0-1": 7, "a-1-2": 5}
+    assert total(workers.values())["num_queued"] == 3
+    ledger.end_stream(0, "a-0-1/0", told(6, 9))  # what waits of a stream that ended is gone
+    workers, loaders = ledger.read()
+    assert workers[0]["num_batches"] == 11 and workers[0]["num_queued"] == 1
+    assert loaders["a-0-1"]["num_batches"] == 10 and loaders["a-0-1"]["num_queued"] == 0
+
+
+def test_what_comes_after_a_loader_was_closed_counts_for_the_process():
+    ledger = WorkerMetrics()
+    ledger.open_loader("a-0-1")
+    ledger.beat(0, {"a-0-1/0": told(3)})
+    ledger.close_loader("a-0-1")
+    ledger.end_stream(0, "a-0-1/0", told(4))
+    workers, loaders = ledger.read()
+    assert workers[0]["num_batches"] == 4 and loaders == {}
+
+
+def test_the_counters_of_a_process_that_died_stay(clock):
+    ledger = WorkerMetrics()
+    ledger.open_loader("a-0-1")
+    ledger.beat(0, {"a-0-1/0": told(3, 2)})
+    clock.now += 1
+    ledger.beat(0, {"a-0-1/0": told(5, 2)})
+    ledger.lose_worker(0)
+    ledger.beat(0, {})  # its successor
+    ledger.beat(0, {"b-0-2/0": told(1)})
+    workers, loaders = ledger.read()
+    assert workers[0]["num_batches"] == 6 and workers[0]["num_queued"] == 0
+    assert loaders["a-0-1"]["num_batches"] == 5 and loaders["a-0-1"]["batches_per_s"] == 0
+
+
+def test_rates_are_those_of_the_last_five_seconds(clock):
+    ledger = WorkerMetrics()
+    batches = 0
+    for second in range(20):
+        batches += 10 if second < 12 else 4
+        ledger.beat(0, {"a-0-1/0": told(batches)})
+        if second == 0:
+            assert ledger.read()[0][0]["batches_per_s"] == 10  # a second ago there was nothing
+        clock.now += 1
+    assert ledger.read()[0][0]["batches_per_s"] == 4
+    for _ in range(6):
+        ledger.beat(0, {"a-0-1/0": told(batches)})
+        clock.now += 1
+    assert ledger.read()[0][0]["bytes_per_s"] == 0
+
+
+def test_no_counter_ever_falls_whatever_happens():
+    draw = random.Random(7)
+    ledger = WorkerMetrics()
+    streams = {}
+    before = {}
+    for step in range(2000):
+        what, worker = draw.choice(["begin", "beat", "beat", "beat", "end", "lose", "close"]), draw.randrange(3)
+        mine = {key: n for (w, key), n in streams.items() if w == worker}
+        if what == "begin":
+            ledger.open_loader(f"c-0-{step}")
+            streams[worker, f"c-0-{step}/0"] = 0
+        elif what == "beat":
+            for key in mine:
+                streams[worker, key] += draw.randrange(5)
+            ledger.beat(worker, {key: told(n) for (w, key), n in streams.items() if w == worker})
+        elif what == "end" and mine:
+            key = draw.choice(list(mine))
+            ledger.end_stream(worker, key, told(streams.pop((worker, key)) + 1))
+        elif what == "lose":
+            ledger.lose_worker(worker)
+            for key in mine:
+                del streams[worker, key]
+        elif what == "close" and mine:
+            ledger.close_loader(draw.choice(list(mine)).rpartition("/")[0])
+        now = {w: each["num_batches"] for w, each in ledger.read()[0].items()}
+        assert all(now[w] >= n for w, n in before.items()), (step, what, before, now)
+        before = now
+
+
+ENTRY = ServerEntry(1, "127.0.0.1", 1, "here", 7, "h", 0, "/parts", "run", 2, None)
+
+TENSOR_NUMBERS = ("num_rows", "num_bytes", "num_reads", "num_writes", "read_bytes", "written_bytes")
+
+
+def row(number):
+    return {**dict.fromkeys((*COUNTERS, *GAUGES, *RATES, "remote_node_ratio", "cache_hit_ratio"), number), "pid": 7}
+
+
+def stats():
+    counts = {"num_clients": 2, "num_loaders": 1, "num_workers": 1, "num_restarts": 4}
+    rows = {"totals": row(9.0), "loaders": {'g-0-"1\n': row(3.0)}, "workers": {"0": row(9.0)}}
+    tensors = {"emb": dict(zip(TENSOR_NUMBERS, range(1, 7), strict=True))}
+    return {"uptime_s": 5.0, "is_draining": False, "tensors": tensors, **counts, **rows}
+
+
+def threads():
+    """Those of this process; the timers are pytest's."""
+    return {each for each in threading.enumerate() if not isinstance(each, threading.Timer)}
+
+
+@pytest.fixture
+def endpoint():
+    pytest.importorskip("prometheus_client")
+    before = threads()
+    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0)
+    yield opened
+    opened.close()
+    opened.close()
+    assert threads() <= before  # one of an earlier test may have ended meanwhile
+
+
+def read(address, path="/metrics"):
+    with urllib.request.urlopen("http://{}:{}{}".format(*address, path), timeout=30) as answer:
+        text = answer.read().decode()
+    parser = pytest.importorskip("prometheus_client.parser")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+NUMBERS = """batches_total errors_total sent_bytes_total remote_bytes_total nodes_total queued_batches queued_bytes
+running_batches unread_batches batches_per_second bytes_per_second remote_node_ratio cache_hit_ratio
+cached_nodes_total""".split()
+
+
+def test_every_number_is_published_by_scope(endpoint):
+    found = read(endpoint.address)
+    assert found["glt_server_uptime_seconds", ()] == 5
+    assert found["glt_server_clients", ()] == 2 and found["glt_server_worker_restarts_total", ()] == 4
+    about = {"host": "here", "partition": "0", "pid": "7", "server": "1", "version": glt.__version__}
+    assert found["glt_server_info", tuple(about.items())] == 1
+    loader, worker = ("loader", 'g-0-"1\n'), ("worker", "0")
+    for scope, labels, value in (("server", (), 9), ("loader", (loader,), 3), ("worker", (worker,), 9)):
+        for name in NUMBERS:
+            assert found[f"glt_{scope}_{name}", labels] == value, (scope, name)
+        for stage in ("sampling", "gathering", "remote", "blocked"):
+            assert found[f"glt_{scope}_stage_seconds_total", tuple(sorted((*labels, ("stage", stage))))] == value
+
+
+def test_tensors_are_published_by_name(endpoint):
+    found = read(endpoint.address)
+    names = ("rows", "bytes", "reads_total", "writes_total", "read_bytes_total", "written_bytes_total")
+    assert [found[f"glt_tensor_{name}", (("tensor", "emb"),)] for name in names] == [1, 2, 3, 4, 5, 6]
+
+
+def test_nothing_else_is_answered(endpoint):
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        read(endpoint.address, "/")
+    with socket.create_connection(endpoint.address, timeout=30) as line:
+        line.sendall(b"POST /metrics HTTP/1.0\r\n\r\n")
+        assert b"501" in line.recv(4096)
+
+
+def test_closing_does_not_wait_for_who_asks_nothing():
+    before = threads()
+    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0)
+    with socket.create_connection(opened.address, timeout=30) as silent:
+        read(opened.address)  # so the silent one was accepted
+        opened.close()
+        assert threads() <= before  # one of an earlier test may have ended meanwhile
+        assert silent.recv(1) == b""
+    with pytest.raises(OSError):
+        socket.create_connection(opened.address, timeout=5)
+
+
+def test_a_port_that_is_taken_is_named(endpoint):
+    with pytest.raises(RendezvousError, match=f"metrics_port = {endpoint.address[1]}.*another program"):
+        MetricsEndpoint(stats, ENTRY, "127.0.0.1", endpoint.address[1])
+
+
+def test_without_the_library_the_extra_is_named(world, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    data = glt.distributed.DistDataset().load(world(1).path, 0)
+    with pytest.raises(ImportError, match=r"metrics_port.*prometheus_client.*glt\[prometheus\]"):
+        glt.distributed.init_server(1, None, 0, data, "127.0.0.1", free_port(), metrics_port=0)
+    assert glt.distributed.get_server() is None and glt.distributed.get_context() is None
+
+
+def test_a_server_publishes_until_it_ends(world):
+    data = glt.distributed.DistDataset().load(world(1).path, 0)
+    before = threads()
+    glt.distributed.init_server(1, None, 0, data, "127.0.0.1", free_port(), metrics_port=0, rpc_timeout=120.0)
+    try:
+        server = glt.distributed.get_server()
+        address = server.metrics.address
+        assert address[0] == "127.0.0.1"
+        found = read(address)
+        assert found["glt_server_workers", ()] == 1 and found["glt_server_batches_total", ()] == 0
+    finally:
+        glt.distributed.wait_and_shutdown_server(0.0)
+    # The thread that accepts connections and the one that beats end by themselves.
+    assert not {each.name for each in threads() - before if "metrics" in each.name or "process_request" in each.name}
+    with pytest.raises(OSError):
+        socket.create_connection(address, timeout=5)

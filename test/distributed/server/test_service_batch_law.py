@@ -1,31 +1,24 @@
 """Batches from servers are those of every other mode, however many servers and clients there are."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from batch_law import CASES, SEED, Case, assert_same, reference
-from dist_world import World, seeds_of, snapshot
-from service_world import options, serve_or
+import torch
+from dist_typed_world import CASES as TYPED_CASES
+from dist_typed_world import LINKS, NODE_TIMES, OPTIONS, RATES, snapshot
+from dist_world import CASES, assert_same, expect_batches, run_cluster, sample
+from gpus import GPU
+from service import options, serve_or
+from torch_geometric.data import HeteroData
 
 import glt
-from glt.testing.cluster import Cluster, Trainer
 
 
-def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
-    """Two epochs of each case."""
-    results = []
-    for case in cases:
-        with glt.distributed.DistNeighborLoader(
-            None, list(case.num_neighbors), seeds_of(rank), batch_size=16, random_seed=SEED + rank,
-            worker_options=options(**given), **case.loader,
-        ) as loader:  # fmt: skip
-            batches = [snapshot(batch) for _ in range(2) for batch in loader]
-            assert len(batches) == 2 * len(loader)
-            results.append(batches)
-    return results
+def sample_as_client(trainer, rank, given, cases):
+    return sample(None, rank, cases, lambda: options(**given))
+
+
+def expect_law(world, servers, clients, given, cases, server_options=None):
+    args = world.path, servers, clients, sample_as_client, server_options or {}, given, cases
+    expect_batches(run_cluster(servers + clients, serve_or, *args)[servers:], world, cases)
 
 
 @pytest.mark.parametrize(
@@ -38,15 +31,101 @@ def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list
         (2, 1, 2, {"worker_concurrency": 1}, {"read_local": True}),
     ],
 )
-def test_batches_are_those_of_other_modes(
-    world: Callable[..., World], servers: int, clients: int, parts: int, given: dict, server_options: dict
-) -> None:
-    here = world(parts)
-    with Cluster(
-        servers + clients, serve_or, here.path, servers, clients, sample_cases, server_options, given, CASES
-    ) as cluster:  # fmt: skip
-        results = cluster.results()
-        cluster.expect_nothing_left()
-    for rank, by_case in enumerate(results[servers:]):
-        for case, batches in zip(CASES, by_case, strict=True):
-            assert_same(batches, reference(here, case, rank), f"{case.name}, client {rank}")
+def test_batches_are_those_of_other_modes(world, servers, clients, parts, given, server_options):
+    expect_law(world(parts), servers, clients, given, CASES, server_options)
+
+
+TURNS = {"server_rank": [1, 0], "num_workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("servers", "clients", "world_of", "given", "cases"),
+    [
+        (2, 2, (2,), {"worker_concurrency": 3}, TYPED_CASES + OPTIONS + LINKS),
+        (2, 1, (2, "out"), TURNS, [TYPED_CASES[0], OPTIONS[3], OPTIONS[4], OPTIONS[6], LINKS[1]]),
+        (1, 1, (2, "in", "node"), {}, NODE_TIMES),
+    ],
+    ids=["every option and loader", "out-edges and servers that take turns", "times of nodes"],
+)
+def test_typed_batches_are_those_of_other_modes(typed_world, servers, clients, world_of, given, cases):
+    expect_law(typed_world(*world_of), servers, clients, given, cases)
+
+
+SAMPLED = [TYPED_CASES[0], OPTIONS[2], LINKS[1]]
+
+
+def sample_on_device(trainer, rank, device):
+    results = []
+    for i, case in enumerate(SAMPLED):
+        devices = [device, "cpu"] if i == 0 else device
+        where = {"num_workers": 2, "worker_devices": devices}
+        results += sample(None, rank, [case], lambda where=where: options(**where), to_device=device)
+    with pytest.raises(Exception, match="") as refused:
+        where = options(worker_devices="cuda:77")
+        glt.distributed.DistNeighborLoader(None, [2], ("user", torch.arange(4)), worker_options=where)
+    return results, str(refused.value)
+
+
+@pytest.mark.parametrize("read_local", [True, False])
+@pytest.mark.parametrize("device", ["host", GPU])
+def test_batches_of_servers_on_gpus_and_a_gpu_that_is_not_there(typed_world, device, read_local):
+    load = {"graph_mode": "ZERO_COPY", "device": device, "split_ratio": 0.5}
+    server_options = {"load": load, "read_local": read_local}
+    *_, (results, told) = run_cluster(3, serve_or, typed_world(2).path, 2, 1, sample_on_device, server_options, device)
+    expect_batches([results], typed_world(2), SAMPLED)
+    assert "worker_devices[0] = 'cuda:77'" in told, told
+
+
+class Mine(HeteroData):
+    """A class of the user's."""
+
+
+def shape(batch):
+    batch.was_transformed = type(batch).__name__
+    return batch
+
+
+def with_trainer_options(trainer, rank):
+    """What is up to the trainer: the device, the class of the batches, and what is done to each."""
+    mine = {"to_device": torch.device("cpu"), "custom_cls": Mine, "transform": shape, "filter_per_worker": True}
+    arguments = TYPED_CASES[0].arguments(rank)
+    with glt.distributed.DistNeighborLoader(None, worker_options=options(), **mine, **arguments) as loader:
+        batches = list(loader)
+        stats = loader.stats()
+    assert stats["num_batches"] == len(batches) == len(loader) and stats["num_nodes"] > 0
+    kinds = [type(batch).__name__ for batch in batches] + [batch.was_transformed for batch in batches]
+    found = [snapshot(batch) for batch in batches]
+    plain = [{name: value for name, value in each.items() if not name.endswith("transformed")} for each in found]
+    return kinds, {str(each["item/n_id"].device) for each in found}, plain
+
+
+def test_what_is_up_to_the_trainer(typed_world):
+    *_, (kinds, devices, batches) = run_cluster(2, serve_or, typed_world(1).path, 1, 1, with_trainer_options, {})
+    assert set(kinds) == {"Mine"} and devices == {"cpu"}
+    assert_same(batches, TYPED_CASES[0].reference(typed_world(1), 0)[: len(batches)], "custom class")
+
+
+LABEL = torch.arange(700) // 100  # 0 is that of negatives: all labels go up by one, also where no edge has a 0
+
+
+def all_rates(trainer, rank):
+    """Of each seed edge of this client: its id, ends and label."""
+    found, given = [], {"edge_label": LABEL, "neg_sampling": "binary", "shuffle": True, "worker_options": options()}
+    with glt.distributed.DistLinkNeighborLoader(None, [2], RATES, batch_size=100, **given) as loader:
+        for batch in loader:
+            store, num_seeds = batch[RATES], len(batch[RATES].input_id)
+            ends = torch.stack([batch[t].n_id[store.edge_label_index[i]] for i, t in ((0, "user"), (1, "item"))])
+            seeds, label = ends.t()[:num_seeds].tolist(), store.edge_label[:num_seeds].tolist()
+            found += zip(store.input_id.tolist(), seeds, label, strict=True)
+    return found
+
+
+@pytest.mark.parametrize(("servers", "clients", "parts", "read_local"), [(2, 3, 2, False), (1, 2, 2, True)])
+def test_clients_share_all_edges(typed_world, servers, clients, parts, read_local):
+    world, given = typed_world(parts), {"read_local": read_local}
+    by_client = run_cluster(servers + clients, serve_or, world.path, servers, clients, all_rates, given)[servers:]
+    for rank, found in enumerate(by_client):  # by id, cut into equal pieces
+        assert sorted(each[0] for each in found) == list(range(700 * rank // clients, 700 * (rank + 1) // clients))
+    found = sorted(each for found in by_client for each in found)
+    assert torch.equal(torch.tensor([each[1] for each in found]).t(), world.edge_index[RATES])
+    assert [each[2] for each in found] == (LABEL + 1).tolist()

@@ -1,34 +1,28 @@
-"""Whatever is killed in a service, those who depended on it say so within seconds, and all others go on."""
-
-from __future__ import annotations
+"""What is killed or stopped in a service is named within seconds, all others go on, and servers may come back."""
 
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-from batch_law import assert_same, reference
-from dist_world import World
+import pytest
 from promptness import eventually, expect_prompt
-from service_actors import CASE, Stage
+from service import Stage
+
+import glt
 
 
-def goes_on(stage: Stage, actor: int, name: str, more: int = 10) -> None:
+def goes_on(stage, actor, name, more=10):
     """A loader makes progress from here on."""
     before = stage.ask(actor, "count", name)
     assert eventually(lambda: stage.ask(actor, "count", name) >= before + more)
 
 
-def is_right(stage: Stage, actor: int, name: str, world: World, rank: int) -> None:
+def is_right(stage, actor, name, world, rank):
     """The first epoch of a law loader is what it must be."""
-    got = stage.ask(actor, "take", name)
-    assert_same(got, reference(world, CASE, rank)[: len(got)], name)
-    assert len(got) > 4
+    stage.expect_law(actor, name, world, rank)
 
 
-def test_a_killed_server(world: Callable[..., World], tmp_path: Path) -> None:
+def test_a_killed_server(world, tmp_path):
     """Of two, the second. One client samples on it, one on the other and asks it for rows, one asks nobody."""
     here = world(2)
     with Stage(5) as stage:
@@ -49,19 +43,13 @@ def test_a_killed_server(world: Callable[..., World], tmp_path: Path) -> None:
         kind, text, at_s = stage.ask(3, "ended", "through")
         expect_prompt(at_s - start, "the other server's sampler to give up")
         assert kind == "PeerLost" and "server 1 (partition 1" in text and f"pid {victim}" in text, (kind, text)
-        failed = stage.fails(4, "request", 1, "torch.cuda.device_count")
-        assert failed.kind == "PeerLost" and f"pid {victim}" in failed.text, failed
+        stage.fails(4, "request", 1, "torch.cuda.device_count").expect("PeerLost", f"pid {victim}")
         assert stage.ask(4, "request", 0, "torch.cuda.device_count") >= 0
         assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids[1]))
-        for actor in (2, 3, 4):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 2, 3, 4)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2, 3, 4), (0,))
 
 
-def test_clients_of_another_server_need_nothing_of_a_killed_one(world: Callable[..., World]) -> None:
+def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
     """On one host, servers read each other's partitions from their files; also for loaders that are created later."""
     here = world(2)
     with Stage(3) as stage:
@@ -73,18 +61,13 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world: Callable[
         got = stage.ask(2, "take", "during", 2)
         stage.kill(0)
         assert stage.processes[0].join(60) is None
-        got += stage.ask(2, "take", "during")
-        assert_same(got, reference(here, CASE, 0)[: len(got)], "during")
+        stage.expect_law(2, "during", here, 0, got)
         stage.ask(2, "law", "after", 0, server_rank=1)
         is_right(stage, 2, "after", here, 0)
-        stage.ask(2, "leave")
-        assert stage.ask(1, "wait_and_shutdown", 60.0)
-        stage.end(1, 2)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2,), (1,))
 
 
-def test_a_killed_sampler(world: Callable[..., World]) -> None:
+def test_a_killed_sampler(world):
     """It samples for one client, and answers the requests of the other server's sampler, which samples for another."""
     here = world(2)
     with Stage(4) as stage:
@@ -112,16 +95,10 @@ def test_a_killed_sampler(world: Callable[..., World]) -> None:
         is_right(stage, 2, "new", here, 0)
         (new,) = stage.ask(1, "samplers")
         assert new != victim
-        for actor in (2, 3):
-            stage.ask(actor, "leave")
-        for actor in (0, 1):
-            assert stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2, 3)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((2, 3), (0, 1))
 
 
-def test_a_feature_file_cut_short_under_a_sampler(private_world: World) -> None:
+def test_a_feature_file_cut_short_under_a_sampler(private_world):
     with Stage(3) as stage:
         pids = stage.start_servers(private_world.path, 2, 1, num_workers=1)
         stage.start_clients(2, 1)
@@ -135,15 +112,10 @@ def test_a_feature_file_cut_short_under_a_sampler(private_world: World) -> None:
         assert kind == "WorkerDied", (kind, text)
         for word in (f"pid {pids[1][0]}", "exit code -7", "worker 0 of server 1", "bus error"):
             assert word in text, text
-        stage.ask(2, "leave")
-        for actor in (0, 1):
-            assert stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2,), (0, 1))
 
 
-def test_loaders_on_other_samplers_do_not_mind(world: Callable[..., World]) -> None:
+def test_loaders_on_other_samplers_do_not_mind(world):
     here = world(2)
     with Stage(2) as stage:
         ((first, second),) = stage.start_servers(here.path, 1, 1, num_workers=2)
@@ -153,21 +125,16 @@ def test_loaders_on_other_samplers_do_not_mind(world: Callable[..., World]) -> N
         stage.ask(1, "take", "on both", 2)
         stage.ask(1, "take", "on one", 2)
         os.kill(second, signal.SIGKILL)
-        failed = stage.fails(1, "take", "on both")
-        assert failed.kind == "WorkerDied" and f"pid {second}" in failed.text and "worker 1" in failed.text, failed
+        stage.fails(1, "take", "on both").expect("WorkerDied", f"pid {second}", "worker 1")
         stage.ask(1, "close", "on both")
         assert len(stage.ask(1, "take", "on one")) > 10
         stage.ask(1, "law", "new", 0, num_workers=2)
         is_right(stage, 1, "new", here, 0)
         assert set(stage.ask(0, "samplers")) >= {first} and len(stage.ask(0, "samplers")) == 2
-        stage.ask(1, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.finish((1,), (0,))
 
 
-def test_a_killed_client_and_its_successor(world: Callable[..., World]) -> None:
+def test_a_killed_client_and_its_successor(world):
     here = world(1)
     with Stage(4) as stage:
         stage.start_servers(here.path, 1, 2)
@@ -183,28 +150,22 @@ def test_a_killed_client_and_its_successor(world: Callable[..., World]) -> None:
         start = time.monotonic()
         stage.kill(1)
 
-        def is_freed() -> bool:
-            stats: dict[str, Any] = stage.ask(0, "stats")
+        def is_freed():
+            stats = stage.ask(0, "stats")
             return stats["num_clients"] == 1 and stats["num_loaders"] == 2
 
         assert eventually(is_freed)
         expect_prompt(time.monotonic() - start, "the server to free its loaders")
         goes_on(stage, 2, "endless")
-        got += stage.ask(2, "take", "law")
-        assert_same(got, reference(here, CASE, 1)[: len(got)], "law")
+        stage.expect_law(2, "law", here, 1, got)
         # Another of the same rank takes its place; the server waits for it.
         stage.ask(3, "join", 1, 2, 0)
         stage.ask(3, "law", "law", 0)
         is_right(stage, 3, "law", here, 0)
-        for actor in (2, 3):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 2, 3)
-        stage.outcomes()
-        stage.expect_nothing_left()
+        stage.finish((2, 3), (0,))
 
 
-def test_a_client_that_stops_reading(world: Callable[..., World]) -> None:
+def test_a_client_that_stops_reading(world):
     """It holds what it was promised and no more, and the others have the server to themselves."""
     here = world(1)
     with Stage(3) as stage:
@@ -226,9 +187,133 @@ def test_a_client_that_stops_reading(world: Callable[..., World]) -> None:
         assert stage.ask(0, "census", sampler)[3] < before + (64 << 20)
         assert len(stage.ask(1, "take", "idle")) == 9  # and it may go on when it likes
         stage.ask(2, "stop", "busy")
+        stage.finish((1, 2), (0,))
+
+
+STUCK_S = 5.0
+
+
+@pytest.fixture
+def stage(tmp_path):
+    with Stage(2) as stage:
+        for actor in range(2):
+            folder = tmp_path / str(actor)
+            folder.mkdir()
+            stage.ask(actor, "lower", str(folder), STUCK_S=STUCK_S)
+        yield stage
+
+
+def test_a_frozen_server(stage, world):
+    """Calls fail; batches come from its sampler all the same. Woken, it takes its client back."""
+    here = world(1)
+    stage.start_servers(here.path, 1, 1)
+    stage.start_clients(1, 1)
+    stage.ask(1, "law", "law", 0)
+    got = stage.ask(1, "take", "law", 1)
+    stage.freeze(0)
+    start = time.monotonic()
+    failed = stage.fails(1, "request", 0, "torch.cuda.is_available")
+    expect_prompt(time.monotonic() - start, "the client to notice", STUCK_S + 10)
+    pid = stage.processes[0].pid
+    assert failed.kind == "PeerLost" and f"pid {pid}" in failed.text and "server 0" in failed.text, failed
+    assert "no sign of life" in failed.text, failed
+    stage.expect_law(1, "law", here, 0, got)
+    stage.kill(0, signal.SIGCONT)
+    assert stage.ask(1, "request", 0, "torch.cuda.is_available") in (True, False)
+    stage.ask(1, "law", "new", 0)
+    stage.expect_law(1, "new", here, 0)
+    stage.finish((1,), (0,))
+
+
+def test_a_frozen_sampler(stage, world):
+    """Its server kills it and starts another."""
+    here = world(1)
+    ((victim,),) = stage.start_servers(here.path, 1, 1)
+    stage.start_clients(1, 1)
+    stage.ask(1, "make", "endless")
+    stage.ask(1, "go", "endless")
+    start = time.monotonic()
+    os.kill(victim, signal.SIGSTOP)
+    kind, text, at_s = stage.ask(1, "ended", "endless")
+    expect_prompt(at_s - start, "the client to notice", STUCK_S + 10)
+    assert kind in ("WorkerDied", "PeerLost") and "worker 0 of server 0" in text and "no sign of life" in text, text
+    # The client may notice before the server does, which still counts on the frozen one until it has replaced it.
+    while (now := stage.ask(0, "samplers")) == [victim] or not now:
+        assert time.monotonic() - start < 120, now
+        time.sleep(0.1)
+    stage.ask(1, "law", "new", 0)
+    stage.expect_law(1, "new", here, 0)
+    assert victim not in stage.ask(0, "samplers")
+    stage.finish((1,), (0,))
+
+
+def test_a_frozen_client(tmp_path, world):
+    """It gives up its loaders, and hears why when it is woken; then it may come back. Others do not mind."""
+    here = world(1)
+    with Stage(3) as stage:
+        stage.ask(0, "lower", str(tmp_path), LEASE_S=STUCK_S)
+        stage.start_servers(here.path, 1, 2)
+        stage.start_clients(1, 2)
         for actor in (1, 2):
-            stage.ask(actor, "leave")
-        assert stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2)
-        stage.results()
-        stage.expect_nothing_left()
+            stage.ask(actor, "make", "endless")
+            stage.ask(actor, "go", "endless")
+        start = time.monotonic()
+        stage.freeze(1)
+        assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
+        expect_prompt(time.monotonic() - start, "the server to notice", STUCK_S + 10)
+        count = stage.ask(2, "count", "endless")
+        assert eventually(lambda: stage.ask(2, "count", "endless") > count + 10)
+        stage.kill(1, signal.SIGCONT)
+        kind, text, _ = stage.ask(1, "ended", "endless")
+        assert kind == "PeerLost" and "server 0" in text, (kind, text)
+        stage.ask(1, "law", "law", 0)
+        stage.expect_law(1, "law", here, 0)
+        stage.ask(2, "stop", "endless")
+        stage.finish((1, 2), (0,))
+
+
+def serves_right(stage, actor, world, server_rank):
+    stage.ask(actor, "law", "law", 0, server_rank=server_rank)
+    stage.expect_law(actor, "law", world, 0)
+    stage.ask(actor, "close", "law")
+
+
+def wait_for_servers():
+    glt.distributed.server.api.get_server().membership.wait_for_all(60.0)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_restarted(world, victim):
+    """Actor 2 takes the place of the victim; the client, and the other server, which asks it for rows, stay."""
+    here = world(2)
+    with Stage(4) as stage:
+        stage.start_servers(here.path, 2, 1, read_local=False)
+        stage.ask(3, "join", 2, 1, 0)
+        for rank in range(2):
+            serves_right(stage, 3, here, rank)
+        stage.kill(victim)
+        stage.processes[victim].join(60)
+        stage.fails(3, "request", victim, "torch.cuda.is_available").expect(
+            "PeerLost", f"pid {stage.processes[victim].pid}"
+        )
+        stage.ask(2, "serve", here.path, 2, 1, victim, read_local=False)
+        assert eventually(lambda: stage.reaches(3, victim))
+        for rank in range(2):
+            serves_right(stage, 3, here, rank)
+        stage.finish((3,), (1 - victim, 2))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_restarted_ends_with_the_others(world, victim):
+    """It has not seen the client that was done before, nor the other, which asks it for nothing any more."""
+    here = world(2)
+    with Stage(5) as stage:
+        stage.start_servers(here.path, 2, 2)
+        for rank in range(2):
+            stage.ask(3 + rank, "join", 2, 2, rank)
+        stage.ask(3, "leave")
+        stage.kill(victim)
+        stage.processes[victim].join(60)
+        stage.ask(2, "serve", here.path, 2, 2, victim)
+        stage.ask(2, "run_function", wait_for_servers)  # a server that ends before tells nobody anything
+        stage.finish((3, 4), (1 - victim, 2))

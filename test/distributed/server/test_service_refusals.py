@@ -1,40 +1,34 @@
 """Who does not fit is refused, in words, on both sides; who is no part of glt at all harms nothing."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from batch_law import assert_same, reference
-from dist_world import World
 from promptness import eventually
-from service_actors import CASE, Stage
+from service import Stage
 
 from glt.distributed.wire import connection
 from glt.distributed.wire import listener as handshake
 from glt.distributed.wire.calls import register_server_function
 
 
-def pretend(protocol: int, version: str) -> None:
+def pretend(protocol, version):
     """This process is of another version from here on."""
     handshake.PROTOCOL = protocol
     handshake.glt.__version__ = version
 
 
-def shorten_frames() -> None:
+def shorten_frames():
     connection.MAX_JSON_BYTES = 4000
 
 
-def long_list(*_: Any) -> list[int]:
+def long_list(*_):
     return list(range(5000))
 
 
-def test_clients_that_do_not_fit(world: Callable[..., World]) -> None:
+def test_clients_that_do_not_fit(world):
     """One server, which stays as it is; one client that fits, and one that tries everything else."""
     here = world(1)
     with Stage(3) as stage:
@@ -49,46 +43,36 @@ def test_clients_that_do_not_fit(world: Callable[..., World]) -> None:
         ):
             failed = stage.fails(2, "join", *arguments)
             assert failed.kind == "RendezvousError" and all(word in failed.text for word in words), failed
-        failed = stage.fails(2, "request", 0, "torch.cuda.is_available")
-        assert failed.kind == "RuntimeError" and "init_client" in failed.text, failed
+        stage.fails(2, "request", 0, "torch.cuda.is_available").expect("RuntimeError", "init_client")
         # Others may use the same server as a group of their own.
         stage.ask(2, "join", 1, 2, 1, client_group_name="others")
-        failed = stage.fails(2, "request", 0, "os.system", "true")
-        assert failed.kind == "LookupError" and "os.system" in failed.text and "register" in failed.text, failed
-        failed = stage.fails(2, "request", 0, "torch.cuda.is_available", 1)
-        assert failed.kind == "TypeError", failed
-        failed = stage.fails(2, "request", 1, "torch.cuda.is_available")
-        assert failed.kind == "ValueError" and "server_rank = 1" in failed.text, failed
+        stage.fails(2, "request", 0, "os.system", "true").expect("LookupError", "os.system", "register")
+        stage.fails(2, "request", 0, "torch.cuda.is_available", 1).expect("TypeError")
+        stage.fails(2, "request", 1, "torch.cuda.is_available").expect("ValueError", "server_rank = 1")
         # What is too long to be sent is refused where it is made, and the connections live on.
         stage.ask(0, "run_function", shorten_frames)
         stage.ask(0, "run_function", register_server_function, long_list)
-        failed = stage.fails(2, "request", 0, long_list)
-        assert failed.kind == "ValueError" and "at most 4000" in failed.text, failed
+        stage.fails(2, "request", 0, long_list).expect("ValueError", "at most 4000")
         stage.ask(2, "run_function", shorten_frames)
-        failed = stage.fails(2, "request", 0, long_list, long_list())
-        assert failed.kind == "ValueError" and "send long lists as tensors" in failed.text, failed
+        stage.fails(2, "request", 0, long_list, long_list()).expect("ValueError", "send long lists as tensors")
         assert stage.ask(2, "request", 0, "torch.cuda.is_available") in (True, False)
         stage.ask(2, "leave")
         for protocol, version in ((1, "0.0.1"), (99, "9.9.0")):
             stage.ask(2, "run_function", pretend, protocol, version)
-            failed = stage.fails(2, "join", 1, 2, 1)
-            assert failed.kind == "RendezvousError" and version in failed.text, failed
-            assert "install the same glt" in failed.text, failed
-        got += stage.ask(1, "take", "law")
-        assert_same(got, reference(here, CASE, 0)[: len(got)], "law")
+            stage.fails(2, "join", 1, 2, 1).expect("RendezvousError", version, "install the same glt")
+        stage.expect_law(1, "law", here, 0, got)
         log = stage.output(0)
         for word in ("num_servers = 2", "num_clients = 3", "client_rank = 0", "9.9.0"):
             assert word in log, log
         stage.ask(0, "wait_and_shutdown", 0.0)
-        failed = stage.fails(1, "request", 0, "torch.cuda.is_available")
-        assert failed.kind == "PeerLost" and "shut down" in failed.text, failed
+        stage.fails(1, "request", 0, "torch.cuda.is_available").expect("PeerLost", "shut down")
         stage.ask(1, "leave")
         stage.end(0, 1, 2)
         stage.results()
         stage.expect_nothing_left()
 
 
-def test_servers_that_do_not_fit(world: Callable[..., World], private_world: World) -> None:
+def test_servers_that_do_not_fit(world, private_world):
     """Server 0 refuses them, and says why; the right one is admitted afterwards."""
     here = world(2)
     with Stage(4) as stage:
@@ -99,29 +83,24 @@ def test_servers_that_do_not_fit(world: Callable[..., World], private_world: Wor
             ({"path": private_world.path}, ["partitioning run"]),
             ({"rank": 0}, ["cannot listen", str(stage.port)]),
         ):
-            wanted: dict[str, Any] = {"path": here.path, "num_servers": 2, "num_clients": 1, "rank": 1, **given}
+            wanted = {"path": here.path, "num_servers": 2, "num_clients": 1, "rank": 1, **given}
             failed = stage.fails(1, "serve", **wanted)
             assert failed.kind == "RendezvousError" and all(word in failed.text for word in words), failed
         stage.ask(1, "serve", here.path, 2, 1, 1)
-        failed = stage.fails(2, "serve", here.path, 2, 1, 1)
-        assert failed.kind == "RendezvousError" and "server_rank = 1 is taken" in failed.text, failed
-        assert f"pid {stage.processes[1].pid}" in failed.text, failed
+        stage.fails(2, "serve", here.path, 2, 1, 1).expect(
+            "RendezvousError", "server_rank = 1 is taken", f"pid {stage.processes[1].pid}"
+        )
         stage.ask(3, "join", 2, 1, 0)
         stage.ask(3, "law", "law", 0, server_rank=1)
-        got = stage.ask(3, "take", "law")
-        assert_same(got, reference(here, CASE, 0)[: len(got)], "law")
-        stage.ask(3, "leave")
-        for actor in (0, 1):
-            assert stage.ask(actor, "wait_and_shutdown", 60.0)
-        stage.end(0, 1, 2, 3)
-        stage.results()
-        stage.expect_nothing_left()
+        stage.expect_law(3, "law", here, 0)
+        stage.end(2)
+        stage.finish((3,), (0, 1))
 
 
 HEADER = struct.Struct("<4sBB2xQQ")
 
 
-def frame(value: Any) -> bytes:
+def frame(value):
     body = json.dumps(value).encode()
     return HEADER.pack(b"GLTF", 1, 0, 0, len(body)) + body
 
@@ -150,12 +129,13 @@ GARBAGE = {
     "client that asks without data": frame({**HELLO, "rank": 8}) + frame({"number": 1, "name": "f", "has_data": True}),
     "partition with garbage": frame({**HELLO, "kind": "partition"}) + b"garbage, not a request" * 10,
     "partition with a request of nothing": frame({**HELLO, "kind": "partition"})
-    + HEADER.pack(b"GLTF", 2, 200, 1, 3) + b"abc",
-}  # fmt: skip
+    + HEADER.pack(b"GLTF", 2, 200, 1, 3)
+    + b"abc",
+}
 GUESTS = {"client that asks without data", "partition with a request of nothing"}  # are waited for, for a minute
 
 
-def test_strangers(world: Callable[..., World]) -> None:
+def test_strangers(world):
     """They connect, say something or nothing, and leave or stay; the server and its client do not mind."""
     here = world(1)
     with Stage(2) as stage:
@@ -166,7 +146,7 @@ def test_strangers(world: Callable[..., World]) -> None:
         stage.ask(1, "go", "endless")
         assert eventually(lambda: stage.ask(1, "count", "endless") > 0)
 
-        def bother(stay: bool) -> None:
+        def bother(stay):
             stayed = []
             for name, sent in GARBAGE.items():
                 if stay and name in GUESTS:
@@ -199,7 +179,7 @@ def test_strangers(world: Callable[..., World]) -> None:
         bother(False)
         assert eventually(lambda: stage.ask(0, "stats")["num_clients"] == 1)
 
-        def is_as_before() -> bool:
+        def is_as_before():
             now = [stage.ask(0, "census"), stage.ask(0, "census", sampler)]
             return all(now[i][k] <= before[i][k] + 2 for i in range(2) for k in range(3))
 
@@ -216,7 +196,7 @@ def test_strangers(world: Callable[..., World]) -> None:
         assert "Traceback" not in stage.output(0), stage.output(0)
 
 
-def is_hung_up_on(stranger: socket.socket) -> bool:
+def is_hung_up_on(stranger):
     """Whether the server ends the connection, perhaps after a few words."""
     try:
         while stranger.recv(1 << 16):
@@ -229,7 +209,7 @@ def is_hung_up_on(stranger: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("given", [{"max_loaders": 2}, {"max_buffer_size": "16MB"}], ids=["loaders", "memory"])
-def test_caps(world: Callable[..., World], given: dict[str, Any]) -> None:
+def test_caps(world, given):
     here = world(1)
     with Stage(2) as stage:
         stage.start_servers(here.path, 1, 1, **given)
@@ -243,9 +223,5 @@ def test_caps(world: Callable[..., World], given: dict[str, Any]) -> None:
         assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
         stage.ask(1, "law", "c", 0)
         for name in ("b", "c"):
-            got = stage.ask(1, "take", name)
-            assert_same(got, reference(here, CASE, 0)[: len(got)], name)
-        stage.ask(1, "leave")
-        stage.ask(0, "wait_and_shutdown", 60.0)
-        stage.end(0, 1)
-        stage.results()
+            stage.expect_law(1, name, here, 0)
+        stage.finish((1,), (0,))

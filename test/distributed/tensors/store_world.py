@@ -1,7 +1,5 @@
 """Trainers and servers in one process: calls travel as in the service, on threads; all but connections is real."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,10 +1,7 @@
 """Trainers arrive at barriers: all or none, in order, and none waits for one that cannot come."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -20,10 +17,10 @@ class Who:
     session: int = 0
 
     @property
-    def id(self) -> str:
+    def id(self):
         return f"{self.group}/{self.rank}/{self.session}"
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"client {self.rank} of {self.group!r} (pid {1000 + self.rank})"
 
 
@@ -31,7 +28,7 @@ A, B, C = Who(0), Who(1), Who(2)
 
 
 @pytest.fixture
-def barriers() -> Iterator[Barriers]:
+def barriers():
     before = set(threading.enumerate())  # other tests' worlds may still be there
     made = Barriers()
     for who in (A, B, C):
@@ -41,10 +38,10 @@ def barriers() -> Iterator[Barriers]:
     assert not [each for each in threading.enumerate() if each.name == "glt-barriers" and each not in before]
 
 
-def test_contributions_are_merged_once_in_the_order_of_the_ranks(barriers: Barriers) -> None:
+def test_contributions_are_merged_once_in_the_order_of_the_ranks(barriers):
     calls = []
 
-    def combine(found: list[str]) -> str:
+    def combine(found):
         calls.append(found)
         return "".join(found)
 
@@ -56,7 +53,7 @@ def test_contributions_are_merged_once_in_the_order_of_the_ranks(barriers: Barri
     assert calls == [["0", "1", "2"]] * 3
 
 
-def test_two_barriers_at_once_do_not_mix(barriers: Barriers) -> None:
+def test_two_barriers_at_once_do_not_mix(barriers):
     one = barriers.arrive(A, "one", 0, 2)
     other = barriers.arrive(B, "other", 0, 2)
     assert not one.done() and not other.done()
@@ -66,7 +63,7 @@ def test_two_barriers_at_once_do_not_mix(barriers: Barriers) -> None:
     assert one.result(0) is None
 
 
-def test_the_deadline_names_who_is_missing(barriers: Barriers) -> None:
+def test_the_deadline_names_who_is_missing(barriers):
     waiting = barriers.arrive(B, "barrier", 0, 3, timeout_s=0.2)
     long = barriers.arrive(B, "long", 0, 3, timeout_s=100.0)
     with pytest.raises(PeerLost, match=r"rank \[0, 2\] of 3 have not arrived at barrier 0 of 'barrier' within 0.2 s"):
@@ -78,7 +75,7 @@ def test_the_deadline_names_who_is_missing(barriers: Barriers) -> None:
     assert all(each.done() for each in again), "the next one is held"
 
 
-def test_an_earlier_deadline_of_a_later_barrier_is_kept(barriers: Barriers) -> None:
+def test_an_earlier_deadline_of_a_later_barrier_is_kept(barriers):
     began = time.monotonic()
     barriers.arrive(A, "long", 0, 2, timeout_s=1000.0)
     with pytest.raises(PeerLost, match="'short'"):
@@ -87,7 +84,7 @@ def test_an_earlier_deadline_of_a_later_barrier_is_kept(barriers: Barriers) -> N
 
 
 @pytest.mark.parametrize("lost", [B, C], ids=["arrived", "missing"])
-def test_a_lost_trainer_ends_the_barrier_at_once(barriers: Barriers, lost: Who) -> None:
+def test_a_lost_trainer_ends_the_barrier_at_once(barriers, lost):
     waiting = [barriers.arrive(who, "t", 0, 3, timeout_s=1000.0) for who in (A, B)]
     barriers.remove(lost, "its connection ended")
     for each in waiting:
@@ -99,7 +96,7 @@ def test_a_lost_trainer_ends_the_barrier_at_once(barriers: Barriers, lost: Who) 
         barriers.arrive(lost, "t", 1, 3)
 
 
-def test_a_barrier_of_others_goes_on(barriers: Barriers) -> None:
+def test_a_barrier_of_others_goes_on(barriers):
     waiting = barriers.arrive(A, "t", 0, 2, timeout_s=1000.0)
     barriers.remove(C, "it left")
     assert not waiting.done()
@@ -111,7 +108,7 @@ def test_a_barrier_of_others_goes_on(barriers: Barriers) -> None:
     assert waiting.done()
 
 
-def test_who_comes_back_takes_part_again(barriers: Barriers) -> None:
+def test_who_comes_back_takes_part_again(barriers):
     barriers.remove(C, "the network was cut")
     with pytest.raises(PeerLost):
         barriers.arrive(A, "t", 0, 3)
@@ -124,7 +121,7 @@ def test_who_comes_back_takes_part_again(barriers: Barriers) -> None:
     assert all(each.done() for each in waiting)
 
 
-def test_a_new_job_begins_anew(barriers: Barriers) -> None:
+def test_a_new_job_begins_anew(barriers):
     waiting = [barriers.arrive(who, "t", 0, 3) for who in (A, B, C)]
     assert all(each.done() for each in waiting)
     for who in (A, B, C):
@@ -135,7 +132,7 @@ def test_a_new_job_begins_anew(barriers: Barriers) -> None:
     assert all(each.done() for each in waiting)
 
 
-def test_numbers_that_do_not_fit_are_refused(barriers: Barriers) -> None:
+def test_numbers_that_do_not_fit_are_refused(barriers):
     barriers.arrive(A, "t", 0, 2)
     with pytest.raises(ValueError, match=r"client 0 .* arrives, and trainer 0 has arrived already"):
         barriers.arrive(A, "t", 0, 2)
@@ -153,8 +150,8 @@ def test_numbers_that_do_not_fit_are_refused(barriers: Barriers) -> None:
             barriers.arrive(A, "u", 0, 2, timeout_s=wrong)
 
 
-def test_what_combine_raises_is_raised_by_all(barriers: Barriers) -> None:
-    def combine(found: list[None]) -> None:
+def test_what_combine_raises_is_raised_by_all(barriers):
+    def combine(found):
         raise ValueError("no sum")
 
     waiting = [barriers.arrive(who, "t", 0, 2, combine=combine) for who in (A, B)]
@@ -165,7 +162,7 @@ def test_what_combine_raises_is_raised_by_all(barriers: Barriers) -> None:
     assert all(each.done() for each in waiting)
 
 
-def test_closing_fails_what_is_open(barriers: Barriers) -> None:
+def test_closing_fails_what_is_open(barriers):
     waiting = barriers.arrive(A, "t", 0, 2)
     barriers.close("server 0 was shut down")
     with pytest.raises(PeerLost, match="server 0 was shut down"):

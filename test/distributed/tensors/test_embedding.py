@@ -1,28 +1,26 @@
-"""A distributed embedding is a module like any other, and never a silent copy of nothing."""
-
-from __future__ import annotations
+"""A distributed embedding is a module like any other, is saved whole, and is never a silent copy of nothing."""
 
 import copy
 import gc
+import json
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from store_world import run_trainers
+from torch import nn
 
 import glt
 from glt.distributed.context import enter, leave
 from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.tensors.embedding import DistEmbedding, DistParameter
 from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
+from glt.errors import CheckpointError, GltError
 
 
 @pytest.fixture(autouse=True)
-def world() -> Iterator[StandaloneWorld]:
+def world():
     world = StandaloneWorld()
     enter(world)
     yield world
@@ -31,20 +29,20 @@ def world() -> Iterator[StandaloneWorld]:
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embedding = DistEmbedding(10, 4, "rows")
         self.linear = nn.Linear(4, 1)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids):
         return self.linear(self.embedding(ids))
 
 
-def rows_of(embedding: DistEmbedding) -> Tensor:
+def rows_of(embedding):
     return embedding.weight[torch.arange(embedding.num_embeddings)]
 
 
-def test_rows_in_the_shape_of_the_ids() -> None:
+def test_rows_in_the_shape_of_the_ids():
     embedding = DistEmbedding(10, 4, "rows", "normal")
     rows = rows_of(embedding)
     assert 0.3 < rows.std() < 3 and len(rows.unique()) == 40
@@ -57,7 +55,7 @@ def test_rows_in_the_shape_of_the_ids() -> None:
     assert repr(embedding) == "DistEmbedding(10, 4, name='rows')"
 
 
-def test_without_a_name_it_is_freed_with_the_module(world: StandaloneWorld) -> None:
+def test_without_a_name_it_is_freed_with_the_module(world):
     first, second = DistEmbedding(2, 2), DistEmbedding(2, 2)
     assert first.name != second.name and len(world.store.names()) == 2
     del first
@@ -66,7 +64,7 @@ def test_without_a_name_it_is_freed_with_the_module(world: StandaloneWorld) -> N
     assert world.store.names() == [second.name, "named"]
 
 
-def test_a_module_with_parameters() -> None:
+def test_a_module_with_parameters():
     model = Model()
     assert [name for name, _ in model.named_parameters()] == ["embedding.rows", "linear.weight", "linear.bias"]
     parameter = model.embedding.rows
@@ -77,7 +75,7 @@ def test_a_module_with_parameters() -> None:
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
-def test_dense_optimizers_leave_it_alone(make: Any) -> None:
+def test_dense_optimizers_leave_it_alone(make):
     model = Model()
     before = rows_of(model.embedding)
     sparse, dense = SparseAdam(model, lr=0.1), make(model.parameters(), lr=0.1)
@@ -99,7 +97,7 @@ FORGET = {
 
 
 @pytest.mark.parametrize("forget", FORGET.values(), ids=FORGET)
-def test_forgetting_gradients(forget: Any) -> None:
+def test_forgetting_gradients(forget):
     model = Model()
     before, sparse = rows_of(model.embedding), SparseAdam(model)
     model(torch.tensor([1, 2])).sum().backward()
@@ -112,7 +110,7 @@ def test_forgetting_gradients(forget: Any) -> None:
     assert torch.equal(rows_of(model.embedding), after)
 
 
-def test_nothing_is_recorded_without_grad_or_when_frozen() -> None:
+def test_nothing_is_recorded_without_grad_or_when_frozen():
     model = Model()
     SparseAdam(model)
     with torch.no_grad():
@@ -123,12 +121,12 @@ def test_nothing_is_recorded_without_grad_or_when_frozen() -> None:
     assert model.embedding.rows.gradients == []
 
 
-def test_a_gradient_that_no_optimizer_waits_for() -> None:
+def test_a_gradient_that_no_optimizer_waits_for():
     with pytest.raises(RuntimeError, match="'rows' has a gradient, and no optimizer: give its module to SparseAdagrad"):
         Model()(torch.tensor([1])).sum().backward()
 
 
-def test_the_newest_optimizer_has_it(world: StandaloneWorld) -> None:
+def test_the_newest_optimizer_has_it(world):
     model = Model()
     first = SparseAdagrad(model)
     model(torch.tensor([1])).sum().backward()
@@ -140,7 +138,7 @@ def test_the_newest_optimizer_has_it(world: StandaloneWorld) -> None:
     second.step()
 
 
-def test_more_embeddings_later_and_options_by_state_dict() -> None:
+def test_more_embeddings_later_and_options_by_state_dict():
     first, second = DistEmbedding(4, 2, "first", "ones"), DistEmbedding(4, 2, "second", "ones")
     optimizer = SparseAdagrad(first, lr=0.5)
     first(torch.tensor([0])).sum().backward()
@@ -157,7 +155,7 @@ def test_more_embeddings_later_and_options_by_state_dict() -> None:
     assert [each["step"] for each in later.state_dict()["state"].values()] == [2, 1]
 
 
-def test_rows_and_state_beside_the_nodes_of_a_type(typed_world: Callable[..., Any]) -> None:
+def test_rows_and_state_beside_the_nodes_of_a_type(typed_world):
     alone = StandaloneWorld(glt.distributed.DistDataset().load(typed_world(2).path, 0))
     schema, data = alone.data.schema, alone.data
     kept = zip(schema.edge_types, data.edge_books, strict=True)
@@ -173,7 +171,7 @@ def test_rows_and_state_beside_the_nodes_of_a_type(typed_world: Callable[..., An
     alone.close()
 
 
-def test_a_grad_scaler_is_refused() -> None:
+def test_a_grad_scaler_is_refused():
     model = Model()
     sparse, scaler = SparseAdam(model), torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.tensor([1])).sum()).backward()
@@ -182,7 +180,7 @@ def test_a_grad_scaler_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_dtypes_of_servers_and_of_the_module(dtype: torch.dtype) -> None:
+def test_dtypes_of_servers_and_of_the_module(dtype):
     embedding = DistEmbedding(10, 4, "rows", "ones", dtype=dtype)
     assert embedding(torch.tensor([1])).dtype == embedding.weight.dtype == dtype
     embedding.float()
@@ -195,7 +193,7 @@ def test_dtypes_of_servers_and_of_the_module(dtype: torch.dtype) -> None:
     assert optimizer.row_state(embedding)["sum"].dtype == torch.float32
 
 
-def test_data_parallel(tmp_path: Path) -> None:
+def test_data_parallel(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
     try:
         train_data_parallel()
@@ -206,7 +204,7 @@ def test_data_parallel(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-def train_data_parallel() -> None:
+def train_data_parallel():
     model = nn.parallel.DistributedDataParallel(Model())
     sparse, dense = SparseAdam(model, lr=0.1), torch.optim.Adam(model.parameters())
     before = rows_of(model.module.embedding)
@@ -220,7 +218,7 @@ def train_data_parallel() -> None:
     assert (rows_of(model.module.embedding) != before).any(1).nonzero().view(-1).tolist() == [1, 2]
 
 
-def test_state_dict_says_what_it_is_and_refuses_another(tmp_path: Path) -> None:
+def test_state_dict_says_what_it_is_and_refuses_another(tmp_path):
     model = Model()
     torch.save(model.state_dict(), tmp_path / "model.pt")
     state = torch.load(tmp_path / "model.pt", weights_only=True)
@@ -231,7 +229,7 @@ def test_state_dict_says_what_it_is_and_refuses_another(tmp_path: Path) -> None:
         other.load_state_dict(state)
 
 
-def test_no_copies() -> None:
+def test_no_copies():
     model = Model()
     for what in (model, model.embedding, model.embedding.rows):
         with pytest.raises(TypeError, match="cannot be copied: its rows are on servers"):
@@ -250,12 +248,12 @@ def test_no_copies() -> None:
         ({"part": "paper"}, ValueError, "part = 'paper'"),
     ],
 )
-def test_wrong_arguments(given: dict[str, Any], error: type, told: str) -> None:
+def test_wrong_arguments(given, error, told):
     with pytest.raises(error, match=told):
         DistEmbedding(**{"num_embeddings": 4, "embedding_dim": 2, "name": "rows", **given})
 
 
-def test_ids_in_lists_and_arrays() -> None:
+def test_ids_in_lists_and_arrays():
     embedding = DistEmbedding(4, 2, "rows")
     rows = embedding.weight[:]
     assert torch.equal(embedding([3, 0]), rows[[3, 0]]) and torch.equal(embedding([[1], [2]])[:, 0], rows[1:3])
@@ -264,7 +262,7 @@ def test_ids_in_lists_and_arrays() -> None:
     assert embedding([]).shape == (0, 2)
 
 
-def test_wrong_ids() -> None:
+def test_wrong_ids():
     embedding = DistEmbedding(4, 2, "rows")
     with pytest.raises(TypeError, match=r"ids: expected .* int32, got torch\.float32"):
         embedding(torch.tensor([1.0]))
@@ -291,6 +289,133 @@ def test_wrong_ids() -> None:
         (lambda e: SparseAdagrad({"params": e}), TypeError, "expected embeddings"),
     ],
 )
-def test_wrong_optimizers(make: Any, error: type, told: str) -> None:
+def test_wrong_optimizers(make, error, told):
     with pytest.raises(error, match=told):
         make(DistEmbedding(4, 2, "rows"))
+
+
+NUM_ROWS, DIM, BATCH = 30, 3, 16
+
+
+def batches(first, last):
+    rng = torch.Generator().manual_seed(11)
+    return [torch.randint(NUM_ROWS, (BATCH,), generator=rng) for _ in range(last)][first:]
+
+
+def make(world, kind=SparseAdam, name="rows"):
+    embedding = DistEmbedding(NUM_ROWS, DIM, name, ("uniform", -1.0, 1.0), world=world)
+    other = DistEmbedding(5, 2, None, "ones", world=world)
+    return embedding, other, kind([embedding, other], lr=0.1)
+
+
+def learn(world, embedding, other, optimizer, first, last):
+    for step, ids in enumerate(batches(first, last), start=first):
+        mine = ids[world.rank * BATCH // world.num_trainers : (world.rank + 1) * BATCH // world.num_trainers]
+        loss = (embedding(mine) - 0.3).pow(2).sum(1).mean()
+        if step % 2:  # so that the numbers of steps differ
+            loss = loss + other(mine % 5).pow(2).sum(1).mean()
+        loss.backward()
+        optimizer.step()
+
+
+def everything(embedding, other, optimizer):
+    found = {}
+    for name, each in (("embedding", embedding), ("other", other)):
+        found[name] = each.weight[:]
+        found |= {f"{name}.{key}": rows[:] for key, rows in optimizer.row_state(each).items()}
+    steps = [each["step"] for each in optimizer.state_dict()["state"].values()]
+    return found | {"steps": torch.tensor(steps), "lr": torch.tensor(optimizer.param_groups[0]["lr"])}
+
+
+def save_at(world, path):
+    made = make(world)
+    learn(world, *made, 0, 10)
+    made[2].param_groups[0]["lr"] = 0.05
+    made[2].save(path)
+
+
+def resume(world, path):
+    made = make(world)
+    made[0](torch.tensor([1])).sum().backward()  # is forgotten
+    made[2].load(path)
+    loaded = everything(*made)
+    learn(world, *made, 10, 20)
+    return {f"loaded {name}": rows for name, rows in loaded.items()} | everything(*made)
+
+
+def without_a_stop(world):
+    made = make(world)
+    learn(world, *made, 0, 10)
+    made[2].param_groups[0]["lr"] = 0.05
+    halfway = everything(*made)
+    learn(world, *made, 10, 20)
+    return {f"loaded {name}": rows for name, rows in halfway.items()} | everything(*made)
+
+
+def test_saved_by_4_trainers_and_2_servers_goes_on_anywhere(tmp_path):
+    run_trainers(4, 2, save_at, tmp_path / "saved")
+    (expected, *_) = run_trainers(4, 2, without_a_stop)
+    assert expected["steps"].tolist() == [20, 10] and expected["loaded steps"].tolist() == [10, 5]
+    for num_trainers, num_servers in ((4, 2), (1, 1), (2, 3)):
+        for found in run_trainers(num_trainers, num_servers, resume, tmp_path / "saved"):
+            assert found.keys() == expected.keys()
+            for name, rows in found.items():
+                if name.startswith("loaded") or (num_trainers, num_servers) == (4, 2):
+                    assert torch.equal(rows, expected[name]), name  # to the bit
+                torch.testing.assert_close(rows, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_open_files(tmp_path):
+    run_trainers(1, 2, save_at, tmp_path / "saved")
+    manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
+    parts = ("exp_avg", "exp_avg_sq", "weight")
+    assert sorted(manifest["tensors"]) == [f"{name}/{part}" for name in ("#1", "rows") for part in parts]
+    weights = np.load(tmp_path / "saved" / manifest["tensors"]["rows/weight"])
+    (expected, *_) = run_trainers(1, 1, without_a_stop)
+    assert np.array_equal(weights, expected["loaded embedding"].numpy())
+
+
+def outcome(world, call):
+    made = make(world)
+    before = everything(*made)
+    try:
+        call(made, world)
+    except Exception as error:
+        after = everything(*made)
+        assert all(torch.equal(after[name], rows) for name, rows in before.items())
+        return f"{type(error).__name__}: {error}"
+    return "done"
+
+
+def test_a_save_that_fails_fails_for_all_and_leaves_nothing(tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    first, second = run_trainers(2, 1, outcome, lambda made, world: made[2].save(tmp_path / "taken"))
+    assert first.startswith(CheckpointError.__name__) and "taken" in first
+    assert second.startswith(
+        f"{GltError.__name__}: trainer 0 failed, for which the others have waited: CheckpointError"
+    )
+    assert [path.name for path in tmp_path.rglob("*")] == ["taken", "file"]
+
+
+def test_what_does_not_fit_or_is_damaged_is_not_loaded(tmp_path):
+    saved = tmp_path / "saved"
+    run_trainers(1, 1, save_at, saved)
+
+    def load_other_kind(made, world):
+        SparseAdagrad(list(made[2].param_groups[0]["params"])).load(saved)
+
+    def load_other_names(made, world):
+        make(world, name="others")[2].load(saved)
+
+    (found,) = run_trainers(1, 1, outcome, load_other_names)
+    assert "ValueError" in found and "['others', '#1']" in found and "['rows', '#1']" in found
+    with pytest.raises(ValueError, match=r"'optimizer': 'SparseAdam'.*expected.*'optimizer': 'SparseAdagrad'"):
+        run_trainers(1, 1, lambda world: load_other_kind(make(world), world))
+    damaged = next(saved.glob("*2.npy"))
+    damaged.chmod(0o644)
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    for found in run_trainers(2, 1, outcome, lambda made, world: made[2].load(saved)):
+        assert damaged.name in found and "CheckpointError" in found

@@ -1,15 +1,12 @@
 """Distributed embeddings learn what torch's learn, with any number of trainers and servers."""
 
-from __future__ import annotations
-
 import re
 import threading
-from typing import Any
 
 import pytest
 import torch
-from store_world import Servers, StoreWorld, in_threads, run_trainers
-from torch import Tensor, nn
+from store_world import Servers, in_threads, run_trainers
+from torch import nn
 
 from glt.distributed.tensors.embedding import DistEmbedding
 from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
@@ -24,11 +21,11 @@ KINDS = {
 }
 
 
-def first_rows(at: int = 0) -> Tensor:
+def first_rows(at=0):
     return torch.randn(NUM_ROWS, DIM, generator=torch.Generator().manual_seed(at))
 
 
-def batches(num_steps: int = NUM_STEPS) -> list[tuple[Tensor, Tensor]]:
+def batches(num_steps=NUM_STEPS):
     """Ids with many duplicates, and what to learn."""
     rng = torch.Generator().manual_seed(7)
     return [
@@ -37,12 +34,12 @@ def batches(num_steps: int = NUM_STEPS) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def loss_of(embedding: nn.Module, ids: Tensor, target: Tensor) -> Tensor:
+def loss_of(embedding, ids, target):
     # Two calls, so that a step has the gradients of several.
     return (embedding(ids) - target).pow(2).sum(1).mean() + embedding(ids.view(2, -1)).pow(3).sum(2).mean() / 10
 
 
-def of_torch(kind: str, num_steps: int = NUM_STEPS, **more: Any) -> tuple[Tensor, dict[str, Any]]:
+def of_torch(kind, num_steps=NUM_STEPS, **more):
     _, make, options = KINDS[kind]
     embedding = nn.Embedding.from_pretrained(first_rows(), freeze=False, sparse=True)
     optimizer = make(embedding.parameters(), **options, **more)
@@ -53,7 +50,7 @@ def of_torch(kind: str, num_steps: int = NUM_STEPS, **more: Any) -> tuple[Tensor
     return embedding.weight.detach(), optimizer.state[embedding.weight]
 
 
-def train(world: StoreWorld, kind: str, num_steps: int = NUM_STEPS, **more: Any) -> tuple[Tensor, dict[str, Any]]:
+def train(world, kind, num_steps=NUM_STEPS, **more):
     make, _, options = KINDS[kind]
     embedding = DistEmbedding(NUM_ROWS, DIM, "rows", "zeros", world=world)
     optimizer = make(embedding, **options, **more)
@@ -72,7 +69,7 @@ def train(world: StoreWorld, kind: str, num_steps: int = NUM_STEPS, **more: Any)
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_trainers", [1, 2, 4])
-def test_200_steps_are_those_of_torch(kind: str, num_trainers: int) -> None:
+def test_200_steps_are_those_of_torch(kind, num_trainers):
     expected, state = of_torch(kind)
     for rows, found in run_trainers(num_trainers, 2, train, kind):
         torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
@@ -81,7 +78,7 @@ def test_200_steps_are_those_of_torch(kind: str, num_trainers: int) -> None:
             torch.testing.assert_close(found[name], state[name], rtol=1e-4, atol=1e-5)
 
 
-def test_the_number_of_servers_changes_no_bit() -> None:
+def test_the_number_of_servers_changes_no_bit():
     results = [run_trainers(2, num_servers, train, "adam", 20)[0] for num_servers in (1, 2, 3)]
     for rows, state in results[1:]:
         assert torch.equal(rows, results[0][0])
@@ -90,13 +87,13 @@ def test_the_number_of_servers_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ascending(kind: str) -> None:
+def test_ascending(kind):
     expected, _ = of_torch(kind, 5, maximize=True)
     ((rows, _),) = run_trainers(1, 1, lambda world: train(world, kind, 5, maximize=True))
     torch.testing.assert_close(rows, expected)
 
 
-def once(world: StoreWorld, reduction: str, ids: list[list[int]]) -> Tensor:
+def once(world, reduction, ids):
     embedding = DistEmbedding(4, 1, "rows", "zeros", world=world)
     optimizer = SparseAdagrad(embedding, lr=1.0, eps=0.0, reduction=reduction)
     if ids[world.rank]:
@@ -105,7 +102,7 @@ def once(world: StoreWorld, reduction: str, ids: list[list[int]]) -> Tensor:
     return optimizer.row_state(embedding)["sum"][torch.arange(4)].view(-1)
 
 
-def test_mean_and_sum_over_trainers_and_duplicates_summed_once() -> None:
+def test_mean_and_sum_over_trainers_and_duplicates_summed_once():
     ids = [[0, 1, 1], [1, 2], []]
     for sums in run_trainers(3, 6, once, "sum", ids):  # some servers have no rows
         assert sums.tolist() == [1.0, 9.0, 1.0, 0.0]
@@ -113,7 +110,7 @@ def test_mean_and_sum_over_trainers_and_duplicates_summed_once() -> None:
         torch.testing.assert_close(sums, torch.tensor([1.0, 9.0, 1.0, 0.0]) / 9)
 
 
-def several(world: StoreWorld) -> list[Tensor]:
+def several(world):
     """Two embeddings of two widths, one of which only some trainers use in some steps, with options of their own."""
     wide = DistEmbedding(NUM_ROWS, DIM, "wide", "zeros", world=world)
     narrow = DistEmbedding(7, 2, "narrow", "zeros", world=world)
@@ -129,7 +126,7 @@ def several(world: StoreWorld) -> list[Tensor]:
     return [wide.weight[torch.arange(NUM_ROWS)], narrow.weight[torch.arange(7)], torch.tensor(steps)]
 
 
-def test_several_embeddings_and_steps_without_gradients() -> None:
+def test_several_embeddings_and_steps_without_gradients():
     wide, narrow = torch.zeros(NUM_ROWS, DIM, requires_grad=True), torch.zeros(7, 2, requires_grad=True)
     optimizer = torch.optim.SparseAdam([{"params": wide}, {"params": narrow, "lr": 0.5}], lr=0.1)
     for step in range(4):
@@ -144,7 +141,7 @@ def test_several_embeddings_and_steps_without_gradients() -> None:
         assert found[2].tolist() == [4, 2]  # of each embedding, those steps in which any trainer had a gradient
 
 
-def test_a_row_that_is_not_there_changes_nothing() -> None:
+def test_a_row_that_is_not_there_changes_nothing():
     with Servers(1) as servers:
         world = servers.trainer()
         embeddings = [DistEmbedding(4, 2, name, "zeros", world=world) for name in ("first", "second")]
@@ -158,7 +155,7 @@ def test_a_row_that_is_not_there_changes_nothing() -> None:
         assert not any(embedding.weight[:].any() for embedding in embeddings)
 
 
-def scheduled(world: StoreWorld) -> float:
+def scheduled(world):
     embedding = DistEmbedding(2, 1, "rows", "zeros", world=world)
     optimizer = SparseAdagrad(embedding, lr=1.0, eps=0.0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
@@ -169,12 +166,12 @@ def scheduled(world: StoreWorld) -> float:
     return embedding.weight[torch.tensor([1])].item()
 
 
-def test_schedulers_of_torch() -> None:
+def test_schedulers_of_torch():
     for found in run_trainers(2, 1, scheduled):
         assert found == pytest.approx(-(1 + 0.5 / 2**0.5 + 0.25 / 3**0.5))
 
 
-def disagree(world: StoreWorld, make: Any) -> None:
+def disagree(world, make):
     embedding = DistEmbedding(4, 2, "rows", "zeros", world=world)
     make(embedding, world.rank)
 
@@ -188,12 +185,12 @@ def disagree(world: StoreWorld, make: Any) -> None:
         (lambda e, rank: SparseAdam(e, reduction=("mean", "sum")[rank]), "reduction = 'sum' on trainer 1"),
     ],
 )
-def test_different_options_are_refused(make: Any, told: str) -> None:
+def test_different_options_are_refused(make, told):
     with pytest.raises(ValueError, match=told):
         run_trainers(2, 2, disagree, make)
 
 
-def change_lr(world: StoreWorld) -> None:
+def change_lr(world):
     embedding = DistEmbedding(4, 2, "rows", "ones", world=world)
     optimizer = SparseAdam(embedding)
     optimizer.param_groups[0]["lr"] = 0.1 + world.rank
@@ -204,13 +201,13 @@ def change_lr(world: StoreWorld) -> None:
         assert (embedding.weight[torch.arange(4)] == 1).all()
 
 
-def test_a_learning_rate_changed_on_one_trainer_is_refused_and_nothing_learnt() -> None:
+def test_a_learning_rate_changed_on_one_trainer_is_refused_and_nothing_learnt():
     with pytest.raises(ValueError, match=r"options.lr = 1.1 on trainer 1, 0.1 on trainer 0"):
         run_trainers(2, 2, change_lr)
 
 
-def test_a_trainer_that_takes_fewer_steps_is_named_at_the_deadline() -> None:
-    def unequal(world: StoreWorld) -> str:
+def test_a_trainer_that_takes_fewer_steps_is_named_at_the_deadline():
+    def unequal(world):
         embedding = DistEmbedding(4, 2, "rows", "zeros", world=world)
         optimizer = SparseAdam(embedding)
         optimizer.step()
@@ -225,11 +222,11 @@ def test_a_trainer_that_takes_fewer_steps_is_named_at_the_deadline() -> None:
         assert re.search(r"trainers of rank \[([01], )?2\] of 3 have not arrived at barrier 1", found)
 
 
-def test_a_trainer_that_dies_is_named_at_once() -> None:
+def test_a_trainer_that_dies_is_named_at_once():
     with Servers(2) as servers:
         worlds = servers.trainers(2)
 
-        def make(world: StoreWorld) -> SparseAdam:
+        def make(world):
             return SparseAdam(DistEmbedding(4, 2, "rows", "zeros", world=world))
 
         optimizer, _ = in_threads(make, worlds)
@@ -242,8 +239,8 @@ def test_a_trainer_that_dies_is_named_at_once() -> None:
         killer.join()
 
 
-def test_an_embedding_whose_tensor_was_deleted() -> None:
-    def deleted(world: StoreWorld) -> None:
+def test_an_embedding_whose_tensor_was_deleted():
+    def deleted(world):
         embedding = DistEmbedding(4, 2, "rows", "zeros", world=world)
         optimizer = SparseAdam(embedding)
         embedding(torch.tensor([3])).sum().backward()
@@ -255,7 +252,7 @@ def test_an_embedding_whose_tensor_was_deleted() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_go_on_after_a_state_dict_is_loaded(kind: str) -> None:
+def test_steps_go_on_after_a_state_dict_is_loaded(kind):
     make, _, options = KINDS[kind]
     with Servers(1) as servers:
         embedding = DistEmbedding(NUM_ROWS, DIM, world=servers.trainer())

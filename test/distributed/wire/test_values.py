@@ -1,9 +1,6 @@
 """Plain values on their way between processes come out as they went in; everything else is refused by name."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +13,26 @@ from glt.distributed.wire.calls import decode_value, encode_value
 from glt.errors import MessageError
 
 _dtypes = st.sampled_from([torch.int64, torch.float32, torch.uint8, torch.bool, torch.float64, torch.int32])
+
 _tensors = st.builds(
     lambda shape, dtype: torch.arange(int(np.prod(shape))).reshape(shape).to(dtype),
-    st.lists(st.integers(0, 3), max_size=3), _dtypes,
-)  # fmt: skip
+    st.lists(st.integers(0, 3), max_size=3),
+    _dtypes,
+)
+
 _keys = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.tuples(st.integers(0, 3), st.text(max_size=2)))
+
 _plain = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), _tensors, _dtypes,
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    _tensors,
+    _dtypes,
     st.sampled_from([torch.device("cpu"), torch.device("cuda", 1)]),
-)  # fmt: skip
+)
+
 _values = st.recursive(
     _plain,
     lambda inner: st.one_of(
@@ -34,7 +42,7 @@ _values = st.recursive(
 )
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a, b):
     if type(a) is not type(b):
         return False
     if isinstance(a, Tensor):
@@ -46,13 +54,13 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def joined(parts: list[Tensor] | None) -> Tensor | None:
+def joined(parts):
     return None if parts is None else torch.cat(parts)
 
 
 @settings(max_examples=150, deadline=None)
 @given(_values)
-def test_values_arrive_as_they_were(value: Any) -> None:
+def test_values_arrive_as_they_were(value):
     tree, parts = encode_value(value, "it")
     assert same(decode_value(json.loads(json.dumps(tree)), joined(parts)), value)
 
@@ -73,20 +81,20 @@ _json = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(_json)
-def test_nonsense_is_refused_or_harmless(tree: Any) -> None:
+def test_nonsense_is_refused_or_harmless(tree):
     try:
         decode_value(tree, None)
     except MessageError as error:
         assert "damaged value" in str(error)
 
 
-def test_arrays_and_their_numbers_become_tensors_and_numbers() -> None:
+def test_arrays_and_their_numbers_become_tensors_and_numbers():
     tree, parts = encode_value({"a": np.arange(6).reshape(2, 3)[:, ::2], "n": np.float32(1.5)}, "it")
     value = decode_value(tree, joined(parts))
     assert value["a"].tolist() == [[0, 2], [3, 5]] and value["n"] == 1.5
 
 
-def test_views_that_are_not_what_their_memory_holds_arrive_as_they_were() -> None:
+def test_views_that_are_not_what_their_memory_holds_arrive_as_they_were():
     z = torch.tensor([1 + 2j, 3 - 4j])
     for value in (
         z.conj(),
@@ -101,7 +109,7 @@ def test_views_that_are_not_what_their_memory_holds_arrive_as_they_were() -> Non
         assert same(decode_value(tree, joined(parts)), value)
 
 
-def test_what_is_sent_is_not_copied() -> None:
+def test_what_is_sent_is_not_copied():
     rows = torch.rand(1000, 3)
     _, parts = encode_value({"rows": rows, "n": 3}, "it")
     assert parts is not None and rows.data_ptr() in [part.data_ptr() for part in parts]
@@ -119,13 +127,13 @@ def test_what_is_sent_is_not_copied() -> None:
     ],
     ids=["object", "set", "function", "bytes", "sparse", "dimensions"],
 )
-def test_what_cannot_be_sent_is_named(value: Any, words: str) -> None:
+def test_what_cannot_be_sent_is_named(value, words):
     with pytest.raises(TypeError, match=f"the arguments of f.*{words}"):
         encode_value([value], "the arguments of f")
 
 
-def test_depth_is_bounded() -> None:
-    value: Any = []
+def test_depth_is_bounded():
+    value = []
     for _ in range(50):
         value = [value]
     with pytest.raises(TypeError, match="levels deep"):
@@ -135,11 +143,18 @@ def test_depth_is_bounded() -> None:
 @pytest.mark.parametrize(
     "tree",
     [
-        {"__glt__": "dtype", "name": "onnx"}, {"__glt__": "dtype", "name": "__glt__"}, {"__glt__": "dtype", "name": []},
-        {"__glt__": "tensor", "name": "t0"}, {"__glt__": "device", "name": "nowhere"}, {"__glt__": "device"}, {"a": 1},
-        {"__glt__": "tuple", "items": 5}, {"__glt__": "dict", "items": [[1]]}, {"__glt__": "dict", "items": [[[], 1]]},
+        {"__glt__": "dtype", "name": "onnx"},
+        {"__glt__": "dtype", "name": "__glt__"},
+        {"__glt__": "dtype", "name": []},
+        {"__glt__": "tensor", "name": "t0"},
+        {"__glt__": "device", "name": "nowhere"},
+        {"__glt__": "device"},
+        {"a": 1},
+        {"__glt__": "tuple", "items": 5},
+        {"__glt__": "dict", "items": [[1]]},
+        {"__glt__": "dict", "items": [[[], 1]]},
     ],
-)  # fmt: skip
-def test_damaged_values_are_refused(tree: Any) -> None:
+)
+def test_damaged_values_are_refused(tree):
     with pytest.raises(MessageError, match="damaged value"):
         decode_value(tree, None)

@@ -1,13 +1,10 @@
-"""Frames between two ends of a socket: whole, in order, bounded, and ended cleanly."""
-
-from __future__ import annotations
+"""Frames between two ends of a socket: whole, in order, bounded, and ended cleanly; addresses."""
 
 import json
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,14 +12,15 @@ from promptness import eventually
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire import connection as module
-from glt.distributed.wire.connection import Connection, Pulse
-from glt.errors import ChannelTimeout, ConnectionLost, MessageError
+from glt.distributed.wire.connection import Connection, Pulse, own_address, printed, reachable_address
+from glt.distributed.wire.listener import Listener
+from glt.errors import ChannelTimeout, ConnectionLost, MessageError, RendezvousError
 
 Pair = tuple[Connection, Connection]
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def pair():
     a, b = socket.socketpair()
     left, right = Connection(a, "right"), Connection(b, "left", max_bytes=32 << 20)
     yield left, right
@@ -30,7 +28,7 @@ def pair() -> Iterator[Pair]:
     right.close()
 
 
-def test_what_is_sent_arrives(pair: Pair) -> None:
+def test_what_is_sent_arrives(pair):
     left, right = pair
     left.send({"a": [1, "ü"]})
     data = torch.arange(100_003, dtype=torch.int32).view(torch.uint8)
@@ -45,7 +43,7 @@ def test_what_is_sent_arrives(pair: Pair) -> None:
     assert torch.equal(right.receive_data(60.0), data[:3])
 
 
-def test_a_frame_that_is_cut_in_pieces_is_put_together_over_several_calls(pair: Pair) -> None:
+def test_a_frame_that_is_cut_in_pieces_is_put_together_over_several_calls(pair):
     left, right = pair
     body = json.dumps({"long": "x" * 50}).encode()
     frame = struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, len(body)) + body
@@ -57,10 +55,10 @@ def test_a_frame_that_is_cut_in_pieces_is_put_together_over_several_calls(pair: 
     assert right.receive_json(60.0) == {"long": "x" * 50}
 
 
-def test_many_threads_send_whole_frames(pair: Pair) -> None:
+def test_many_threads_send_whole_frames(pair):
     left, right = pair
 
-    def send(index: int) -> None:
+    def send(index):
         for _ in range(20):
             left.send_data(torch.full((50_000,), index, dtype=torch.uint8), number=index)
             left.beat()
@@ -94,7 +92,7 @@ def test_many_threads_send_whole_frames(pair: Pair) -> None:
     ],
     ids=["http", "tls", "long data", "long json", "long beat", "kind", "json", "utf-8", "list", "deep"],
 )
-def test_what_is_no_frame_is_refused(pair: Pair, sent: bytes, words: str) -> None:
+def test_what_is_no_frame_is_refused(pair, sent, words):
     left, right = pair
     left.socket.setblocking(True)
     left.socket.sendall(sent)
@@ -102,7 +100,7 @@ def test_what_is_no_frame_is_refused(pair: Pair, sent: bytes, words: str) -> Non
         right.receive(60.0)
 
 
-def test_data_where_control_is_due_and_the_other_way_round(pair: Pair) -> None:
+def test_data_where_control_is_due_and_the_other_way_round(pair):
     left, right = pair
     left.send({})
     left.send_data(torch.zeros(4, dtype=torch.uint8))
@@ -112,7 +110,7 @@ def test_data_where_control_is_due_and_the_other_way_round(pair: Pair) -> None:
         right.receive_json(60.0)
 
 
-def test_a_control_frame_that_is_too_long_is_not_sent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_frame_that_is_too_long_is_not_sent(pair, monkeypatch):
     left, right = pair
     monkeypatch.setattr(module, "MAX_JSON_BYTES", 1000)
     for send in (left.send, lambda value: left.send_all(value, [])):
@@ -122,11 +120,11 @@ def test_a_control_frame_that_is_too_long_is_not_sent(pair: Pair, monkeypatch: p
     assert right.receive_json(60.0) == {"a": "short"}
 
 
-def test_the_end_is_heard_by_whoever_waits(pair: Pair) -> None:
+def test_the_end_is_heard_by_whoever_waits(pair):
     left, right = pair
-    errors: list[Exception] = []
+    errors = []
 
-    def wait(end: Connection) -> None:
+    def wait(end):
         try:
             end.receive(60.0)
         except ConnectionLost as error:
@@ -140,15 +138,16 @@ def test_the_end_is_heard_by_whoever_waits(pair: Pair) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(str(error) for error in errors) == [
-        "lost the connection to right: it was closed there", "the connection to left was closed here",
-    ]  # fmt: skip
+        "lost the connection to right: it was closed there",
+        "the connection to left was closed here",
+    ]
     with pytest.raises(ConnectionLost):
         left.send({})
     with pytest.raises(ConnectionLost):
         right.send({})
 
 
-def test_who_takes_nothing_is_given_up(pair: Pair) -> None:
+def test_who_takes_nothing_is_given_up(pair):
     left, right = pair
     with pytest.raises(ChannelTimeout, match="right took nothing for"):
         left.send_data(torch.zeros(16 << 20, dtype=torch.uint8), timeout_s=0.2)
@@ -157,10 +156,10 @@ def test_who_takes_nothing_is_given_up(pair: Pair) -> None:
     del right
 
 
-def test_a_send_waits_its_turn_no_longer_than_it_may(pair: Pair) -> None:
+def test_a_send_waits_its_turn_no_longer_than_it_may(pair):
     left, _ = pair
 
-    def send() -> None:
+    def send():
         with pytest.raises(ConnectionLost):
             left.send_data(torch.zeros(16 << 20, dtype=torch.uint8), timeout_s=60.0)
 
@@ -175,7 +174,7 @@ def test_a_send_waits_its_turn_no_longer_than_it_may(pair: Pair) -> None:
     assert not thread.is_alive()
 
 
-def test_beats_are_signs_of_life_and_nothing_else(pair: Pair) -> None:
+def test_beats_are_signs_of_life_and_nothing_else(pair):
     left, right = pair
     right.heard_s = time.monotonic() - 100
     left.beat()
@@ -186,7 +185,7 @@ def test_beats_are_signs_of_life_and_nothing_else(pair: Pair) -> None:
     left.beat()  # nobody is told
 
 
-def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch):
     monkeypatch.setattr(deadlines, "BEAT_S", 0.001)
     pulse = Pulse()
     monkeypatch.setattr(module, "pulse", pulse)
@@ -217,7 +216,7 @@ def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch: pytes
     assert eventually(lambda: pulse._thread is None)
 
 
-def test_who_reads_nothing_but_lives_is_not_taken_for_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_nothing_but_lives_is_not_taken_for_cut_off(monkeypatch):
     """The kernel of a process that is stopped has no room for more, and says so."""
     monkeypatch.setattr(deadlines, "CUT_S", 0.2)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -235,3 +234,32 @@ def test_who_reads_nothing_but_lives_is_not_taken_for_cut_off(monkeypatch: pytes
     sender.join(60)
     left.close()
     right.close()
+
+
+def has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_way_to_another_host():
+    assert own_address(("127.0.0.1", 1)) == own_address(("localhost", 1)) == "127.0.0.1"
+    assert reachable_address("0.0.0.0", ("127.0.0.1", 1)) == "127.0.0.1"
+    assert printed("127.0.0.1", 5) == "127.0.0.1:5" and printed("::1", 5) == "[::1]:5"
+    with pytest.raises(RendezvousError, match=r"master_addr = 'nowhere\.invalid': no such host"):
+        own_address(("nowhere.invalid", 1))
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
+def test_ipv6():
+    assert own_address(("::1", 1)) == reachable_address("::", ("::1", 1)) == "::1"
+
+
+def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(RendezvousError, match="no such host"):
+        Listener(("0.0.0.0", port), 1, ("nowhere.invalid", 1), lambda *_: None, 1.0)
+    socket.create_server(("0.0.0.0", port)).close()

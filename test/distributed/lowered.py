@@ -1,11 +1,9 @@
 """Other deadlines in sampling processes: the interpreter reads this when it starts."""
 
-from __future__ import annotations
-
 from glt import _deadlines
 
 
-def set_constants(constants: dict[str, float]) -> None:
+def set_constants(constants):
     """Sets deadlines of :mod:`glt._deadlines` by name."""
     for name, value in constants.items():
         getattr(_deadlines, name)  # one that there is

@@ -1,0 +1,344 @@
+"""GPUs that sample some partitions and ask for others make the batches of the CPU; the host plays the GPU."""
+
+import threading
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import torch
+from dist_typed_world import SCHEMA, write_typed_world
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import glt
+from glt import _core
+from glt.data.device import require_accelerator
+from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
+from glt.distributed.engine.local_partition import row_hotness
+from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
+from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
+from glt.partition import RandomPartitioner, load_partition
+from glt.partition.format import layout
+from glt.sampler.config import SamplingConfig
+from glt.sampler.device import DeviceSampling
+from glt.sampler.order import SeedOrder
+from glt.testing import random_graph
+
+HOST = require_accelerator("host", "device")
+
+USER, ITEM = 0, 1
+
+
+class Elsewhere:
+    """Answers for partitions in this process as if they were in others."""
+
+    def __init__(self, root, parts):
+        loaded = {part: glt.distributed.DistDataset().load(root, part) for part in parts}
+        self.handlers = {part: data.own.handlers() for part, data in loaded.items()}
+        self.asked = []
+
+    def ask(self, part, requests):
+        futures = []
+        for request in requests:
+            self.asked.append(request.method)
+            futures.append(Future())
+            futures[-1].set_result(self.handlers[part][request.method](request.encode()))
+        return futures
+
+
+def on_host(data, others, config, router, loop, staged=False):
+    """A sampler for the GPU that the host plays."""
+    table = SeedTable({"node": torch.arange(1)})
+    job = SamplingJob(config, NodeSeeds(0), table, SeedOrder(1, 1), collect_features=True)
+    return sampler_of(job, HOST, data, others, router, loop, staged=staged)
+
+
+def made(sampler, start, key):
+    out = {}
+
+    async def produce():
+        sampled = await sampler.sample(start, key)
+        out.update({name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in sampled.specs.items()})
+        await sampler.fill(sampled, out)
+
+    task = sampler.loop.submit(produce)
+    task.result(60)
+    return out
+
+
+def configs():
+    options = [{}, {}, {"weighted": True}, {"replace": True}]
+    fan_outs = ([4, 3], [-1, 2], [3, 3], [20, 2])
+    return [SamplingConfig.checked(n, SCHEMA, with_edge=True, **o) for n, o in zip(fan_outs, options, strict=True)]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize(("edge_dir", "relabel"), [("in", False), ("out", True)])
+def test_batches_are_those_of_the_cpu(tmp_path, edge_dir, relabel, staged):
+    """Two partitions of three are here, and copies of some rows of the third: the cache."""
+    rng = np.random.default_rng(2)
+    hotness = {"user": rng.random(90), "item": rng.random(60)}
+    root = write_typed_world(tmp_path, 3, edge_dir, hotness=[hotness] * 3, cache_ratio=0.1, relabel=relabel).path
+    loop, elsewhere = glt.distributed.ConcurrentEventLoop(2), Elsewhere(root, [1])
+    try:
+        plain, placed = (
+            glt.distributed.DistDataset().load(root, 0, *mode, **given)
+            for mode, given in (((), {}), (("CUDA",), {"device": "host", "split_ratio": 0.3}))
+        )
+        for config in configs():
+            arguments = {"config": config, "router": elsewhere, "loop": loop}
+            ours = on_host(placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
+            assert isinstance(ours, DevicePartitionSampler)
+            theirs = DistNeighborSampler(plain, others={2: plain.map_other(root, 2)}, **arguments)
+            for key, seeds in enumerate(([(ITEM, torch.arange(0, 60, 7))], [(USER, torch.tensor([3, 3, 80, 4]))])):
+                got, wanted = made(ours, BatchStart(seeds), key), made(theirs, BatchStart(seeds), key)
+                assert got.keys() == wanted.keys()
+                stats = dict(zip(STATS, got["stats"].tolist(), strict=True))
+                assert stats["num_cached_nodes"] > 0 and stats["num_remote_nodes"] > 0
+                for name in got.keys() - {"stats"}:
+                    assert got[name].dtype == wanted[name].dtype and torch.equal(got[name], wanted[name]), name
+        assert {"sample_one_hop", "gather_rows"} <= set(elsewhere.asked)
+    finally:
+        loop.shutdown(10)
+
+
+WAITS = ["start", "frontier", "expand_from", "end_hop", "nodes", "edges", "induce_from", "copy_nodes", "copy_edges"]
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(tmp_path, monkeypatch, subgraph_type):
+    """On the loop it would hold up all other batches and requests."""
+    threads = {}
+
+    def watch(kind, name):
+        call = getattr(kind, name)
+
+        def watched(*arguments, **named):
+            threads.setdefault(name, set()).add(threading.current_thread().name)
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(kind, name, watched)
+
+    for name in WAITS:
+        watch(StitchedBatch, name)
+    watch(DeviceSampling, "sample_rows")
+    root = write_typed_world(tmp_path, 2).path
+    data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
+    loop = glt.distributed.ConcurrentEventLoop(2, "test")
+    try:
+        config = SamplingConfig.checked([2, 2], SCHEMA, with_edge=True, subgraph_type=subgraph_type)
+        given = {"config": config, "router": Elsewhere(root, [1]), "loop": loop}
+        made(on_host(data, {}, **given), BatchStart([(USER, torch.tensor([3, 80, 4]))]), 0)
+    finally:
+        loop.shutdown(10)
+    assert threads.keys() >= {"start", "frontier", "nodes", "copy_nodes", "sample_rows"}
+    assert ("induce_from" in threads) == (subgraph_type == "induced")
+    names = {thread for several in threads.values() for thread in several}
+    assert names and all(name.startswith("test-native") for name in names), threads
+
+
+def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path):
+    root = write_typed_world(tmp_path, 2).path
+    data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
+    loop = glt.distributed.ConcurrentEventLoop(1)
+    config = configs()[0]
+    sampler = on_host(data, {1: data.map_other(root, 1)}, config, None, loop)
+    assert not isinstance(sampler, DevicePartitionSampler)
+    with pytest.raises(ValueError, match=r"partitions \[1\] are not read here: a router to them is needed"):
+        on_host(data, {}, config, None, loop)
+    loop.shutdown(10)
+
+
+ENDS = [(0, 0), (0, 1), (1, 0)]
+
+NUM_NODES = [9, 5]
+
+
+def stitched(num_nodes=NUM_NODES, ends=ENDS):
+    return StitchedBatch(num_nodes, ends, require_accelerator("host", "device"), None)
+
+
+def answers(rng, num_rows, num_found, device):
+    """Rows of any neighbours from up to three partitions, as the CPU takes them, and as a device does."""
+    owner = rng.integers(0, 3, num_rows)
+    plain, placed = [], []
+    for part in range(3):
+        at = np.flatnonzero(owner == part).astype(np.uint32)
+        if len(at) == 0:
+            continue
+        count = rng.integers(0, 4, len(at)).astype(np.uint32)
+        neighbor, edge = rng.integers(0, num_found, count.sum()), rng.integers(0, 99, count.sum())
+        plain.append((at, count, neighbor, edge))
+        on_device = [torch.from_numpy(each.astype(np.int64)) for each in (count, neighbor, edge)]
+        placed.append((at, *on_device) if device and part == 0 else plain[-1])
+    return plain, placed
+
+
+def contents(batch, with_edge, disjoint):
+    found = []
+    for t in range(2):
+        node, tree = np.full((2, batch.num_nodes(t)), -7, np.int64)
+        batch.copy_nodes(t, node, tree if disjoint else None)
+        found += [node.tolist(), tree.tolist(), batch.num_sampled_nodes(t)]
+    for r in range(3):
+        row, col, edge = np.full((3, batch.num_edges(r)), -7, np.int64)
+        batch.copy_edges(r, row, col, edge if with_edge else None)
+        found += [row.tolist(), col.tolist(), edge.tolist()]
+    return found
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
+def test_hops_are_put_together_as_on_the_cpu(seed, with_edge, disjoint, induced):
+    rng = np.random.default_rng(seed)
+    ours, theirs = stitched(), _core.Batch(NUM_NODES, ENDS)
+    seeds = [(int(t), rng.integers(0, NUM_NODES[t], rng.integers(0, 5))) for t in rng.integers(0, 2, 3)]
+    for batch in (ours, theirs):
+        batch.start(seeds, with_edge, disjoint, None)
+    for _ in range(3):
+        for r, (expanded, found) in enumerate(ENDS):
+            frontier = theirs.frontier(expanded)
+            assert frontier.tolist() == ours.frontier(expanded).tolist()
+            if disjoint:
+                assert theirs.frontier_trees(expanded).tolist() == ours.frontier_trees(expanded).tolist()
+            if len(frontier) and rng.random() < 0.8:
+                plain, placed = answers(rng, len(frontier), NUM_NODES[found], True)
+                theirs.expand_from(r, plain)
+                ours.expand_from(r, placed)
+        for batch in (ours, theirs):
+            batch.end_hop()
+    assert [ours.num_sampled_edges(r) for r in range(3)] == [theirs.num_sampled_edges(r) for r in range(3)]
+    assert contents(ours, with_edge, disjoint) == contents(theirs, with_edge, disjoint)
+    if induced and not disjoint:
+        for batch in (ours, theirs):
+            batch.begin_induce()
+        for r, (expanded, found) in enumerate(ENDS):
+            members = theirs.nodes(found)
+            if theirs.num_nodes(expanded) and len(members):
+                plain, _ = answers(rng, theirs.num_nodes(expanded), len(members), False)
+                plain = [(at, count, members[neighbor], edge) for at, count, neighbor, edge in plain]
+                for batch in (ours, theirs):
+                    batch.induce_from(r, plain)
+        assert contents(ours, with_edge, False) == contents(theirs, with_edge, False)
+
+
+def part(*position, neighbor=(), count=None):
+    counts = np.ones(len(position), np.uint32) if count is None else np.array(count, np.uint32)
+    return np.array(position, np.uint32), counts, np.array(neighbor, np.int64), None
+
+
+def test_answers_that_do_not_fit_are_refused():
+    batch = stitched()
+    with pytest.raises(IndexError, match=r"seeds\[1\] = 9 is outside \[0, 9\)"):
+        batch.start([(0, np.array([3, 9]))], False, False, None)
+    batch.start([(0, np.array([3, 4]))], False, False, None)
+    for parts, error, message in [
+        ([part(0, neighbor=(1,))], ValueError, "1 rows were answered: expected each of the 2 asked for, once"),
+        ([part(0, neighbor=(1,)), part(0, neighbor=(1,))], ValueError, "expected each of the 2 asked for, once"),
+        ([part(0, 1, neighbor=(1,))], ValueError, "part 0 has 1 edges, its counts add up to 2"),
+        ([part(0, 1, neighbor=(1, 9))], IndexError, r"neighbours of part 0\[1\] = 9 is outside \[0, 9\)"),
+    ]:
+        with pytest.raises(error, match=message):
+            batch.expand_from(0, parts)
+    batch.begin_induce()
+    with pytest.raises(ValueError, match="edge type 0: a neighbour is not in the batch"):
+        batch.induce_from(0, [part(0, 1, neighbor=(4, 5))])
+    with pytest.raises(ValueError, match="a disjoint batch of 2 seeds, of 4611686018427387904 nodes"):
+        stitched([2**62], [(0, 0)]).start([(0, np.array([3, 4]))], False, True, None)
+
+
+GRAPH_NODES, NUM_EDGES = 50, 400
+
+GRAPH = random_graph(GRAPH_NODES, NUM_EDGES, seed=4)
+
+
+def hotness(num_parts):
+    return [np.random.default_rng(p).integers(0, 9, GRAPH_NODES).astype(np.float32) for p in range(num_parts)]
+
+
+def partitioned(root, num_parts, **given):
+    given = {"node_feat": GRAPH.x, "edge_feat": GRAPH.edge_attr, "edge_assign_strategy": "by_dst", **given}
+    RandomPartitioner(root / "parts", num_parts, GRAPH_NODES, GRAPH.edge_index, **given).partition()
+    return root / "parts"
+
+
+@pytest.mark.parametrize("relabel", [False, True])
+def test_partitions_say_how_often_they_read_their_own_nodes(tmp_path, relabel):
+    root = partitioned(tmp_path, 3, hotness=hotness(3), relabel=relabel)
+    for p, hot in enumerate(hotness(3)):
+        part = load_partition(root, p)
+        (nodes,) = part.nodes
+        original = nodes.ids if nodes.id_map is None else nodes.id_map.original[nodes.ids]
+        assert row_hotness(part, 0).tolist() == hot[original].tolist()
+        assert layout.in_part(p, "node_hotness", "node") in part.manifest.files
+
+
+@pytest.mark.parametrize("step", [1 << 24, 7])
+def test_without_hotness_the_edges_that_lead_to_a_node_count(tmp_path, step, monkeypatch):
+    monkeypatch.setattr("glt.distributed.engine.local_partition._STEP", step)
+    root = partitioned(tmp_path, 2)
+    for p in range(2):
+        part = load_partition(root, p)
+        assert part.nodes[0].hotness is None
+        owned = part.nodes[0].ids
+        rows = torch.isin(GRAPH.edge_index[1], torch.from_numpy(owned))  # in-edges of the owned nodes
+        found = torch.bincount(GRAPH.edge_index[0][rows], minlength=GRAPH_NODES)
+        assert row_hotness(part, 0).tolist() == found[owned].tolist()
+
+
+@pytest.mark.parametrize("relabel", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("here", [(0,), (1,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_a_gpu_keeps_the_hottest_rows_and_finds_all(tmp_path, here, known, relabel):
+    root = partitioned(tmp_path, 3, relabel=relabel, **({"hotness": hotness(3)} if known else {}))
+    data = glt.distributed.DistDataset().load(root, here[0], "CUDA", device="host", split_ratio=0.3)
+    local = {here[0]: data.own} | {p: data.map_other(root, p) for p in here[1:]}
+    tables = data.local_graph(local).tables
+    ids = torch.from_numpy(np.concatenate([local[p].nodes[0].ids for p in here]))
+    out = torch.empty(len(ids), *GRAPH.x.shape[1:])
+    where = torch.from_numpy(np.random.default_rng(1).permutation(len(ids)).astype(np.uint32))
+    tables.gather(HOST, ("node", 0, "x"), ids, out, where)
+    tables.check()
+    assert torch.equal(out[where.long()], GRAPH.x[data.map_to_original(ids)])
+    (placed,) = tables._placed.values()
+    for p, hot in zip(here, placed._hot, strict=True):
+        hottest = torch.argsort(row_hotness(load_partition(root, p), 0), descending=True, stable=True)
+        rows = local[p].node_tables[0]["x"].tensor[hottest[: round(0.3 * len(hottest))]]
+        assert torch.equal(hot.view(torch.float32).view_as(rows), rows)
+    edges = torch.from_numpy(np.flatnonzero(np.isin(data.edge_books[0].owners(), here)))
+    found = torch.empty(len(edges), *GRAPH.edge_attr.shape[1:], dtype=GRAPH.edge_attr.dtype)
+    tables.gather(HOST, ("edge", 0, "edge_attr"), edges, found)
+    tables.check()
+    assert torch.equal(found, GRAPH.edge_attr[data.map_to_original(edges, ("node", "to", "node"))])
+    elsewhere = torch.from_numpy(np.setdiff1d(np.arange(GRAPH_NODES), ids.numpy()))
+    if len(elsewhere):
+        tables.gather(HOST, ("node", 0, "x"), elsewhere[:1], out)
+        with pytest.raises(IndexError, match="has no row"):
+            tables.check()
+
+
+def test_where_all_rows_are_kept_none_are_told_apart(tmp_path):
+    data = glt.distributed.DistDataset().load(partitioned(tmp_path, 1), 0, "CUDA", device="host", split_ratio=1.0)
+    tables, out = data.local_graph({0: data.own}).tables, torch.empty_like(GRAPH.x)
+    tables.gather(HOST, ("node", 0, "x"), torch.arange(GRAPH_NODES), out)
+    (placed,) = tables._placed.values()
+    assert torch.equal(out, GRAPH.x) and placed.num_hot == GRAPH_NODES
+    assert data.node_features.hotness is None and not any(len(rows) - n for rows, n in placed._tiers[1:])
+
+
+def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path, monkeypatch):
+    """Their rows are copied into one table, whose hottest are kept, whichever partition owns them."""
+    monkeypatch.setattr("glt.distributed.engine.local_partition._MOST_TABLES", 2)
+    root = partitioned(tmp_path, 3, hotness=hotness(3))
+    data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.2)
+    local = {0: data.own} | {p: data.map_other(root, p) for p in (1, 2)}
+    tables, out = data.local_graph(local).tables, torch.empty_like(GRAPH.x)
+    tables.gather(HOST, ("node", 0, "x"), torch.arange(GRAPH_NODES), out)
+    (placed,) = tables._placed.values()
+    assert torch.equal(out, GRAPH.x)
+    ids = np.concatenate([local[p].nodes[0].ids for p in range(3)])
+    hot = np.concatenate([hotness(3)[p][local[p].nodes[0].ids] for p in range(3)])
+    hottest = ids[np.argsort(-hot, kind="stable")[: round(0.2 * GRAPH_NODES)]]
+    assert torch.equal(
+        placed._hot[0].view(torch.float32).view(len(hottest), -1), GRAPH.x[hottest].view(len(hottest), -1)
+    )
