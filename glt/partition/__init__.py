@@ -6,7 +6,7 @@ from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt.data.schema import PartitionBook
-    from glt.partition.format.id_map import IdMap, to_original_order
+    from glt.partition.format.book import IdMap, to_original_order
     from glt.partition.format.load import (
         CachePart,
         EdgePart,
@@ -67,7 +67,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "glt.data.schema": ["PartitionBook"],
         "sharded": ["partition_distributed"],
-        "format.id_map": ["IdMap", "to_original_order"],
+        "format.book": ["IdMap", "to_original_order"],
         "format.load": [
             "CachePart",
             "EdgePart",

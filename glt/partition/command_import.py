@@ -14,7 +14,7 @@ from typing import Any
 from glt.errors import PartitionError
 from glt.partition.format.manifest import Manifest
 from glt.partition.importers import import_dgl, import_glt, import_pyg
-from glt.partition.importers.torch_file import read_torch
+from glt.partition.importers.foreign_files import read_torch
 
 DESCRIPTION = (
     "Turns the partition directory of another library into one of glt, with the same assignment of nodes. Nothing in "

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from partition_world import BY_ADJACENCY, hetero_world
 
 from glt.partition import FennelPartitioner, Manifest, RandomPartitioner
-from glt.partition.format.staging import remove_stale, scratch_directory
+from glt.partition.format.files import remove_stale, scratch_directory
 from glt.partition.methods.balance import label_caps
 from glt.partition.methods.edge_cut import Adjacency
 from glt.partition.methods.metis import forecast_bytes

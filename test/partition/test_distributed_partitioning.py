@@ -10,8 +10,8 @@ from partition_world import hetero_world
 
 from glt.partition import RandomPartitioner, load_partition
 from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, GraphInput
+from glt.partition.sharded.exchange import GraphSlice, rows_of
 from glt.partition.sharded.run import disk_bytes, outline
-from glt.partition.sharded.slices import GraphSlice, rows_of
 from glt.testing.cluster import Cluster
 
 

@@ -16,7 +16,7 @@ from local_exchange import LocalExchange, in_ranks, use_threads
 from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
 from glt.partition.methods.hotness import WholeHotness
 from glt.partition.methods.partitioners import assign_by_hotness
-from glt.partition.sharded.slices import SlicedHotness
+from glt.partition.sharded.exchange import SlicedHotness
 
 
 def cut(value: Any, bounds: np.ndarray, rank: int) -> Any:

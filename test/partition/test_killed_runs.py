@@ -13,7 +13,7 @@ from partition_world import load_all
 
 from glt.errors import PartitionError
 from glt.partition import RandomPartitioner, load_partition
-from glt.partition.format import staging
+from glt.partition.format import files
 
 EDGES = np.array([[0, 1], [1, 2]])
 
@@ -44,7 +44,7 @@ def test_a_killed_run_leaves_nothing_that_loads_and_the_next_one_clears_it_away(
     process = stopped_run(stage)
     (left,) = tmp_path.iterdir()
     assert left.name.startswith("parts.tmp-")
-    staging.remove_stale(tmp_path / "parts")
+    files.remove_stale(tmp_path / "parts")
     assert left.exists(), "removed the directory of a run that is alive"
     process.send_signal(signal.SIGKILL)
     assert process.wait(30) == -signal.SIGKILL
@@ -61,7 +61,7 @@ def test_a_killed_run_leaves_nothing_that_loads_and_the_next_one_clears_it_away(
 
 
 def test_only_what_a_dead_run_of_this_host_and_target_left_is_removed(tmp_path):
-    host = staging._host()
+    host = files._host()
     stale = tmp_path / f"parts.tmp-{host}-123-0123abcd"
     kept = [
         tmp_path / f"parts.tmp-{int(host, 16) ^ 1:08x}-123-0123abcd",  # another host's
@@ -72,7 +72,7 @@ def test_only_what_a_dead_run_of_this_host_and_target_left_is_removed(tmp_path):
     for path in (stale, *kept):
         path.mkdir()
         (path / "file").write_text("")
-    staging.remove_stale(tmp_path / "parts")
+    files.remove_stale(tmp_path / "parts")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
@@ -81,7 +81,7 @@ def test_a_file_system_without_locks_still_partitions_and_removes_nothing(tmp_pa
         raise OSError(9, "Bad file descriptor")  # what NFS says of a lock on a directory
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    left = tmp_path / f"parts.tmp-{staging._host()}-123-0123abcd"
+    left = tmp_path / f"parts.tmp-{files._host()}-123-0123abcd"
     left.mkdir()
     RandomPartitioner(tmp_path / "parts", 2, 3, EDGES).partition()
     assert left.exists() and "cannot be locked" in caplog.text

@@ -200,7 +200,7 @@ def test_ids_go_to_and_from_the_originals(relabelled):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.uint16, torch.bool])
 def test_rows_go_back_into_the_original_order(relabelled, tmp_path, dtype, monkeypatch):
-    monkeypatch.setattr("glt.partition.format.id_map.CHUNK_IDS", 3)
+    monkeypatch.setattr("glt.partition.format.book.CHUNK_IDS", 3)
     node_map = torch.from_numpy(load_id_map(relabelled).original)
     wanted = (torch.arange(20).view(10, 2) % 13).to(dtype)
     bits = wanted.view(torch.uint8)

@@ -22,7 +22,7 @@ from glt.data.topology import Topology
 from glt.distributed.engine.local_partition import LocalPartition, LocalTables, Placing
 from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
-from glt.partition.format.id_map import checked_ids
+from glt.partition.format.book import checked_ids
 from glt.partition.format.manifest import Manifest
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling

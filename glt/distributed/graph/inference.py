@@ -30,7 +30,7 @@ from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import World, require_world
 from glt.errors import GltError
 from glt.partition import load_id_map
-from glt.partition.format.id_map import IdMap
+from glt.partition.format.book import IdMap
 
 logger = logging.getLogger(__name__)
 

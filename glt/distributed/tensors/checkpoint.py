@@ -21,9 +21,18 @@ import torch
 from glt._checks import check_path
 from glt.data.arrays import from_array
 from glt.errors import CheckpointError, PartitionError
-from glt.partition.format.files import BLOCK_BYTES, FileEntry, NpyWriter, Rows, as_torch_dtype, map_file, npy_bytes
+from glt.partition.format.files import (
+    BLOCK_BYTES,
+    FileEntry,
+    NpyWriter,
+    Rows,
+    as_torch_dtype,
+    map_file,
+    npy_bytes,
+    require_space,
+    staging,
+)
 from glt.partition.format.manifest import digest_of, installed_version, text_of
-from glt.partition.format.staging import require_space, staging
 
 if TYPE_CHECKING:
     from glt.distributed.tensors.tensor import DistTensor

@@ -1,10 +1,139 @@
-"""The partition book: who owns each id, and at which row of the owner's arrays."""
+"""The partition book: who owns each id, and at which row of the owner's arrays. With ``relabel=True``: the maps between
+the ids that a graph was given with and those that the partitioner gave it."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from glt.partition.format.files import chunks
+from glt.data.arrays import as_numpy, require_data
+from glt.partition.format.files import CHUNK_IDS, Array, chunks
+
+
+@dataclass(frozen=True, eq=False)
+class IdMap:
+    """The two ids of each node, or of each edge, of one type.
+
+    Attributes:
+        original: The original id of each new id, ``[num_ids]`` int32 or int64; DGL's ``orig_nids`` and ``orig_eids``.
+        new: The new id of each original id, likewise.
+    """
+
+    original: np.ndarray
+    new: np.ndarray
+
+    def to_original(self, ids: Any) -> Tensor:
+        """Returns the original ids, int64, of new ids of any shape, such as ``n_id [n]`` or ``edge_label_index [2,
+        n]``.
+
+        Raises:
+            TypeError: If they are no integers.
+            IndexError: If there is no such id; names the first.
+        """
+        return _looked_up(self.original, ids)
+
+    def to_new(self, ids: Any) -> Tensor:
+        """The reverse of :meth:`to_original`, with the same errors."""
+        return _looked_up(self.new, ids)
+
+
+def to_original_order(rows: Array | Sequence[Array], node_map: Array, out: Array | None = None) -> Array:
+    """Puts rows that are in the order of the new ids, such as embeddings, into the order of the original ids.
+
+    Rows are moved about a million at a time, so that mapped arrays may be larger than memory.
+
+    Args:
+        rows: Tensor or array ``[num_ids, ...]``; or one for each partition, in order, of what that partition owns.
+        node_map: Original id of each new id ``[num_ids]``: ``DistDataset.node_map``, ``IdMap.original``, or what
+            ``partition(return_mapping=True)`` returned. Of edges, ``edge_map``.
+        out: Where to write, of the shape and dtype of all rows, for example a writable memory map. Default: a new
+            tensor (in CPU memory) or array, like the rows.
+
+    Returns:
+        ``out``: its row ``node_map[i]`` is row ``i``.
+
+    Raises:
+        TypeError: If ``rows`` are no tensors or arrays, ``node_map`` has no integers, or dtypes differ.
+        ValueError: If there is not one row for each id, or ``node_map`` has an id twice or none that it should have.
+    """
+    sharded = isinstance(rows, list | tuple)
+    shards: list[Any] = list(rows) if sharded else [rows]
+    if not shards:
+        raise ValueError("rows is empty: expected a tensor or array, or one for each partition")
+    require_data(node_map, "node_map")
+    for idx, shard in enumerate(shards):
+        name = f"rows[{idx}]" if sharded else "rows"
+        require_data(shard, name)
+        if not isinstance(shard, Tensor | np.ndarray):
+            raise TypeError(f"{name} is a {type(shard).__name__}: expected a tensor or an array")
+        if shard.ndim == 0 or shard.dtype != shards[0].dtype or shard.shape[1:] != shards[0].shape[1:]:
+            raise ValueError(
+                f"{name} has dtype {shard.dtype} and shape {list(shard.shape)}: expected rows like those of rows[0], "
+                f"{shards[0].dtype} {list(shards[0].shape)}"
+            )
+    ids = node_map.numpy() if isinstance(node_map, Tensor) else np.asarray(node_map)
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        raise TypeError(f"node_map is {ids.dtype} {list(ids.shape)}: expected integers, the original id of each new id")
+    num_rows = sum(len(shard) for shard in shards)
+    if num_rows != len(ids):
+        of = f"{len(shards)} shards with " if sharded else ""
+        raise ValueError(f"rows has {of}{num_rows} rows: expected one per id of node_map, {len(ids)}")
+    shape = (len(ids), *shards[0].shape[1:])
+    if out is None:
+        like = shards[0]
+        out = torch.empty(shape, dtype=like.dtype) if isinstance(like, Tensor) else np.empty(shape, like.dtype)
+    elif tuple(out.shape) != shape or out.dtype != shards[0].dtype:
+        raise ValueError(
+            f"out is {out.dtype} {list(out.shape)}: expected {shards[0].dtype} {list(shape)}, one row per id"
+        )
+    into, seen, begin = _as_array(out), np.zeros(len(ids), bool), 0
+    for shard in shards:
+        for first in range(0, len(shard), CHUNK_IDS):
+            piece = _as_array(shard[first : first + CHUNK_IDS])
+            at = ids[begin : begin + len(piece)].astype(np.int64)
+            bad = np.flatnonzero((at < 0) | (at >= len(ids)))
+            if len(bad):
+                raise ValueError(
+                    f"node_map[{begin + bad[0]}] = {at[bad[0]]} is outside [0, {len(ids)}): expected each original id "
+                    "once; was it made for another graph?"
+                )
+            into[at] = piece
+            seen[at] = True
+            begin += len(piece)
+    if not seen.all():
+        raise ValueError(
+            f"node_map lacks the original id {int(seen.argmin())}, so it has another one twice: expected each once; "
+            "was it made for another graph?"
+        )
+    return out
+
+
+def checked_ids(ids: Any, num_ids: int) -> Tensor:
+    """Returns ids of any shape as an int64 tensor; errors as of :meth:`IdMap.to_original`."""
+    require_data(ids, "ids")
+    given = ids if isinstance(ids, Tensor) else torch.as_tensor(np.asarray(ids))
+    if given.numel() and (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool):
+        raise TypeError(f"ids has dtype {given.dtype}: expected integers")
+    checked = given.detach().to("cpu", torch.int64)
+    bad = ((checked < 0) | (checked >= num_ids)).nonzero()
+    if len(bad):
+        at = tuple(bad[0].tolist())
+        raise IndexError(f"ids[{', '.join(map(str, at))}] = {int(checked[at])} is outside [0, {num_ids})")
+    return checked
+
+
+def _looked_up(table: np.ndarray, ids: Any) -> Tensor:
+    checked = checked_ids(ids, len(table))
+    return torch.from_numpy(table[checked.reshape(-1).numpy()].astype(np.int64)).reshape(checked.shape)
+
+
+def _as_array(rows: Array) -> np.ndarray:
+    return as_numpy(rows.detach().cpu()) if isinstance(rows, Tensor) else rows
 
 
 def owner_dtype(num_parts: int) -> np.dtype:
@@ -40,7 +169,7 @@ class Book:
     offset: np.ndarray
 
     @classmethod
-    def of(cls, owner: np.ndarray, num_parts: int) -> "Book":
+    def of(cls, owner: np.ndarray, num_parts: int) -> Book:
         return cls(owner, _offsets(owner, num_parts))
 
     @property

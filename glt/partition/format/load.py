@@ -12,8 +12,8 @@ from glt._checks import integer
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
+from glt.partition.format.book import IdMap
 from glt.partition.format.files import WHOLE_BYTES, Array, FileEntry, as_torch_dtype, map_file
-from glt.partition.format.id_map import IdMap
 from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 from glt.partition.format.part_config import read_part_config
 

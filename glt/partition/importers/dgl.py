@@ -22,7 +22,7 @@ from glt.errors import PartitionError
 from glt.partition.format.files import Array
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import require_graph_name, write_part_config
-from glt.partition.importers.dgl_file import DglGraph, read_graph, read_graphbolt, read_tensors
+from glt.partition.importers.foreign_files import DglGraph, read_graph, read_graphbolt, read_tensors
 from glt.partition.importers.imported import Assembly, EdgeAssembly, Imported, integers, require_directory, scratch_for
 from glt.partition.methods.partitioner import GraphArguments
 

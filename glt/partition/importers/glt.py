@@ -19,6 +19,7 @@ from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition.format.files import Array, chunks
 from glt.partition.format.manifest import Manifest
+from glt.partition.importers.foreign_files import Record, read_pickles, read_plain, read_torch
 from glt.partition.importers.imported import (
     Assembly,
     EdgeAssembly,
@@ -29,7 +30,6 @@ from glt.partition.importers.imported import (
     require_plain_names,
     scratch_for,
 )
-from glt.partition.importers.torch_file import Record, read_pickles, read_plain, read_torch
 from glt.partition.methods.partitioner import GraphArguments, checked_strategy
 
 _Type = NodeType | EdgeType | None  # None: of a homogeneous graph, whose files have no directory of their own

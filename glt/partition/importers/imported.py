@@ -15,9 +15,8 @@ import torch
 
 from glt.data.schema import EdgeType, Schema
 from glt.errors import PartitionError
-from glt.partition.format.files import Array, Rows, as_torch_dtype, chunks, scratch_array
+from glt.partition.format.files import Array, Rows, as_torch_dtype, chunks, require_free, scratch_array
 from glt.partition.format.manifest import Manifest
-from glt.partition.format.staging import require_free
 from glt.partition.graph_input import arguments_by_type
 from glt.partition.methods.partitioners import AssignedPartitioner
 

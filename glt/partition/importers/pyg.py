@@ -15,6 +15,7 @@ from glt.data.schema import HOMOGENEOUS, Schema
 from glt.errors import PartitionError
 from glt.partition.format.files import Array, chunks
 from glt.partition.format.manifest import Manifest
+from glt.partition.importers.foreign_files import read_torch
 from glt.partition.importers.imported import (
     Assembly,
     EdgeAssembly,
@@ -27,7 +28,6 @@ from glt.partition.importers.imported import (
     require_plain_names,
     scratch_for,
 )
-from glt.partition.importers.torch_file import read_torch
 from glt.partition.methods.partitioner import GraphArguments
 
 

@@ -17,8 +17,7 @@ from glt import _core
 from glt._checks import integer
 from glt.data.schema import NodeType
 from glt.partition.format.book import id_dtype, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, scratch_array, scratch_file
-from glt.partition.format.staging import scratch_directory
+from glt.partition.format.files import BLOCK_BYTES, scratch_array, scratch_directory, scratch_file
 from glt.partition.graph_input import EdgeInput, GraphInput
 from glt.partition.methods.balance import label_caps, owned_edges
 from glt.partition.methods.forecast import BASE_BYTES, Forecast

@@ -16,10 +16,9 @@ from glt._checks import check_flag, integer
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry
+from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry, require_free, require_space, staging
 from glt.partition.format.load import load_id_map
 from glt.partition.format.manifest import Manifest, ReadForecast, installed_version
-from glt.partition.format.staging import require_free, require_space, staging
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
 from glt.partition.methods.balance import Balance
 from glt.partition.methods.forecast import Forecast, forecast

@@ -16,8 +16,7 @@ import numpy as np
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, group_by_owner, id_dtype
-from glt.partition.format.files import NpyWriter, chunks, scratch_array
-from glt.partition.format.staging import locked_directory, remove_stale, require_free
+from glt.partition.format.files import NpyWriter, chunks, locked_directory, remove_stale, require_free, scratch_array
 from glt.partition.graph_input import EdgeInput, NodeInput
 from glt.partition.methods.writer import PartitionWriter, Table, cache_tables, edge_tables, node_tables, write_graph
 from glt.partition.sharded.exchange import Exchange, Kind, Parts, columns_of, first_rows, scatter_rows

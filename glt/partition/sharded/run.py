@@ -17,13 +17,12 @@ import torch.distributed as dist
 from glt._checks import integer
 from glt.data.schema import NodeType
 from glt.partition.format.book import Book, id_dtype, owner_dtype
-from glt.partition.format.files import FileEntry, Rows
+from glt.partition.format.files import FileEntry, Rows, require_space
 from glt.partition.format.manifest import Manifest, ReadForecast
-from glt.partition.format.staging import require_space
 from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, EdgeInput, GraphInput, NodeInput
 from glt.partition.methods.partitioner import IdsOf, PartitionerBase, PerEdgeType, PerNodeType
 from glt.partition.methods.writer import PartitionWriter, relabel_nodes
-from glt.partition.sharded.exchange import Exchange, Parts
+from glt.partition.sharded.exchange import Exchange, GraphSlice, Parts, gather_argument, sliced_hotness
 from glt.partition.sharded.files import (
     EdgeFiles,
     SharedDirectory,
@@ -32,7 +31,6 @@ from glt.partition.sharded.files import (
     write_caches,
     write_nodes,
 )
-from glt.partition.sharded.slices import GraphSlice, gather_argument, sliced_hotness
 
 
 def make_assigner(
