@@ -27,8 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import glt.distributed
 from glt.data.tasks import NodeTask, read_npz
+from glt.demo import Options
 from glt.demo.job import scaled
-from glt.demo.trainer import Model, Options, evaluate, train_epoch
+from glt.demo.trainer import Model, evaluate, train_epoch
 from glt.partition import RandomPartitioner
 
 NUM_TRAINERS = 2

@@ -12,7 +12,7 @@ glt/demo/job.py (partition, spawn).
 import argparse
 
 from glt.cli import run_demo
-from glt.demo.trainer import add_arguments
+from glt.demo import add_arguments
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(

@@ -59,7 +59,7 @@ NEW_NAMES = {
     "glt.distributed.dist_subgraph_loader": "glt.distributed.loader.loaders",
     "glt.distributed.dist_tensor": "glt.distributed.tensors.tensor",
     "glt.distributed.engine.event_loop": "glt.distributed.wire.threads",
-    "glt.demo.options": "glt.demo.trainer",
+    "glt.demo.options": "glt.demo",
     "glt.distributed.served_world": "glt.distributed.job.worlds",
     "glt.distributed.server_client": "glt.distributed.server.api",
     "glt.loader.link_neighbor_loader": "glt.loader.loaders",

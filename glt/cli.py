@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 import glt
-from glt.demo.trainer import Options, add_arguments
+from glt.demo import Options, add_arguments
 from glt.errors import PartitionError
 
 _HANDLED: Final = (signal.SIGTERM, signal.SIGINT)

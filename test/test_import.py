@@ -34,7 +34,13 @@ def test_modules_are_found_by_their_old_names():
             assert name.startswith("__") or getattr(module, name) is value
 
 
-def test_a_sampling_process_imports_only_what_it_runs() -> None:
+def test_flags_are_read_without_torch():
+    ask = "import sys, glt.cli; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_sampling_process_imports_only_what_it_runs():
     for program in ("glt.distributed.engine.worker", "glt.distributed.server.stream"):
         ask = f"import sys, {program}; print(*[name.partition('.')[0] for name in sys.modules])"
         done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from glt.data.synthetic import synthetic_graph
 from glt.data.tasks import NodeTask, read_npz, read_ogb
-from glt.demo.trainer import Job, Options, train
+from glt.demo import Options
+from glt.demo.trainer import Job, train
 from glt.errors import PartitionError
 from glt.partition import Manifest, RandomPartitioner, load_partition
 

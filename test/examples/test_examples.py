@@ -13,8 +13,8 @@ import torch
 import glt
 from glt.cli import main
 from glt.data.synthetic import synthetic_graph
+from glt.demo import Options
 from glt.demo.job import load_task, run
-from glt.demo.trainer import Options
 from glt.errors import PartitionError
 from glt.partition import load_partition
 
