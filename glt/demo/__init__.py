@@ -1,7 +1,7 @@
 """The main job, end to end: partition a graph, start samplers, train GraphSAGE with one DDP trainer per partition.
 
-``glt demo`` and ``examples/train_sage_distributed.py`` are two doors to it. Its options and flags are here, where they cost
-no import of torch. ``job.py`` runs it; ``trainer.py`` is the part to copy.
+``glt demo`` and ``examples/train_sage_distributed.py`` are two doors to it. Its options and flags are here, where
+they cost no import of torch. ``job.py`` runs it; ``trainer.py`` is the part to copy.
 """
 
 import argparse
