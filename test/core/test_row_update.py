@@ -135,8 +135,8 @@ def test_adam_is_that_of_torch(num_threads, num_parts):
     for step, (rows, grads) in enumerate(batches, start=1):
         parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
         step_size = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
-        state = table_of(weights), "float32", table_of(mean), table_of(square)
-        merge_of(*parts).adam(*state, 1.0, step_size, 1 - beta1, 1 - beta2, eps, num_threads)
+        tables = table_of(weights), "float32", table_of(mean), table_of(square)
+        merge_of(*parts).adam(*tables, 1.0, step_size, 1 - beta1, 1 - beta2, eps, num_threads)
     torch.testing.assert_close(weights, expected)
     torch.testing.assert_close(mean, state["exp_avg"])
     torch.testing.assert_close(square, state["exp_avg_sq"])
