@@ -40,7 +40,7 @@ from pathlib import Path
 
 from glt.testing import cluster
 
-SAMPLERS = ("glt.distributed.engine.worker", "glt.distributed.server.stream")
+SAMPLERS = ("glt.distributed.engine.worker", "glt.distributed.server.worker")
 PRELOAD = ("torch_geometric.loader", "torch_geometric.nn", "torch.distributed.run", "glt.loader", "glt.demo.job",
            "glt.distributed.loader.loaders", "glt.partition", "glt.cli")  # fmt: skip
 _NAME = "template of processes"

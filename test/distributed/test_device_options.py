@@ -18,7 +18,7 @@ from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
 from glt.distributed.engine.worker import WorkerSpec
-from glt.distributed.server import stream
+from glt.distributed.server import worker
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.testing.cluster import Cluster
 
@@ -148,6 +148,6 @@ def test_workers_of_a_trainer(device, keeps):
 )
 def test_samplers_of_a_server(monkeypatch, graph_mode, missing, may):
     """Whatever GPU a loader will ask for."""
-    monkeypatch.setattr(stream, "missing_for_cuda", lambda: missing)
+    monkeypatch.setattr(worker, "missing_for_cuda", lambda: missing)
     spec = PoolWorkerSpec(0, 0, {"graph_mode": graph_mode, "device": "host"}, 1, 1, 1.0, 20, "text")
-    assert stream.may_use_gpu(spec) == may
+    assert worker.may_use_gpu(spec) == may

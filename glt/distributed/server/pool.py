@@ -61,7 +61,7 @@ class SamplerPool:
         spec: PoolWorkerSpec,
         most: int,
         on_death: Callable[[int, str], None],
-        module: str = "glt.distributed.server.stream",
+        module: str = "glt.distributed.server.worker",
     ) -> None:
         self.spec, self.most = spec, most
         self.metrics = WorkerMetrics()

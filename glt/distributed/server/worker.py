@@ -1,4 +1,5 @@
-"""What a sampling process of a server runs: the streams of batches that it makes for loaders, and its program."""
+"""The program of a server's sampling process, ``python -m glt.distributed.server.worker SOCKET SPEC``: it maps the partition
+once and makes streams of batches for any number of loaders, in turn."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, MessageError
 
-logger = logging.getLogger("glt.distributed.server.stream")  # it runs as __main__, too
+logger = logging.getLogger("glt.distributed.server.worker")  # it runs as __main__, too
 
 T = TypeVar("T")
 
