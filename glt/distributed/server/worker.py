@@ -1,5 +1,15 @@
-"""The program of a server's sampling process, ``python -m glt.distributed.server.worker SOCKET SPEC``: it maps the partition
-once and makes streams of batches for any number of loaders, in turn."""
+"""The program of a server's sampling process: ``python -m glt.distributed.server.worker SOCKET SPEC``.
+
+It maps the partition once and samples for any number of loaders, in turn: each has a stream of batches to its client.
+Its commands, beside those of :mod:`glt.distributed.engine.processes`::
+
+    server -> worker   {"servers": {rank: [host, port]}}                              where servers are, now
+                       {"serve": true} + connection of another server                answer its requests
+                       {"loader": ...} + connection to a client, memory of seeds     sample for it
+                       {"close": id}
+    worker -> server   {"beat": {stream: stats}} every second, in parts if there are many, and
+                       {"ended": stream, "stats": stats}
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from glt import _deadlines as deadlines
 from glt.data.device import Accelerator
 from glt.distributed.engine.processes import ProcessPool
 from glt.distributed.engine.seeds import SeedTable
-from glt.distributed.server import worker
+from glt.distributed.server import worker as program
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
 from glt.distributed.server.worker import FairScheduler, PoolWorker, SendWindow
@@ -212,12 +212,12 @@ def test_whoever_waits_goes_on_when_the_client_takes_one():
 @pytest.mark.parametrize(("device", "is_pinned"), [(None, False), ("cpu", False), ("cuda:0", True)])
 def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(monkeypatch, device, is_pinned):
     place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
-    monkeypatch.setattr(worker, "accelerator_of", lambda *_: place)
+    monkeypatch.setattr(program, "accelerator_of", lambda *_: place)
     channels = []
-    monkeypatch.setattr(worker, "LocalChannel", lambda *given: channels.append(given[1:]))
+    monkeypatch.setattr(program, "LocalChannel", lambda *given: channels.append(given[1:]))
     makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
     for name in makers:
-        monkeypatch.setattr(worker, name, Anything())
+        monkeypatch.setattr(program, name, Anything())
     worker = PoolWorker.__new__(PoolWorker)
     worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
     worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
