@@ -35,8 +35,8 @@ from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
-# Of Linux: probes not answered, segments not acknowledged, milliseconds since anything was.
-_TCP_INFO = struct.Struct("3xB20xI28xI")
+# Of Linux: retransmissions and probes that were not answered, milliseconds since something was acknowledged.
+_TCP_INFO = struct.Struct("2xBB52xI")
 _HEADER = struct.Struct("<4sBB2xQQ")
 _MAGIC = b"GLTF"
 _JSON, _DATA, _BEAT = 1, 2, 3
@@ -164,10 +164,11 @@ class Connection:
             info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         except OSError:
             return  # it was closed meanwhile
-        num_probes, num_unacknowledged, since_ms = _TCP_INFO.unpack(info)
+        num_retransmits, num_probes, since_ms = _TCP_INFO.unpack(info)
         # A peer that has no room answers the probes of whether it has some; and where the way out of this host is down,
-        # nothing is sent that could be acknowledged.
-        if (num_unacknowledged or num_probes > 1) and since_ms > deadlines.CUT_S * 1000:
+        # nothing is sent that could be acknowledged. What was just sent for the first time says nothing: a process that
+        # was busy for long has sent nothing that could have been acknowledged meanwhile.
+        if (num_retransmits or num_probes > 1) and since_ms > deadlines.CUT_S * 1000:
             since = f"{since_ms / 1000:.0f} s"
             self._why_cut = f"its host has not answered for {since}: the network is cut, or the host is down"
             self.close()

@@ -404,7 +404,7 @@ def test_an_unknown_format_is_refused():
 
 _PROGRAM = """
 import logging, threading, warnings
-from glt.distributed.server.log import write_logs
+from glt.distributed.server.options import write_logs
 write_logs("json", logging.INFO, 3, 1)
 logging.getLogger("a").debug("not this")
 logging.getLogger("a").info("this")
