@@ -17,9 +17,9 @@ DEFAULT_RPC_S: Final = 180.0  # rpc_timeout: of start-up, of a request, and of t
 # -- signs of life -------------------------------------------------------------------------------------------------
 
 BEAT_S = 1.0  # between two signs of life of a process, on each of its connections and to its owner
-STUCK_S = 30.0  # a server, or a sampling process of one, that gives none for so long is stopped or stuck
+STUCK_S = 30.0  # a server, a sampling process of one, or a trainer that gives none for so long is stopped or stuck
 CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
-LEASE_S = 60.0  # a client that gives no sign of life for so long is stopped or stuck, and loses its loaders
+LEASE_S = 60.0  # a client that gives none for so long is, and loses its loaders; longer than STUCK_S
 GRACE_S = 60.0  # a client or trainer that was lost may come back to its server within it
 TAKEN_S = 3.0  # one that is silent for so long while another asks for its place loses it
 ALONE_S = 600.0  # a server whose trainers do not come gives up

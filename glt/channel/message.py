@@ -86,6 +86,7 @@ class Message:
 
     kind: MessageKind
     loader: int
+    """Which iteration of its loader it is of: iterations count from 1, and several may be of the same epoch."""
     epoch: int
     index: int
     tensors: dict[str, Tensor]

@@ -317,7 +317,7 @@ def pooled_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return flat if len(shape) == 1 else flat.view(shape)  # a call where caches are cold takes 5 us
 
 
-# Files of ``torch.save``, read without unpickling anything but tensors and plain containers (law 7).
+# Files of ``torch.save``, read without unpickling anything but tensors and plain containers (docs/design.md, law 7).
 
 
 def load_saved(path: Path, name: str, expected: str, mmap: bool = False) -> Any:

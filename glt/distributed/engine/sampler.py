@@ -50,7 +50,7 @@ STATS = (
 
 
 @dataclass(frozen=True)
-class Group:
+class OwnedNodes:
     """Nodes of a frontier that one partition owns: ``positions [n]`` there, uint32, and ids ``[n]``; in a disjoint
     batch their trees, uint32, and with times the times of those trees' seeds, int64."""
 
@@ -61,7 +61,7 @@ class Group:
     seed_time: Tensor | None
 
 
-Frontiers = dict[int, list[Group]]  # what a hop expands, by node type
+Frontiers = dict[int, list[OwnedNodes]]  # what a hop expands, by node type
 
 _Pairs = tuple[Tensor, Tensor]  # expanded nodes and neighbours whose edges are not sampled
 
@@ -226,7 +226,7 @@ class DistNeighborSampler:
             await self._induce(batch, stats)
 
     def _hop_request(
-        self, edge_type: int, hop: int, batch_key: int, group: Group, excluded: _Pairs | None
+        self, edge_type: int, hop: int, batch_key: int, group: OwnedNodes, excluded: _Pairs | None
     ) -> OneHopRequest:
         config, topology = self.config, self.dataset.own.graphs[edge_type].topology
         timed = group.seed_time is not None and topology.by_time is not None
@@ -272,7 +272,7 @@ class DistNeighborSampler:
                     time = None
                     if start.seed_time is not None and tree is not None:
                         time = torch.from_numpy(start.seed_time.numpy()[tree.numpy()])
-                    found[t].append(Group(part, positions, torch.from_numpy(nodes), tree, time))
+                    found[t].append(OwnedNodes(part, positions, torch.from_numpy(nodes), tree, time))
         return found
 
     async def _induce(self, batch: _core.Batch, stats: dict[str, float]) -> None:

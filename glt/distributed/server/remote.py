@@ -75,9 +75,9 @@ class _Stream:
         self.send({"taken": self.num_taken})
         return read_message(message)
 
-    def send(self, command: dict[str, Any], timeout_s: float = deadlines.STUCK_S) -> None:
+    def send(self, command: dict[str, Any]) -> None:
         try:
-            self.connection.send(command, timeout_s)
+            self.connection.send(command, deadlines.STUCK_S)
         except GltError as error:
             logger.debug("%s", error)  # the thread that receives hears of it
 

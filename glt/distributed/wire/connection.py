@@ -453,7 +453,7 @@ class Reader:
     def _started(self) -> select.epoll:
         if self._poll is None:
             self._poll = select.epoll()
-            threading.Thread(target=self._run, args=(self._poll,), name="glt-group", daemon=True).start()
+            threading.Thread(target=self._run, args=(self._poll,), name="glt-reader", daemon=True).start()
         return self._poll
 
     def _run(self, poll: select.epoll) -> None:
