@@ -52,6 +52,7 @@ NEW_NAMES = {
     "glt.data.synthetic_hetero": "glt.data.synthetic",
     "glt.data.task": "glt.data.tasks",
     "glt.data.tiered_rows": "glt.data.feature",
+    "glt.partition.distributed": "glt.partition.sharded",
     "glt.distributed.dist_context": "glt.distributed.context",
     "glt.distributed.dist_dataset": "glt.distributed.engine.dataset",
     "glt.distributed.dist_link_neighbor_loader": "glt.distributed.loader.loaders",

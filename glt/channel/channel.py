@@ -108,6 +108,11 @@ class Channel(ABC):
         with self.reserve(layout.nbytes, timeout_s) as slot:
             layout.write(slot.buffer, tensors, kind, loader, epoch, index)
 
+    def send_message(self, message: Tensor, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Copies a message that is ready, uint8 [total bytes], into the channel and commits it."""
+        with self.reserve(message.numel(), timeout_s) as slot:
+            slot.buffer.copy_(message)
+
     def __enter__(self) -> Channel:
         return self
 

@@ -337,13 +337,8 @@ class MadeBatches:
         finish: Callable[[Any], Any],
         options: AheadOptions,
     ) -> None:
-        self._indices, self._num_batches, self._begin, self._make, self._finish = (
-            indices,
-            num_batches,
-            begin,
-            make,
-            finish,
-        )
+        self._indices, self._num_batches = indices, num_batches
+        self._begin, self._make, self._finish = begin, make, finish
         self._options, self._accelerator = options, options.accelerator
         self.num_taken = 0
 
@@ -415,6 +410,7 @@ class BatchesAhead(MadeBatches):
         self._stop = threading.Event()
         # The thread knows nothing of this object, which ends it when it is dropped half-way.
         work = _samples(self._indices, self._begin), self._make, self._options, self._made, self._stop
+        del self._indices, self._begin, self._make  # memory of a GPU, which the thread gives back when it is done
         self._thread = threading.Thread(target=_work, args=work, name="glt-ahead", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._stop, self._thread)
         self._thread.start()

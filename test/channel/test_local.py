@@ -212,6 +212,13 @@ def test_a_slot_is_kept_until_its_copy_is_done(monkeypatch):
         assert_same(message.tensors)
 
 
+def test_a_message_that_is_ready_is_sent_as_it_is():
+    channel = LocalChannel(1)
+    channel.send_message(encode_message(TENSORS, MessageKind.BATCH, 5, 6, 7))
+    message = channel.receive(0)
+    assert (message.loader, message.epoch, message.index) == (5, 6, 7) and message.tensors.keys() == TENSORS.keys()
+
+
 def test_errors_and_what_is_there_already_are_not_copied():
     copies = DeviceCopies(HOST)
     message = copies.start(read_message(encode_message(TENSORS, MessageKind.BATCH, 5, 6, 7)))

@@ -329,7 +329,7 @@ def test_a_steady_state_has_no_page_faults(large):
             del kept[:-6]
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    # As in test_pool.py: the best of some rounds, and a few strays. Fresh memory would fault once per page.
+    # The best of some rounds, and a few strays. Fresh memory would fault once per page.
     rounds = [faults_of_a_round() for _ in range(5)]
     pages = 42 * sum(array.nbytes for array in kept[-1]) // 4096
     assert min(rounds[1:]) <= pages // 50, (rounds, pages)

@@ -61,7 +61,7 @@ def options(**given):
 
 CASE = CASES[0]
 
-"""What ``law`` samples; :func:`batch_law.reference` gives its batches by rank."""
+"""What ``law`` samples; :meth:`Case.reference` gives its batches by rank."""
 
 
 class Failed(Exception):

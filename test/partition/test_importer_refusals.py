@@ -131,7 +131,7 @@ def test_chunks_that_do_not_pair_and_rows_that_are_missing_are_refused(glt_sourc
     path.write_bytes(kept)
     for name in ("feats", "ids"):
         (glt_source / f"part1/node_feat/{name}.pkl").write_bytes(b"")
-    refused(import_glt, glt_source, tmp_path / "out", "has no node", "are missing")
+    refused(import_glt, glt_source, tmp_path / "out", "has no node 1", "are missing")
 
 
 def test_books_and_graphs_of_different_runs_are_refused(glt_source, tmp_path):

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -167,17 +167,18 @@ class RowLookup:
 
     def gather_local(self, out: Mapping[str, Tensor]) -> None:
         """Writes the rows that are here, copies of others' among them, into the tensors of the message."""
-        found: list[tuple[Mapping[str, Feature], np.ndarray, np.ndarray | None]] = [
-            (partition.tables(self.kind, self.type), ids, positions) for partition, ids, positions in self.local
+        found: list[tuple[Mapping[str, Feature], Iterable[str], np.ndarray, np.ndarray | None]] = [
+            (partition.tables(self.kind, self.type), self.names, ids, positions)
+            for partition, ids, positions in self.local
         ]
         if self.cache is not None:
-            found += [(self.cache.tables, rows, positions) for rows, positions in self.cached]
-        for tables, ids, positions in found:
+            kept = [name for name in self.names if name in self.cache.tables]
+            found += [(self.cache.tables, kept, rows, positions) for rows, positions in self.cached]
+        for tables, names, ids, positions in found:
             where = None if positions is None else torch.from_numpy(positions)
-            for name in self.names:
-                if name in tables:
-                    into = out[in_message(name, self.kind, self.type)]
-                    tables[name].gather(torch.from_numpy(ids), into, positions=where)
+            for name in names:
+                into = out[in_message(name, self.kind, self.type)]
+                tables[name].gather(torch.from_numpy(ids), into, positions=where)
 
     def scatter(self, rows: Mapping[str, Tensor], positions: np.ndarray, out: Mapping[str, Tensor]) -> None:
         """Writes what a partition answered into the tensors of the message."""

@@ -68,6 +68,7 @@ def init_server(
         glt.errors.WorkerDied: If a sampling process does not come up.
     """
     global _server
+    options = _server_options(options, flags)
     check_place(num_servers, server_rank, server_group_name, ("num_servers", "server_rank", "server_group_name"))
     if num_clients is not None:
         check_count("num_clients", num_clients, 1, 1 << 20)
@@ -76,7 +77,6 @@ def init_server(
     _ = dataset.load_args  # raises if it is empty
     master = _master(master_addr, master_port)
     check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
-    options = _server_options(options, flags)
     if options.metrics_port is not None:
         require_prometheus()
     if server_rank == 0 and options.port not in (0, master[1]):

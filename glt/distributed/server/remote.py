@@ -75,9 +75,9 @@ class _Stream:
         self.send({"taken": self.num_taken})
         return read_message(message)
 
-    def send(self, command: dict[str, Any]) -> None:
+    def send(self, command: dict[str, Any], timeout_s: float | None = None) -> None:
         try:
-            self.connection.send(command, deadlines.STUCK_S)
+            self.connection.send(command, deadlines.STUCK_S if timeout_s is None else timeout_s)
         except GltError as error:
             logger.debug("%s", error)  # the thread that receives hears of it
 

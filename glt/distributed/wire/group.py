@@ -398,7 +398,7 @@ class Hub:
                     continue
                 topic.hint_at = math.inf
                 late = [rank for rank in range(self._size) if rank not in topic.values]
-                for rank in topic.values:
+                for rank in sorted(topic.values, reverse=True):  # rank 0 last, as in _tell
                     self._say(rank, {"topic": name, "late": late, "is_over": is_over})
                 if is_over:
                     del self._topics[name]
@@ -423,7 +423,7 @@ class Hub:
             send(self._lines[rank], frame)
 
     def part(self, wait_s: float) -> None:
-        """Ends it; see :meth:`Reader.part`."""
+        """Ends it; see :meth:`glt.distributed.wire.connection.Reader.part`."""
         with self._lock:
             self._has_parted = True
             lines, self._lines = list(self._lines.values()), {}

@@ -221,7 +221,7 @@ def _glt_feat(parts: Sequence[Path], name: str, type_: _Type, num_rows: int, scr
     directories = [directory for part in parts if (directory := _under(part, name, type_)).is_dir()]
     if not directories:
         return None
-    what = name.removesuffix("_glt_feat") if type_ is None else f"{name.removesuffix('_glt_feat')} of type {type_}"
+    what = name.removesuffix("_feat") if type_ is None else f"{name.removesuffix('_feat')} of type {type_}"
     table = Assembly(what, num_rows, scratch)
     for directory in directories:
         feats, ids = directory / "feats.pkl", directory / "ids.pkl"
