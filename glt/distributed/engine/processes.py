@@ -28,8 +28,8 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import util
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -170,7 +170,9 @@ class ProcessPool:
         self.module, self.owner = module, owner
         self.processes: dict[int, SamplingProcess] = {}
         self.looked_s = time.monotonic()
-        self._finalizer = weakref.finalize(self, _end, self.processes, os.getpid())
+        # Of multiprocessing, not of weakref, whose hook at exit runs before it: there a server first tells its clients
+        # why it ends, and loaders wait for the trainers that still ask. It does nothing in a fork of the owner.
+        self._finalizer = util.Finalize(self, _end, (self.processes,), exitpriority=0)
 
     def start(self, number: int, spec: Mapping[str, Any], fds: Sequence[int] = ()) -> SamplingProcess:
         """Starts a process; see :class:`SamplingProcess`."""
@@ -212,10 +214,7 @@ class ProcessPool:
         self._finalizer()
 
 
-def _end(processes: dict[int, SamplingProcess], owner_pid: int) -> None:
-    """Ends processes. In a fork of their owner, none."""
-    if os.getpid() != owner_pid:
-        return
+def _end(processes: dict[int, SamplingProcess]) -> None:
     ending = list(processes.values())
     for process in ending:
         process.send({"exit": True})

@@ -234,6 +234,7 @@ def test_an_exception_ends_a_job_at_once(world, tmp_path, other):
         else:
             assert "PeerLost: server 0 (partition 0" in lost and "ValueError: a bug" in told[0], told
         assert "trainer 0, which runs it, has failed: ValueError: a bug" in lost, told
+        assert "died with exit code" not in told[0], "its samplers end when the clients know why, and not before"
     finally:
         for process in started:
             process.kill()
