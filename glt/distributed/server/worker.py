@@ -181,16 +181,12 @@ class ScheduledLoop(ConcurrentEventLoop):
             return None
         future = self._shared.submit(make_task, is_over)
         if future is None:
-            self._scheduler.release(self._flow)
+            self._give_back()
         else:
-            with self._lock:
-                self._tasks.add(future)
-            future.add_done_callback(self._done)
+            self._keep(future)
         return future
 
-    def _done(self, future: concurrent.futures.Future[Any]) -> None:
-        with self._lock:
-            self._tasks.discard(future)
+    def _give_back(self) -> None:
         self._scheduler.release(self._flow)
 
     def create_future(self) -> asyncio.Future[None]:

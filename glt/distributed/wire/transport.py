@@ -417,7 +417,7 @@ class RpcTransport(Transport):
         )
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch says that rpc is in maintenance mode; see DESIGN in the README
+                warnings.simplefilter("ignore")  # torch says that rpc is in maintenance mode; see docs/design.md
                 rpc.init_rpc(me.name, rank=index, world_size=num_peers, rpc_backend_options=options)
         except RuntimeError as error:
             raise PeerLost(
