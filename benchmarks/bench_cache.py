@@ -27,14 +27,14 @@ import torch
 
 import glt
 from benchmarks import graphs
-from benchmarks._harness import Report, arguments, find_peers
+from benchmarks._harness import Report, arguments, find_peers, require
+from benchmarks.graphs import DATA_ROOT
 from glt.testing.cluster import Cluster, Trainer
 
 NUM_PARTS = 2
 NUM_NEIGHBORS = [15, 10, 5]
 CACHE_RATIOS = (0.0, 0.05, 0.2)
 REAL = ("cora", "amazon_computers", "soc_slashdot0902")
-DATA_ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def count(trainer: Trainer, runs: list[Run], batch_size: int, num_epochs: int) -
             collect_features=True, random_seed=trainer.rank, worker_options=options,
         ) as loader:  # fmt: skip
             for batch in (batch for _ in range(num_epochs) for batch in loader):
-                if not torch.equal(batch.x.view(-1), batch.n_id.float()):
-                    raise ValueError(f"{run.path}: a batch has features of other nodes; the figures would mean nothing")
+                right = torch.equal(batch.x.view(-1), batch.n_id.float())
+                require(right, f"{run.path}: a batch has features of other nodes")
             found.append(loader.stats())
     return found
 

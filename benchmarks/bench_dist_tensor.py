@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import glt
-from benchmarks._harness import Report, Timing, arguments, interleave, pinned
+from benchmarks._harness import Report, Timing, arguments, interleave, pinned, require
 from benchmarks.bench_distributed import start_method
 from benchmarks.partitioned import scratch_dir
 from glt.distributed.job.worlds import ServedWorld
@@ -42,8 +42,7 @@ def in_memory(report: Report, num_rows: int, num_ids: int, rounds: int) -> None:
     kept = Shard(table.clone())
     ids = [torch.randint(num_rows, (num_ids,), generator=generator) for _ in range(4)]
     values, out = torch.rand(num_ids, WIDTH, generator=generator), torch.zeros(num_ids, WIDTH)
-    if not torch.equal(kept.read(ids[0]), table[ids[0]]):
-        raise ValueError("the shard reads wrong rows; its figures would mean nothing")
+    require(torch.equal(kept.read(ids[0]), table[ids[0]]), "the shard reads wrong rows")
 
     def each(work: Callable[[torch.Tensor], Any]) -> Callable[[], float]:
         def run() -> float:
@@ -145,8 +144,7 @@ def transfer(lines: list[socket.socket], num_rows: int, num_ids: int, rounds: in
     ids = torch.randperm(num_rows, generator=generator)[:num_ids]
     values = torch.rand(num_ids, WIDTH, generator=generator)
     tensor[ids] = values
-    if not torch.equal(tensor[ids], values):
-        raise ValueError("the tensor reads what was not written; its figures would mean nothing")
+    require(torch.equal(tensor[ids], values), "the tensor reads what was not written")
     buffer = memoryview(bytearray(values.nbytes))
 
     def take() -> float:

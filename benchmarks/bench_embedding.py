@@ -17,6 +17,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import glt
-from benchmarks._harness import Report, arguments, interleave, pinned
+from benchmarks._harness import Report, arguments, interleave, pinned, require
 from glt.distributed import DistEmbedding, SparseAdagrad, SparseAdam
 from glt.distributed.context import World
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
@@ -114,20 +115,16 @@ def measure(
         each.learn(batches, target)
     expected = contestants["torch"].rows()
     for name, each in contestants.items():
-        if not torch.allclose(each.rows(), expected, rtol=1e-4, atol=1e-5):
-            raise ValueError(f"{name} learns something else; its figures would mean nothing")
-
-    def round_of(contestant: Contestant) -> Callable[[], float]:
-        return lambda: contestant.learn(batches, target)
-
+        require(torch.allclose(each.rows(), expected, rtol=1e-4, atol=1e-5), f"{name} learns something else")
     with pinned():
-        timings = interleave({name: round_of(each) for name, each in contestants.items()}, rounds)
+        learn = {name: partial(each.learn, batches, target) for name, each in contestants.items()}
+        timings = interleave(learn, rounds)
     base = timings["torch"]
     for name, timing in timings.items():
-        low, mid, high = timing.quartiles(1e3 / NUM_BATCHES)
+        scale = 1e3 / NUM_BATCHES
         report.add(
-            optimizer=what, embedding=name, step_ms=mid, quartiles=f"{low:.3g}-{high:.3g}",
-            cpu_ms=timing.cpu(1e3 / NUM_BATCHES), torch_over_it=base.quartiles()[1] / timing.quartiles()[1],
+            optimizer=what, embedding=name, step_ms=timing.median(scale), quartiles=timing.quartiles(scale),
+            cpu_ms=timing.cpu(scale), torch_over_it=base.median() / timing.median(),
             by_cpu=base.cpu() / timing.cpu(),
         )  # fmt: skip
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +17,7 @@ from benchmarks import graphs
 
 NUM_FEATURES = 128
 NUM_PARTS = 2
+NUM_LATENCIES = 20
 
 
 def features_of(nodes: torch.Tensor) -> torch.Tensor:
@@ -37,6 +41,27 @@ def write_partitions(graph: graphs.BenchGraph, directory: Path, num_parts: int =
         edge_assign_strategy="by_dst",
     ).partition()
     return str(directory / "partitions")
+
+
+def obey(
+    commands: Connection, check: Callable[[], int], loader: Any, single: Any, stats: Callable[[], dict[str, Any]]
+) -> None:
+    """What a trainer does until it is told to stop; each answer is (number of batches, seconds, ``stats()``).
+
+    Args:
+        check: Checks an epoch, and returns its batches.
+        loader: What an epoch comes from.
+        single: What is asked for one batch, again and again; None: this trainer is idle meanwhile.
+    """
+    while (command := commands.recv()) != "stop":
+        num_batches, start = 0, time.perf_counter()
+        if command == "check":
+            num_batches = check()
+        elif command == "epoch":
+            num_batches = sum(1 for _ in loader)
+        elif single is not None:
+            num_batches = sum(1 for _ in range(NUM_LATENCIES) for _ in single)
+        commands.send((num_batches, time.perf_counter() - start, stats()))
 
 
 @contextlib.contextmanager

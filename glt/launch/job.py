@@ -76,20 +76,19 @@ def ask_hosts(
 
 _MAX_QUEUED: Final = 16  # events, each of 8 KiB of output; beyond that hosts wait until they are printed
 
-# Something that a host told, as its keeper wrote it; None: nothing comes any more.
-Event = tuple["HostLink", dict[str, Any] | None]
-
 
 class HostLink:
-    """Starts the keeper of a host, and puts what it tells into a queue of events. ``plans`` are what it is to start;
-    ``stop_s`` is how long processes have once they are told to end."""
+    """Starts the keeper of a host, and puts what it tells into a queue of events: itself, with a message of the keeper,
+    or None when nothing comes any more. ``plans`` are what it is to start; ``stop_s`` is how long processes have once
+    they are told to end."""
 
     def __init__(
-        self, reach: Reach, host: Host, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue[Event]
+        self, reach: Reach, host: Host, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue
     ) -> None:
         self.host, self._events = host, events
         self.errors: deque[str] = deque(maxlen=5)  # what ssh, or the keeper itself, wrote to stderr
-        self.is_done = False
+        self.is_done = False  # it has said that nothing is left
+        self.is_over = False  # nothing comes from it any more
         command, begin = reach.run_program(host, "keeper")
         # A session of its own: Ctrl-C is for the launcher, which then ends things in order.
         self.process = subprocess.Popen(
@@ -308,9 +307,8 @@ class Job:
     ) -> None:
         self._reach, self._hosts, self._console = reach, hosts, console
         self._stop_s, self._drain_s, self._timeout_s = stop_s, drain_s, timeout_s
-        self._events: queue.Queue[Event] = queue.Queue(_MAX_QUEUED)
+        self._events: queue.Queue[tuple[HostLink, dict[str, Any] | None]] = queue.Queue(_MAX_QUEUED)
         self._links: list[HostLink] = []
-        self._open: list[HostLink] = []
         self._pids: dict[str, int] = {}
         self._waiting = {f"{plan.name}@{host.name}" for host, plans in hosts for plan in plans}
         self._reported: set[str] = set()
@@ -336,7 +334,6 @@ class Job:
         try:
             for host, plans in self._hosts:
                 self._links.append(HostLink(self._reach, host, plans, self._stop_s, self._events))
-                self._open.append(self._links[-1])
             while self._open:
                 self._hear()
                 now = time.monotonic()
@@ -355,25 +352,25 @@ class Job:
                 signal.signal(number, handler)
         return self._report()
 
+    @property
+    def _open(self) -> list[HostLink]:
+        """The hosts that may tell more."""
+        return [link for link in self._links if not link.is_over]
+
     # What hosts tell.
 
     def _hear(self) -> None:
         try:
-            self._take(self._events.get(timeout=deadlines.FAST_POLL_S))
-            begin = time.monotonic()  # printing may take long: then it looks after the rest
-            while time.monotonic() - begin < deadlines.FAST_POLL_S:
-                self._take(self._events.get_nowait())
+            self._take(*self._events.get(timeout=deadlines.FAST_POLL_S))
         except queue.Empty:
             return
         except OutputLost as error:
             if self._give_up_at is None:
                 self._stop(_OUTPUT_LOST, str(error))
 
-    def _take(self, event: Event) -> None:
-        link, told = event
+    def _take(self, link: HostLink, told: dict[str, Any] | None) -> None:
         if told is None:
-            if link in self._open:
-                self._open.remove(link)
+            link.is_over = True
             if not link.is_done:
                 self._fail(Failure(f"host {link.host.name}", 0, _HOST_LOST, self._why_lost(link)))
             return
@@ -422,7 +419,7 @@ class Job:
                     why = f"it gave no sign within {self._stop_s + deadlines.FORCE_S:g} s"
                     self._fail(Failure(f"host {name}", 0, _HOST_LOST, why))
                     self._left.append(f"{name}: {why}")
-                self._open.clear()
+                    link.is_over = True
             return
         if self._settle_at is not None and now > self._settle_at:
             first = first_of(self._failures)
