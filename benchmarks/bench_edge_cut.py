@@ -17,7 +17,6 @@ The real graphs are read from --data_root; those that are not there are named an
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ import numpy as np
 
 from benchmarks import graphs
 from benchmarks._harness import Report, arguments, find_peers, interleave, pinned
+from benchmarks.partitioned import scratch_dir
 from glt.partition import FennelPartitioner, MetisPartitioner, PartitionerBase, RandomPartitioner
 
 NAMES = ("soc_slashdot0902", "tolokers", "coauthor_physics")
@@ -101,13 +101,10 @@ def main() -> None:
     options = arguments(__doc__, rounds=3, data_root={"type": Path, "default": graphs.DATA_ROOT})
     report = Report("edge_cut", options.toy)
     pymetis = find_peers("pymetis").get("pymetis")
-    graphs.cache_dir().mkdir(parents=True, exist_ok=True)
     for name, (num_nodes, edge_index) in load_all(options.toy, options.data_root).items():
         for num_parts in NUM_PARTS:
-            with tempfile.TemporaryDirectory(dir=graphs.cache_dir()) as directory, pinned():
-                measure(
-                    report, name, Path(directory) / "parts", num_parts, num_nodes, edge_index, pymetis, options.rounds
-                )
+            with scratch_dir() as directory, pinned():
+                measure(report, name, directory / "parts", num_parts, num_nodes, edge_index, pymetis, options.rounds)
     report.finish()
 
 

@@ -14,7 +14,6 @@ needs pyg-lib or torch-sparse, and is left out without. All results are compared
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from torch_geometric.nn import GraphSAGE
 import glt
 from benchmarks import graphs
 from benchmarks._harness import Report, arguments, interleave, pinned
+from benchmarks.partitioned import scratch_dir
 from glt.partition import RandomPartitioner
 
 WIDTH, BATCH = 64, 4096
@@ -81,8 +81,7 @@ def main() -> None:
     edge_index = torch.from_numpy(graph.edge_index()).long()
     torch.manual_seed(0)
     x, model = torch.randn(graph.num_nodes, WIDTH), GraphSAGE(WIDTH, WIDTH, 2, WIDTH).eval()
-    with tempfile.TemporaryDirectory(dir=graphs.cache_dir()) as directory, pinned():
-        scratch = Path(directory)
+    with scratch_dir() as scratch, pinned():
         RandomPartitioner(
             scratch / "parts", 2, graph.num_nodes, edge_index, node_feat=x, edge_assign_strategy="by_dst", num_threads=1
         ).partition()  # fmt: skip

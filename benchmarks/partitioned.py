@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import torch
 
 import glt
 from benchmarks import graphs
+from glt.testing import ring_graph
+from glt.testing.cluster import free_port
 
 NUM_FEATURES = 128
 NUM_PARTS = 2
@@ -62,6 +65,28 @@ def obey(
         elif single is not None:
             num_batches = sum(1 for _ in range(NUM_LATENCIES) for _ in single)
         commands.send((num_batches, time.perf_counter() - start, stats()))
+
+
+@contextlib.contextmanager
+def client_of_one_server() -> Iterator[None]:
+    """Makes this process the client of a server, of a small ring, in a process of its own."""
+    with scratch_dir() as directory:
+        path, port = str(directory / "ring"), free_port()
+        glt.partition.RandomPartitioner(path, 1, 10, ring_graph(10).edge_index).partition()
+        server = multiprocessing.get_context("spawn").Process(target=_serve, args=(path, port))
+        server.start()
+        glt.distributed.init_client(1, 1, 0, "127.0.0.1", port)
+        try:
+            yield
+        finally:
+            glt.distributed.shutdown_client()
+            server.join(60)
+
+
+def _serve(path: str, port: int) -> None:
+    torch.set_num_threads(1)
+    glt.distributed.init_server(1, 1, 0, glt.distributed.DistDataset().load(path, 0), "127.0.0.1", port)
+    glt.distributed.wait_and_shutdown_server()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -161,11 +162,8 @@ def _run(process: subprocess.Popen[bytes], names: bytes, progress: Callable[[int
     errors: list[bytes] = []
     listener = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
     listener.start()
-    try:
+    with suppress(BrokenPipeError), process.stdin:  # it says why on stderr
         process.stdin.write(names)
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it says why on stderr
     while data := os.read(process.stdout.fileno(), 1 << 12):
         if found := _PERCENT.findall(data):
             progress(int(found[-1]))
@@ -266,7 +264,6 @@ class Copier:
         """Sends files of the directory ``source`` into ``target`` on a host: ``paths`` relative to them, or None for
         the whole tree. ``by_checksum`` compares contents, else size and time."""
         name = f"[{copy.host.name}]" if ":" in copy.host.name else copy.host.name
-        where = f"{name}:{target}/" if self.reach.over_ssh else f"{target}/"
         command = ["rsync", "--times", "--partial-dir=.rsync-partial", "--info=progress2", "--protect-args"]
         command += ["--rsh", shlex.join(self.reach.shell()), *(["--checksum"] if by_checksum else [])]
         command += ["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]
@@ -276,10 +273,10 @@ class Copier:
             nonlocal said_at, said
             if percent > said and time.monotonic() - said_at > deadlines.PROGRESS_S:
                 said_at, said = time.monotonic(), percent
-                self._tell(copy, f"{percent}% of {format_size(copy.num_bytes)}")
+                self._tell(copy, f"{percent}% of {source}")
 
         try:
-            with self._children.start([*command, f"{source}/", where]) as process:
+            with self._children.start([*command, f"{source}/", f"{name}:{target}/"]) as process:
                 code, text = _run(process, b"".join(os.fsencode(path) + b"\0" for path in paths or ()), progress)
         except OSError as error:
             raise CopyError(f"rsync cannot be started: {error}") from error

@@ -154,19 +154,13 @@ class Children:
                 raise InterruptedError("it was stopped")
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self._running.add(process)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-            with self._lock:
-                self._running.discard(process)
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                assert pipe is not None
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue  # what was in it was not read
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+                with self._lock:
+                    self._running.discard(process)
 
     def stop(self) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, Final, TextIO
@@ -98,30 +99,20 @@ class HostLink:
         for thread in self._threads:
             thread.start()
         silent_s = reach.lost_timeout_s if reach.over_ssh else None
-        plan = {"processes": [asdict(each) for each in plans], "stop_s": stop_s, "silent_s": silent_s}
-        self._send(begin + json.dumps(plan).encode() + b"\n")
+        self.send(begin, processes=[asdict(each) for each in plans], stop_s=stop_s, silent_s=silent_s)
 
-    def _send(self, data: bytes) -> None:
+    def send(self, before: bytes = b"", **message: Any) -> None:
+        """Sends a message to the keeper, which knows a plan, ``beat`` and ``stop``."""
         assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(data)
+        with suppress(BrokenPipeError):  # the reader finds out what became of it
+            self.process.stdin.write(before + json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            return  # the reader finds out what became of it
-
-    def beat(self) -> None:
-        self._send(b'{"beat": 1}\n')
-
-    def stop(self, grace_s: float) -> None:
-        self._send(json.dumps({"stop": grace_s}).encode() + b"\n")
 
     def close(self, wait_s: float) -> None:
         """Hangs up, which ends everything there, and ends the program that leads there."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it is gone already
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass  # it is gone already
         try:
             self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -313,8 +304,8 @@ class Job:
         self._waiting = {f"{plan.name}@{host.name}" for host, plans in hosts for plan in plans}
         self._reported: set[str] = set()
         self._failures: list[Failure] = []
-        self._settle_at: float | None = None
-        self._drain_at: float | None = None
+        self._settle_at = inf  # when it is said which failure came first
+        self._drain_at = inf  # when servers should have ended
         self._give_up_at: float | None = None  # not None: it is being stopped
         self._status: int | None = None  # that of the first failure
         self._left: list[str] = []
@@ -328,7 +319,7 @@ class Job:
             if signal.getsignal(each) is not signal.SIG_IGN  # as under nohup
         }
         begin = time.monotonic()
-        deadline = None if self._timeout_s is None else begin + self._timeout_s
+        deadline = begin + (inf if self._timeout_s is None else self._timeout_s)
         every_s = min(deadlines.LAUNCH_BEAT_S, self._reach.lost_timeout_s / 4)
         beat_at = begin + every_s
         try:
@@ -340,9 +331,9 @@ class Job:
                 if now > beat_at:
                     beat_at = now + every_s
                     for link in self._open:
-                        link.beat()
+                        link.send(beat=1)
                 self._heed_signals()
-                if deadline is not None and now > deadline and self._give_up_at is None:
+                if now > deadline and self._give_up_at is None:
                     self._stop(TIMED_OUT, f"stopped: --timeout {self._timeout_s:g} s are over")
                 self._look_after(now)
         finally:
@@ -409,7 +400,7 @@ class Job:
             return
         self._failures.append(failure)
         wait_s = deadlines.LAUNCH_CAUSE_S if first_of(self._failures).has_lost_a_peer else deadlines.SETTLE_S
-        self._settle_at = min(self._settle_at or inf, time.monotonic() + wait_s)
+        self._settle_at = min(self._settle_at, time.monotonic() + wait_s)
 
     def _look_after(self, now: float) -> None:
         if self._give_up_at is not None:
@@ -421,13 +412,13 @@ class Job:
                     self._left.append(f"{name}: {why}")
                     link.is_over = True
             return
-        if self._settle_at is not None and now > self._settle_at:
+        if now > self._settle_at:
             first = first_of(self._failures)
             self._stop(None, f"{first.text()}; stopping the others")
         is_serving = bool(self._waiting) and not any(who.startswith(TORCHRUN) for who in self._waiting)
         has_trainers = any(plan.name == TORCHRUN for _, plans in self._hosts for plan in plans)
-        if has_trainers and is_serving and self._settle_at is None:
-            self._drain_at = self._drain_at or now + self._drain_s
+        if has_trainers and is_serving and self._settle_at == inf:
+            self._drain_at = min(self._drain_at, now + self._drain_s)
             if now > self._drain_at:
                 who = ", ".join(sorted(self._waiting))
                 why = f"{who} still ran {self._drain_s:g} s after the last trainer had ended: stopping it"
@@ -439,7 +430,7 @@ class Job:
             self._status = status
         self._give_up_at = time.monotonic() + grace_s + deadlines.FORCE_S
         for link in self._open:
-            link.stop(grace_s)
+            link.send(stop=grace_s)
         if why:
             self._console.say(why)
 

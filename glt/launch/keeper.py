@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,10 +134,9 @@ class Keeper:
     def _flush(self) -> None:
         was_full = len(self.outgoing) > _FULL_BYTES
         try:
-            while self.outgoing:
-                del self.outgoing[: os.write(1, memoryview(self.outgoing)[:_MAX_LINE_BYTES].tobytes())]
-        except BlockingIOError:
-            pass  # the next turn goes on
+            with suppress(BlockingIOError):  # the next turn goes on
+                while self.outgoing:
+                    del self.outgoing[: os.write(1, memoryview(self.outgoing)[:_MAX_LINE_BYTES].tobytes())]
         except OSError:  # the launcher is gone
             self.is_heard = False
             self.outgoing.clear()
@@ -296,10 +296,8 @@ class Keeper:
 
     def _kill_all(self) -> None:
         for pid in descendants():
-            try:
+            with suppress(ProcessLookupError):  # it ended meanwhile
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue  # it ended meanwhile
 
     def _end_descendants(self) -> None:
         begin = time.monotonic()
