@@ -41,10 +41,14 @@ class Timing:
     work: list[float] = field(default_factory=list)
     page_faults: list[int] = field(default_factory=list)
 
-    def quartiles(self, scale: float = 1.0) -> tuple[float, float, float]:
-        """Lower quartile, median and upper quartile of the seconds of a round, times ``scale``."""
-        low, mid, high = np.percentile(self.seconds, [25, 50, 75])
-        return float(low * scale), float(mid * scale), float(high * scale)
+    def median(self, scale: float = 1.0) -> float:
+        """Median of the seconds of a round, times ``scale``."""
+        return float(np.median(self.seconds) * scale)
+
+    def quartiles(self, scale: float = 1.0) -> str:
+        """Lower and upper quartile of the seconds of a round, times ``scale``."""
+        low, high = np.percentile(self.seconds, [25, 75]) * scale
+        return f"{low:.3g}-{high:.3g}"
 
     def cpu(self, scale: float = 1.0) -> float:
         """Median of the CPU seconds of a round, times ``scale``."""
@@ -103,6 +107,12 @@ def collection_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def require(holds: bool, what: str) -> None:
+    """Raises unless a check before the timing holds."""
+    if not holds:
+        raise ValueError(f"{what}; its figures would mean nothing")
 
 
 def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
@@ -204,13 +214,15 @@ def show(value: str | float | int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def arguments(description: str | None, rounds: int) -> argparse.Namespace:
-    """Parses what every benchmark takes: --toy and --rounds."""
+def arguments(description: str | None, rounds: int, **flags: dict[str, Any]) -> argparse.Namespace:
+    """Parses what every benchmark takes, --toy and --rounds, and more ``flags``: argparse's options by their names."""
     parser = argparse.ArgumentParser(description=(description or "").split("\n\n")[0])
     parser.add_argument("--toy", action="store_true", help="a toy graph and two rounds: shows that the benchmark runs")
     parser.add_argument(
         "--rounds", type=int, default=rounds, help="measured rounds per contestant (default %(default)s)"
     )
+    for name, more in flags.items():
+        parser.add_argument(f"--{name}", **more)
     options = parser.parse_args()
     if options.toy:
         options.rounds = min(options.rounds, 2)

@@ -16,7 +16,6 @@ neither the partition nor its cache has. Features are narrow: counts do not depe
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +26,15 @@ import torch
 
 import glt
 from benchmarks import graphs
-from benchmarks._harness import Report, arguments, find_peers
+from benchmarks._harness import Report, arguments, find_peers, require
+from benchmarks.graphs import DATA_ROOT
+from benchmarks.partitioned import scratch_dir
 from glt.testing.cluster import Cluster, Trainer
 
 NUM_PARTS = 2
 NUM_NEIGHBORS = [15, 10, 5]
 CACHE_RATIOS = (0.0, 0.05, 0.2)
 REAL = ("cora", "amazon_computers", "soc_slashdot0902")
-DATA_ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @dataclass(frozen=True)
@@ -127,15 +127,15 @@ def count(trainer: Trainer, runs: list[Run], batch_size: int, num_epochs: int) -
             collect_features=True, random_seed=trainer.rank, worker_options=options,
         ) as loader:  # fmt: skip
             for batch in (batch for _ in range(num_epochs) for batch in loader):
-                if not torch.equal(batch.x.view(-1), batch.n_id.float()):
-                    raise ValueError(f"{run.path}: a batch has features of other nodes; the figures would mean nothing")
+                right = torch.equal(batch.x.view(-1), batch.n_id.float())
+                require(right, f"{run.path}: a batch has features of other nodes")
             found.append(loader.stats())
     return found
 
 
 def measure(report: Report, task: Task, num_epochs: int) -> None:
-    with tempfile.TemporaryDirectory(dir=graphs.cache_dir()) as directory:
-        runs = list(write_runs(task, Path(directory)))
+    with scratch_dir() as directory:
+        runs = list(write_runs(task, directory))
         with Cluster(NUM_PARTS, count, runs, task.batch_size, num_epochs, deadline_s=900) as cluster:
             of_ranks = cluster.results()
         for run, *counted in zip(runs, *of_ranks, strict=True):
@@ -164,7 +164,6 @@ def measure(report: Report, task: Task, num_epochs: int) -> None:
 def main() -> None:
     options = arguments(__doc__, rounds=3)
     report = Report("cache", options.toy)
-    graphs.cache_dir().mkdir(parents=True, exist_ok=True)
     tasks = [synthetic("toy" if options.toy else "S")]
     if not options.toy:
         absent = [name for name in REAL if not (DATA_ROOT / f"{name}.npz").exists()]

@@ -22,15 +22,13 @@ from typing import Any
 
 import torch
 
-import glt
-from benchmarks._harness import Report, Timing, arguments, interleave, pinned
+from benchmarks._harness import Report, Timing, arguments, interleave, pinned, require
 from benchmarks.bench_distributed import start_method
-from benchmarks.partitioned import scratch_dir
+from benchmarks.partitioned import client_of_one_server
 from glt.distributed.job.worlds import ServedWorld
 from glt.distributed.server.api import require_client
 from glt.distributed.tensors.store import Shard
 from glt.distributed.tensors.tensor import DistTensor
-from glt.testing.cluster import free_port
 
 WIDTH = 128  # floats: 512 bytes
 _CHUNK_BYTES = 1 << 20
@@ -42,8 +40,7 @@ def in_memory(report: Report, num_rows: int, num_ids: int, rounds: int) -> None:
     kept = Shard(table.clone())
     ids = [torch.randint(num_rows, (num_ids,), generator=generator) for _ in range(4)]
     values, out = torch.rand(num_ids, WIDTH, generator=generator), torch.zeros(num_ids, WIDTH)
-    if not torch.equal(kept.read(ids[0]), table[ids[0]]):
-        raise ValueError("the shard reads wrong rows; its figures would mean nothing")
+    require(torch.equal(kept.read(ids[0]), table[ids[0]]), "the shard reads wrong rows")
 
     def each(work: Callable[[torch.Tensor], Any]) -> Callable[[], float]:
         def run() -> float:
@@ -80,12 +77,6 @@ def add_rows(report: Report, what: str, timings: dict[str, Timing], base: str) -
         )  # fmt: skip
 
 
-def serve(path: str, port: int) -> None:
-    data = glt.distributed.DistDataset().load(path, 0)
-    glt.distributed.init_server(1, 1, 0, data, "127.0.0.1", port)
-    glt.distributed.wait_and_shutdown_server()
-
-
 def pump(port: int, sends: bool) -> None:
     """The other end of the plain socket: sends or takes as many bytes as it is told, until it is told 0."""
     buffer = memoryview(bytearray(_CHUNK_BYTES))
@@ -109,29 +100,18 @@ def _exactly(line: socket.socket, num_bytes: int) -> bytes:
 
 def over_a_server(report: Report, num_rows: int, num_ids: int, rounds: int) -> None:
     context = start_method()
-    with scratch_dir() as directory, socket.create_server(("127.0.0.1", 0)) as listener:
-        nodes = torch.arange(100)
-        glt.partition.RandomPartitioner(
-            output_dir=str(directory / "ring"), num_parts=1, num_nodes=100,
-            edge_index=torch.stack([nodes, (nodes + 1) % 100]),
-        ).partition()  # fmt: skip
-        port, pump_port = free_port(), listener.getsockname()[1]
-        processes = [context.Process(target=serve, args=(str(directory / "ring"), port), daemon=True)]
-        lines = []
+    with client_of_one_server(), socket.create_server(("127.0.0.1", 0)) as listener:
+        pumps, lines = [], []
         for sends in (True, False):
-            processes.append(context.Process(target=pump, args=(pump_port, sends), daemon=True))
-            processes[-1].start()
+            pumps.append(context.Process(target=pump, args=(listener.getsockname()[1], sends), daemon=True))
+            pumps[-1].start()
             lines.append(listener.accept()[0])
-        processes[0].start()
-        glt.distributed.init_client(1, 1, 0, "127.0.0.1", port)
         try:
             timings = transfer(lines, num_rows, num_ids, rounds)
         finally:
-            for line in lines:
+            for line, process in zip(lines, pumps, strict=True):
                 line.sendall((0).to_bytes(8, "little"))
                 line.close()
-            glt.distributed.shutdown_client()
-            for process in processes:
                 process.join(30)
     for kind in ("read", "write"):
         some = {name: timing for name, timing in timings.items() if kind in name}
@@ -145,8 +125,7 @@ def transfer(lines: list[socket.socket], num_rows: int, num_ids: int, rounds: in
     ids = torch.randperm(num_rows, generator=generator)[:num_ids]
     values = torch.rand(num_ids, WIDTH, generator=generator)
     tensor[ids] = values
-    if not torch.equal(tensor[ids], values):
-        raise ValueError("the tensor reads what was not written; its figures would mean nothing")
+    require(torch.equal(tensor[ids], values), "the tensor reads what was not written")
     buffer = memoryview(bytearray(values.nbytes))
 
     def take() -> float:

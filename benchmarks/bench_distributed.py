@@ -25,6 +25,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,8 @@ import torch.multiprocessing as mp
 
 import glt
 from benchmarks import graphs, peer_jobs
-from benchmarks._harness import Report, Timing, arguments, find_peers
-from benchmarks.partitioned import NUM_PARTS, features_of, labels_of, scratch_dir, write_partitions
+from benchmarks._harness import Report, Timing, arguments, find_peers, require
+from benchmarks.partitioned import NUM_PARTS, features_of, labels_of, obey, scratch_dir, write_partitions
 from glt.testing.cluster import free_port
 
 DEADLINE_S = 180  # for anything a trainer is asked to do
@@ -45,51 +46,53 @@ DEADLINE_S = 180  # for anything a trainer is asked to do
 
 @dataclass(frozen=True)
 class Job:
-    """What a trainer needs to know."""
+    """What a trainer or server needs to know."""
 
-    mode: str  # worker | worker, asking | collocated | collocated, asking
+    mode: str  # worker | collocated | server, and perhaps "asking"
     graph_name: str
     partition_dir: str
-    seeds: list[torch.Tensor]  # of each rank
+    seeds: list[torch.Tensor]  # of each trainer
     num_neighbors: list[int]
     batch_size: int
-    master_port: int
+    port: int
+    num_servers: int = 0
+    has_latency: bool = False  # whether a loader of one batch is made, too
 
 
 def trainer(rank: int, job: Job, commands: Connection) -> None:
-    """Runs the epochs that it is told to; answers (number of batches, seconds, stats of the loader)."""
+    """Obeys commands; answers (number of batches, seconds, stats of the loader)."""
     torch.set_num_threads(1)
-    glt.distributed.init_worker_group(world_size=NUM_PARTS, rank=rank, group_name="bench")
-    dataset = glt.distributed.DistDataset()
-    dataset.load(graph_dir=job.partition_dir, partition_idx=rank)
-    options: Any = {
-        "master_addr": "127.0.0.1",
-        "master_port": job.master_port,
-        "worker_concurrency": 8,
-        "read_local": "asking" not in job.mode,
-    }
-    if job.mode.startswith("worker"):
-        options = glt.distributed.MpDistSamplingWorkerOptions(num_workers=1, **options)
+    dataset: glt.distributed.DistDataset | None = None
+    options: Any
+    if job.mode.startswith("server"):
+        glt.distributed.init_client(job.num_servers, len(job.seeds), rank, "127.0.0.1", job.port)
+        options = glt.distributed.RemoteDistSamplingWorkerOptions(worker_concurrency=8)
     else:
-        options = glt.distributed.CollocatedDistSamplingWorkerOptions(**options)
-    with glt.distributed.DistNeighborLoader(
-        data=dataset,
-        num_neighbors=job.num_neighbors,
-        input_nodes=job.seeds[rank],
-        batch_size=job.batch_size,
-        with_edge=True,
-        collect_features=True,
-        random_seed=0,
-        worker_options=options,
-    ) as loader:
-        graph = graphs.load(job.graph_name)
-        while (command := commands.recv()) != "stop":
-            start = time.perf_counter()
-            if command == "check":
-                num_batches = check_epoch(graph, loader, job.seeds[rank])
-            else:
-                num_batches = sum(1 for _ in loader)
-            commands.send((num_batches, time.perf_counter() - start, loader.stats()))
+        glt.distributed.init_worker_group(len(job.seeds), rank, "bench")
+        dataset = glt.distributed.DistDataset().load(job.partition_dir, rank)
+        is_worker = job.mode.startswith("worker")
+        kind = (
+            glt.distributed.MpDistSamplingWorkerOptions
+            if is_worker
+            else glt.distributed.CollocatedDistSamplingWorkerOptions
+        )
+        options = kind("127.0.0.1", job.port, worker_concurrency=8, read_local="asking" not in job.mode)
+
+    def loader_of(seeds: torch.Tensor) -> glt.distributed.DistNeighborLoader:
+        return stack.enter_context(
+            glt.distributed.DistNeighborLoader(
+                dataset, job.num_neighbors, seeds, job.batch_size, with_edge=True, collect_features=True,
+                random_seed=0, worker_options=options,
+            )
+        )  # fmt: skip
+
+    with contextlib.ExitStack() as stack:
+        seeds = job.seeds[rank]
+        loader = loader_of(seeds)
+        single = loader_of(seeds[: job.batch_size]) if job.has_latency else None
+        check = partial(check_epoch, graphs.load(job.graph_name), loader, seeds)
+        obey(commands, check, loader, single if rank == 0 else None, loader.stats)
+    glt.distributed.shutdown_client()
 
 
 def check_epoch(graph: graphs.BenchGraph, loader: Any, seeds: torch.Tensor) -> int:
@@ -102,13 +105,9 @@ def check_epoch(graph: graphs.BenchGraph, loader: Any, seeds: torch.Tensor) -> i
         right = np.array_equal(graph.indices[edge], neighbor)
         right &= bool(np.all((graph.indptr[expanded] <= edge) & (edge < graph.indptr[expanded + 1])))
         right &= torch.equal(batch.x, features_of(node)) and torch.equal(batch.y, labels_of(node))
-        if not right:
-            raise ValueError(
-                f"batch {len(seen)} does not agree with graph {graph.name}; the figures would mean nothing"
-            )
+        require(right, f"batch {len(seen)} does not agree with graph {graph.name}")
         seen.append(node[: batch.batch_size])
-    if not torch.equal(torch.cat(seen), seeds):
-        raise ValueError("an epoch did not bring each seed once, in order; the figures would mean nothing")
+    require(torch.equal(torch.cat(seen), seeds), "an epoch did not bring each seed once, in order")
     return len(seen)
 
 
@@ -171,7 +170,11 @@ class Trainers:
         for pipe in self.pipes:
             with contextlib.suppress(BrokenPipeError):  # it died: that was reported when it was asked
                 pipe.send("stop")
-        for process in self.processes:
+        self.end(self.processes)
+
+    @staticmethod
+    def end(processes: list[Any]) -> None:
+        for process in processes:
             process.join(DEADLINE_S)
             if process.exitcode is None:
                 process.kill()
@@ -188,14 +191,17 @@ def local_loader(graph: graphs.BenchGraph, seeds: torch.Tensor, num_neighbors: l
     )
 
 
+def seeds_of(graph: graphs.BenchGraph) -> tuple[list[torch.Tensor], int]:
+    """The seeds of each trainer, all nodes that have edges, in as many whole batches; and the size of a batch."""
+    nodes = torch.from_numpy(np.random.default_rng(0).permutation(graph.connected_nodes()))
+    batch_size = 64 if graph.name == "toy" else 1024
+    num_batches = len(nodes) // batch_size // NUM_PARTS
+    return list(nodes[: NUM_PARTS * num_batches * batch_size].chunk(NUM_PARTS)), batch_size
+
+
 def measure(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int, directory: Path) -> None:
     partition_dir = write_partitions(graph, directory)
-    batches = graph.connected_nodes()
-    batch_size = 1024 if len(batches) > 1 << 16 else 64
-    num_batches = len(batches) // batch_size // NUM_PARTS
-    shuffled = torch.from_numpy(np.random.default_rng(0).permutation(batches))
-    seeds = list(shuffled[: NUM_PARTS * num_batches * batch_size].chunk(NUM_PARTS))
-
+    seeds, batch_size = seeds_of(graph)
     loader = local_loader(graph, torch.cat(seeds), num_neighbors, batch_size)
     check_epoch(graph, loader, torch.cat(seeds))
     local = Timing()
@@ -227,7 +233,7 @@ def measure(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], 
         per_batch = timing.cpu(1e3) / timing.work[0]
         row: dict[str, Any] = {"graph": graph.name, "mode": mode, "cpu_ms_per_batch": per_batch}
         row |= {"over_one_process": per_batch / (local.cpu(1e3) / local.work[0])}
-        row |= {"wall_ms_per_batch": timing.quartiles(1e3)[1] / timing.work[0]}
+        row |= {"wall_ms_per_batch": timing.median(1e3) / timing.work[0]}
         row |= {"idle_cpu_percent": idle.get(mode, 0.0) * 100, **stages_of(stats.get(mode, []))}
         report.add(**row)
 
@@ -265,14 +271,9 @@ def main() -> None:
     options = arguments(__doc__, rounds=3)
     report = Report("distributed", options.toy)
     torch.set_num_threads(1)
+    graph, num_neighbors = graphs.load("toy" if options.toy else "S"), [5, 3] if options.toy else [15, 10, 5]
     with scratch_dir() as directory:
-        measure(
-            report,
-            graphs.load("toy" if options.toy else "S"),
-            [5, 3] if options.toy else [15, 10, 5],
-            options.rounds,
-            directory,
-        )
+        measure(report, graph, num_neighbors, options.rounds, directory)
     report.finish()
 
 

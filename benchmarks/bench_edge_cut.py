@@ -17,9 +17,6 @@ The real graphs are read from --data_root; those that are not there are named an
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,9 +26,9 @@ import numpy as np
 
 from benchmarks import graphs
 from benchmarks._harness import Report, arguments, find_peers, interleave, pinned
+from benchmarks.partitioned import scratch_dir
 from glt.partition import FennelPartitioner, MetisPartitioner, PartitionerBase, RandomPartitioner
 
-DATA_ROOT = Path(__file__).parents[2] / "shared" / "data"
 NAMES = ("soc_slashdot0902", "tolokers", "coauthor_physics")
 NUM_PARTS = (4, 16)
 
@@ -101,20 +98,13 @@ def largest_over_mean(counts: np.ndarray) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--data_root", type=Path, default=DATA_ROOT)
-    own, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    options = arguments(__doc__, rounds=3)
+    options = arguments(__doc__, rounds=3, data_root={"type": Path, "default": graphs.DATA_ROOT})
     report = Report("edge_cut", options.toy)
     pymetis = find_peers("pymetis").get("pymetis")
-    graphs.cache_dir().mkdir(parents=True, exist_ok=True)
-    for name, (num_nodes, edge_index) in load_all(options.toy, own.data_root).items():
+    for name, (num_nodes, edge_index) in load_all(options.toy, options.data_root).items():
         for num_parts in NUM_PARTS:
-            with tempfile.TemporaryDirectory(dir=graphs.cache_dir()) as directory, pinned():
-                measure(
-                    report, name, Path(directory) / "parts", num_parts, num_nodes, edge_index, pymetis, options.rounds
-                )
+            with scratch_dir() as directory, pinned():
+                measure(report, name, directory / "parts", num_parts, num_nodes, edge_index, pymetis, options.rounds)
     report.finish()
 
 
@@ -142,7 +132,7 @@ def measure(
                           edge_index, num_threads=1).partition()  # fmt: skip
         return 1
 
-    write_s = interleave({"write": write}, rounds, warmup=0)["write"].quartiles()[1]
+    write_s = interleave({"write": write}, rounds, warmup=0)["write"].median()
     for contestant, timing in timings.items():
         owner = owners[contestant]
         degree = np.bincount(edge_index[0], minlength=num_nodes)
@@ -153,7 +143,7 @@ def measure(
             cut=float(np.mean(owner[edge_index[0]] != owner[edge_index[1]])),
             nodes=largest_over_mean(np.bincount(owner, minlength=num_parts)),
             edges=largest_over_mean(np.bincount(owner, weights=degree, minlength=num_parts)),
-            assign_s=timing.quartiles()[1],
+            assign_s=timing.median(),
             cpu_s=timing.cpu(),
             write_s=write_s,
         )

@@ -14,24 +14,19 @@ only: for "served" that leaves the owner's work out.
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import glt
-from benchmarks._harness import Report, arguments, interleave, pinned
+from benchmarks._harness import Report, arguments, interleave, pinned, require
+from benchmarks.partitioned import client_of_one_server
 from glt.distributed import DistEmbedding, SparseAdagrad, SparseAdam
 from glt.distributed.context import World
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.server.api import require_client
-from glt.partition import RandomPartitioner
-from glt.testing import ring_graph
-from glt.testing.cluster import free_port
 
 WIDTH, NUM_BATCHES = 64, 4
 OPTIMIZERS: dict[str, tuple[Any, Any]] = {
@@ -74,23 +69,12 @@ def of_glt(kind: str, first: Tensor, world: World) -> Contestant:
     return Contestant(embedding, OPTIMIZERS[kind][0](embedding, lr=0.01), lambda: embedding.weight[:])
 
 
-def serve(path: str, port: int) -> None:
-    torch.set_num_threads(1)
-    glt.distributed.init_server(1, 1, 0, glt.distributed.DistDataset().load(path, 0), "127.0.0.1", port)
-    glt.distributed.wait_and_shutdown_server()
-
-
 def main() -> None:
     options = arguments(__doc__, rounds=7)
     report = Report("embedding", options.toy)
     num_rows, num_ids = (1 << 10, 200) if options.toy else (500_000, 20_000)
     first, target = torch.randn(num_rows, WIDTH), torch.randn(num_ids, WIDTH)
-    with tempfile.TemporaryDirectory() as folder:
-        path, port = str(Path(folder) / "parts"), free_port()
-        RandomPartitioner(path, 1, 10, ring_graph(10).edge_index).partition()
-        server = multiprocessing.get_context("spawn").Process(target=serve, args=(path, port))
-        server.start()
-        glt.distributed.init_client(1, 1, 0, "127.0.0.1", port)
+    with client_of_one_server():
         served, alone = ServedWorld(require_client()), StandaloneWorld()
         for kind in OPTIMIZERS:
             for ids in ("skewed", "distinct"):
@@ -102,8 +86,6 @@ def main() -> None:
                 }
                 measure(report, options.rounds, f"{kind}, {ids}", contestants, batches, target)
         alone.close()
-        glt.distributed.shutdown_client()
-        server.join(60.0)
     report.finish()
 
 
@@ -114,20 +96,16 @@ def measure(
         each.learn(batches, target)
     expected = contestants["torch"].rows()
     for name, each in contestants.items():
-        if not torch.allclose(each.rows(), expected, rtol=1e-4, atol=1e-5):
-            raise ValueError(f"{name} learns something else; its figures would mean nothing")
-
-    def round_of(contestant: Contestant) -> Callable[[], float]:
-        return lambda: contestant.learn(batches, target)
-
+        require(torch.allclose(each.rows(), expected, rtol=1e-4, atol=1e-5), f"{name} learns something else")
     with pinned():
-        timings = interleave({name: round_of(each) for name, each in contestants.items()}, rounds)
+        learn = {name: partial(each.learn, batches, target) for name, each in contestants.items()}
+        timings = interleave(learn, rounds)
     base = timings["torch"]
     for name, timing in timings.items():
-        low, mid, high = timing.quartiles(1e3 / NUM_BATCHES)
+        scale = 1e3 / NUM_BATCHES
         report.add(
-            optimizer=what, embedding=name, step_ms=mid, quartiles=f"{low:.3g}-{high:.3g}",
-            cpu_ms=timing.cpu(1e3 / NUM_BATCHES), torch_over_it=base.quartiles()[1] / timing.quartiles()[1],
+            optimizer=what, embedding=name, step_ms=timing.median(scale), quartiles=timing.quartiles(scale),
+            cpu_ms=timing.cpu(scale), torch_over_it=base.median() / timing.median(),
             by_cpu=base.cpu() / timing.cpu(),
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from benchmarks._harness import Report, arguments, find_peers, interleave, pinned
+from benchmarks._harness import Report, arguments, find_peers, interleave, pinned, require
 from glt import _core
 from glt.data import Feature
 
@@ -76,19 +76,17 @@ def main() -> None:
 
     gathers = contestants(table, num_ids)
     for name, gather in gathers.items():
-        if not np.array_equal(gather(sets[0]).numpy(), table.numpy()[sets[0].numpy()]):
-            raise ValueError(f"{name} gathers wrong rows; its figures would mean nothing")
+        require(torch.equal(gather(sets[0]), table[sets[0]]), f"{name} gathers wrong rows")
     with pinned():
         timings = interleave({name: round_of(gather) for name, gather in gathers.items()}, options.rounds)
     base = timings["torch.index_select, reused"].rate()
     for name, timing in timings.items():
-        low, mid, high = timing.quartiles(1e3 / SETS_PER_ROUND)
         report.add(
             gather=name,
             gb_per_s=timing.rate() / 1e9,
             best=timing.best_rate() / 1e9,
-            gather_ms=mid,
-            quartiles=f"{low:.3g}-{high:.3g}",
+            gather_ms=timing.median(1e3 / SETS_PER_ROUND),
+            quartiles=timing.quartiles(1e3 / SETS_PER_ROUND),
             page_faults=int(np.median(timing.page_faults)),
             over_index_select_reused=timing.rate() / base,
         )

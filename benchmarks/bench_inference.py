@@ -14,7 +14,6 @@ needs pyg-lib or torch-sparse, and is left out without. All results are compared
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from torch_geometric.nn import GraphSAGE
 import glt
 from benchmarks import graphs
 from benchmarks._harness import Report, arguments, interleave, pinned
+from benchmarks.partitioned import scratch_dir
 from glt.partition import RandomPartitioner
 
 WIDTH, BATCH = 64, 4096
@@ -60,12 +60,8 @@ def contestants(
     indices = edge_index[0][order.indices]
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(order.values, minlength=num_nodes).cumsum(0)])
     every = torch.arange(num_nodes)
-
-    def on_servers() -> Tensor:
-        return glt.distributed.infer_layerwise(model, batch_size=BATCH)[every]
-
     found = {
-        "glt": on_servers,
+        "glt": lambda: glt.distributed.infer_layerwise(model, batch_size=BATCH)[every],
         "glt, mapped files": lambda: glt.distributed.infer_layerwise(model, batch_size=BATCH, spill_dir=scratch),
         "a loop over slices": lambda: slices_loop(model, x, indptr, indices),
     }
@@ -85,8 +81,7 @@ def main() -> None:
     edge_index = torch.from_numpy(graph.edge_index()).long()
     torch.manual_seed(0)
     x, model = torch.randn(graph.num_nodes, WIDTH), GraphSAGE(WIDTH, WIDTH, 2, WIDTH).eval()
-    with tempfile.TemporaryDirectory(dir=graphs.cache_dir()) as directory, pinned():
-        scratch = Path(directory)
+    with scratch_dir() as scratch, pinned():
         RandomPartitioner(
             scratch / "parts", 2, graph.num_nodes, edge_index, node_feat=x, edge_assign_strategy="by_dst", num_threads=1
         ).partition()  # fmt: skip
@@ -97,17 +92,14 @@ def main() -> None:
                 expected = model(x, edge_index)
             for name, run in found.items():
                 torch.testing.assert_close(run(), expected, rtol=1e-3, atol=1e-4, msg=f"{name} is wrong")
-
-            def round_of(run: Callable[[], Tensor]) -> Callable[[], float]:
-                return lambda: float(len(run()))
-
-            timings = interleave({name: round_of(run) for name, run in found.items()}, options.rounds, warmup=0)
+            rounds = {name: lambda run=run: float(len(run())) for name, run in found.items()}
+            timings = interleave(rounds, options.rounds, warmup=0)
         finally:
             glt.distributed.finalize()
     base = timings["a loop over slices"]
     for name, timing in timings.items():
         report.add(
-            graph=graph.name, contestant=name, nodes_per_s=timing.rate(), round_s=timing.quartiles()[1],
+            graph=graph.name, contestant=name, nodes_per_s=timing.rate(), round_s=timing.median(),
             ratio=timing.rate() / base.rate(), by_cpu=base.cpu() / timing.cpu(),
         )  # fmt: skip
     report.finish()

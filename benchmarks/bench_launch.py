@@ -70,11 +70,10 @@ def main() -> None:
     rounds = len(timings["torchrun"].seconds)
     first = {name: sorted(each.first_s[-rounds:])[rounds // 2] for name, each in contestants.items()}
     for name, timing in timings.items():
-        low, mid, high = timing.quartiles()
         report.add(
             launcher=name, trainers=_TRAINERS, lines=_TRAINERS * num_lines, first_line_s=first[name],
-            over_torchrun_s=first[name] - first["torchrun"], all_s=mid, quartiles=f"{low:.3g}-{high:.3g}",
-            all_over_torchrun=mid / timings["torchrun"].quartiles()[1],
+            over_torchrun_s=first[name] - first["torchrun"], all_s=timing.median(),
+            quartiles=timing.quartiles(), all_over_torchrun=timing.median() / timings["torchrun"].median(),
         )  # fmt: skip
     report.finish()
 

@@ -13,6 +13,7 @@ of each loader is checked first: edges, features and pairs are those that its id
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,22 +23,19 @@ from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
 
 import glt
 from benchmarks import graphs
-from benchmarks._harness import Report, arguments, find_peers, in_fresh_process, interleave, pinned
-from benchmarks.bench_loader import BATCHES_PER_ROUND, check, data_of, endless, round_of
+from benchmarks._harness import Report, arguments, find_peers, in_fresh_process, require
+from benchmarks.bench_loader import check, compare, data_of
 
 
-def check_pairs(
-    graph: graphs.BenchGraph, data: Data, batch: Data, pairs: torch.Tensor, name: str, strict: bool
-) -> None:
-    """Raises unless the batch's positives are the pairs that it names, and (if strict) its negatives no edges."""
+def check_pairs(graph: graphs.BenchGraph, data: Data, pairs: torch.Tensor, batch: Data, name: str) -> None:
+    """Raises unless the batch's positives are the pairs that it names, and glt's negatives no edges."""
     check(data, batch, name)
     ends = batch.n_id[batch.edge_label_index]
     positive = batch.edge_label > 0
     right = torch.equal(ends[:, positive], pairs[:, batch.input_id]) and int((~positive).sum()) == int(positive.sum())
     rows = (graph.indices[graph.indptr[v] : graph.indptr[v + 1]] for v in ends[1, ~positive].tolist())
     false_negatives = sum(int(u in row) for u, row in zip(ends[0, ~positive].tolist(), rows, strict=True))
-    if not right or (strict and false_negatives):
-        raise ValueError(f"{name}: a batch's pairs are wrong; the figures would mean nothing")
+    require(right and not (name == "glt" and false_negatives), f"{name}: a batch's pairs are wrong")
 
 
 def bench(graph_name: str, num_neighbors: list[int], rounds: int, with_pyg: bool) -> list[dict[str, Any]]:
@@ -55,19 +53,8 @@ def bench(graph_name: str, num_neighbors: list[int], rounds: int, with_pyg: bool
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it recommends what is not installed
             loaders["torch_geometric"] = PygLinkNeighborLoader(data, **options)
-    with pinned():
-        iterators = {name: endless(loader) for name, loader in loaders.items()}
-        for name, iterator in iterators.items():
-            check_pairs(graph, data, next(iterator), pairs, name, strict=name == "glt")
-        timings = interleave({name: round_of(iterator) for name, iterator in iterators.items()}, rounds)
-    rows = []
-    for name, timing in timings.items():
-        low, mid, high = timing.quartiles(1e3 / BATCHES_PER_ROUND)
-        row = {"graph": graph.name, "num_neighbors": str(num_neighbors), "loader": name, "batch_ms": mid}
-        row |= {"quartiles": f"{low:.3g}-{high:.3g}", "cpu_ms": timing.cpu(1e3 / BATCHES_PER_ROUND)}
-        row |= {"glt_over_this": timings["glt"].rate() / timing.rate(), "by_cpu": timing.cpu() / timings["glt"].cpu()}
-        rows.append(row)
-    return rows
+    check_batch = partial(check_pairs, graph, data, pairs)
+    return compare(loaders, check_batch, rounds, graph=graph.name, num_neighbors=str(num_neighbors))
 
 
 def main() -> None:

@@ -14,8 +14,10 @@ its features and labels are those of its nodes.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 
 import glt
 from benchmarks import graphs
-from benchmarks._harness import Report, arguments, find_peers, in_fresh_process, interleave, pinned
+from benchmarks._harness import Report, arguments, find_peers, in_fresh_process, interleave, pinned, require
 
 NUM_FEATURES = 128
 BATCHES_PER_ROUND = 8
@@ -44,22 +46,42 @@ def check(data: Data, batch: Data, name: str) -> None:
     """Raises unless the batch's edges are those that it names and its rows are those of its nodes."""
     node, edge = (batch.node, batch.edge) if name == "graphlearn_torch" else (batch.n_id, batch.e_id)
     edges_right = torch.equal(data.edge_index[:, edge], node[batch.edge_index])
-    if not (edges_right and torch.equal(batch.x, data.x[node]) and torch.equal(batch.y, data.y[node])):
-        raise ValueError(f"{name}: a batch does not agree with the graph; the figures would mean nothing")
+    right = edges_right and torch.equal(batch.x, data.x[node]) and torch.equal(batch.y, data.y[node])
+    require(right, f"{name}: a batch does not agree with the graph")
 
 
-def endless(loader: Any) -> Iterator[Data]:
-    while True:
-        yield from loader
+def compare(
+    loaders: dict[str, Any], check: Callable[[Data, str], None], rounds: int, **first: object
+) -> list[dict[str, Any]]:
+    """The rows of the report for loaders, which take turns, after a first batch of each was checked; ``first`` are
+    columns of all."""
 
+    def endless(loader: Any) -> Iterator[Data]:
+        while True:
+            yield from loader
 
-def round_of(batches: Iterator[Data]) -> Callable[[], float]:
-    def run() -> float:
-        for _ in range(BATCHES_PER_ROUND):
-            next(batches)
-        return BATCHES_PER_ROUND
+    def round_of(batches: Iterator[Data]) -> float:
+        return float(sum(1 for _ in itertools.islice(batches, BATCHES_PER_ROUND)))
 
-    return run
+    with pinned():
+        iterators = {name: endless(loader) for name, loader in loaders.items()}
+        for name, iterator in iterators.items():
+            check(next(iterator), name)
+        timings = interleave({name: partial(round_of, iterator) for name, iterator in iterators.items()}, rounds)
+    scale = 1e3 / BATCHES_PER_ROUND
+    return [
+        {
+            **first,
+            "loader": name,
+            "batch_ms": timing.median(scale),
+            "quartiles": timing.quartiles(scale),
+            "cpu_ms": timing.cpu(scale),
+            "page_faults_per_batch": int(np.median(timing.page_faults)) // BATCHES_PER_ROUND,
+            "glt_over_this": timings["glt"].rate() / timing.rate(),
+            "by_cpu": timing.cpu() / timings["glt"].cpu(),
+        }
+        for name, timing in timings.items()
+    ]
 
 
 def peer_loader(data: Data, num_neighbors: list[int], seeds: torch.Tensor, batch_size: int) -> Any:
@@ -89,20 +111,7 @@ def bench(graph_name: str, num_neighbors: list[int], rounds: int, peers: list[st
             loaders["torch_geometric"] = PygNeighborLoader(data, shuffle=False, **options)
     if "graphlearn_torch" in peers:
         loaders["graphlearn_torch"] = peer_loader(data, num_neighbors, seeds, batch_size)
-    with pinned():
-        iterators = {name: endless(loader) for name, loader in loaders.items()}
-        for name, iterator in iterators.items():
-            check(data, next(iterator), name)
-        timings = interleave({name: round_of(iterator) for name, iterator in iterators.items()}, rounds)
-    rows = []
-    for name, timing in timings.items():
-        low, mid, high = timing.quartiles(1e3 / BATCHES_PER_ROUND)
-        row = {"graph": graph.name, "num_neighbors": str(num_neighbors), "loader": name, "batch_ms": mid}
-        row |= {"quartiles": f"{low:.3g}-{high:.3g}", "cpu_ms": timing.cpu(1e3 / BATCHES_PER_ROUND)}
-        row |= {"page_faults_per_batch": int(np.median(timing.page_faults)) // BATCHES_PER_ROUND}
-        row |= {"glt_over_this": timings["glt"].rate() / timing.rate(), "by_cpu": timing.cpu() / timings["glt"].cpu()}
-        rows.append(row)
-    return rows
+    return compare(loaders, partial(check, data), rounds, graph=graph.name, num_neighbors=str(num_neighbors))
 
 
 def main() -> None:

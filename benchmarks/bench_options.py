@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from benchmarks import graphs
-from benchmarks._harness import Report, arguments, find_peers, interleave, pinned
+from benchmarks._harness import Report, arguments, find_peers, interleave, pinned, require
 from glt import _core
 
 NODE_TYPES = ("a", "b", "c")
@@ -46,7 +47,12 @@ class Sample:
     edge: np.ndarray
 
 
-Sampler = Callable[[np.ndarray], list[Sample]]
+class Sampler(Protocol):
+    def __call__(self, seeds: np.ndarray) -> int:
+        """Samples a batch; returns the number of its edges, over all edge types."""
+
+    def samples(self, seeds: np.ndarray) -> list[Sample]:
+        """The same in global ids, to be checked."""
 
 
 def fresh(*sizes: int) -> list[np.ndarray]:
@@ -64,7 +70,7 @@ class GltSampler:
         self.batch = _core.Batch([csrs[0].num_nodes] * (1 + max(max(pair) for pair in ends)), ends)
         self.number = 0
 
-    def __call__(self, seeds: np.ndarray) -> list[Sample]:
+    def __call__(self, seeds: np.ndarray) -> int:
         self.number += 1
         batch, disjoint = self.batch, self.seed_time is not None
         batch.start([(0, seeds)], disjoint=disjoint, seed_time=None if not disjoint else self.seed_time[: len(seeds)])
@@ -83,10 +89,9 @@ class GltSampler:
             batch.copy_edges(edge_type, row, col, edge)
             edges.append((row, col, edge))
         self.last = nodes, trees, edges
-        return []
+        return sum(len(row) for row, _, _ in edges)
 
     def samples(self, seeds: np.ndarray) -> list[Sample]:
-        """The same in global ids, to be checked."""
         self(seeds)
         nodes, trees, edges = self.last
         return [
@@ -110,14 +115,14 @@ class PygLib:
         self.num_neighbors = num_neighbors
         self.options = {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def __call__(self, seeds: np.ndarray) -> list[Sample]:
+    def __call__(self, seeds: np.ndarray) -> int:
         options: dict = dict(self.options)
         if "seed_time" in options:
             options |= {"seed_time": options["seed_time"][: len(seeds)], "disjoint": True}
         self.last = torch.ops.pyg.neighbor_sample(
             *self.rows, torch.from_numpy(seeds), self.num_neighbors, csc=True, return_edge_id=True, **options
         )
-        return []
+        return len(self.last[0])
 
     def samples(self, seeds: np.ndarray) -> list[Sample]:
         self(seeds)
@@ -137,12 +142,12 @@ class TypedPygLib:
         }
         self.num_neighbors = dict.fromkeys(names, num_neighbors)
 
-    def __call__(self, seeds: np.ndarray) -> list[Sample]:
+    def __call__(self, seeds: np.ndarray) -> int:
         self.last = torch.ops.pyg.hetero_neighbor_sample(
             list(NODE_TYPES), list(EDGE_TYPES), self.indptr, self.indices, {"a": torch.from_numpy(seeds)},
             self.num_neighbors, None, None, None, None, True, False, True, False, "uniform", True,
         )  # fmt: skip
-        return []
+        return sum(len(row) for row in self.last[0].values())
 
     def samples(self, seeds: np.ndarray) -> list[Sample]:
         self(seeds)
@@ -168,8 +173,7 @@ def check(
     """Raises unless the edges are those of the graph, distinct per row, as many as there may be, and allowed."""
 
     def expect(holds: bool, what: str) -> None:
-        if not holds:
-            raise ValueError(f"{name}: {what}; its figures would mean nothing")
+        require(holds, f"{name}: {what}")
 
     edge, center = sample.edge, sample.center
     expect(len(edge) > 0, "nothing was sampled")
@@ -200,38 +204,22 @@ def bench(
     samplers: dict[str, Sampler],
     batches: Sequence[np.ndarray],
     rounds: int,
-    num_edges: Callable[[Sampler], int],
 ) -> None:
     """Lets the samplers take turns, and adds a row for each."""
 
     def round_of(sampler: Sampler) -> Callable[[], float]:
-        def run() -> float:
-            total = 0
-            for seeds in batches:
-                sampler(seeds)
-                total += num_edges(sampler)
-            return float(total)
-
-        return run
+        return lambda: float(sum(map(sampler, batches)))
 
     with pinned():
         timings = interleave({name: round_of(sampler) for name, sampler in samplers.items()}, rounds)
+    scale = 1e3 / len(batches)
     for name, timing in timings.items():
-        low, mid, high = timing.quartiles(1e3 / len(batches))
         report.add(
             case=case, graph=graph, num_neighbors=str(num_neighbors), sampler=name,
-            million_edges_per_s=timing.rate() / 1e6, batch_ms=mid, quartiles=f"{low:.3g}-{high:.3g}",
-            cpu_ms=timing.cpu(1e3 / len(batches)), glt_over_this=timings["glt"].rate() / timing.rate(),
+            million_edges_per_s=timing.rate() / 1e6, batch_ms=timing.median(scale), quartiles=timing.quartiles(scale),
+            cpu_ms=timing.cpu(scale), glt_over_this=timings["glt"].rate() / timing.rate(),
             by_cpu=timings["glt"].work[0] / timings["glt"].cpu() * timing.cpu() / timing.work[0],
         )  # fmt: skip
-
-
-def sampled_edges(sampler: GltSampler | PygLib | TypedPygLib) -> int:
-    """Edges of the sampler's last batch, over all edge types."""
-    if isinstance(sampler, GltSampler):
-        return sum(len(row) for row, _, _ in sampler.last[2])
-    rows = sampler.last[0]
-    return len(rows) if isinstance(rows, torch.Tensor) else sum(len(row) for row in rows.values())
 
 
 def bench_weights(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
@@ -248,7 +236,7 @@ def bench_weights(report: Report, graph: graphs.BenchGraph, num_neighbors: list[
     batches = graph.seed_batches(4)
     for name, sampler in samplers.items():
         check(f"{name}, weights", sampler.samples(batches[0])[0], indptr, indices, max(num_neighbors), weight=weight)
-    bench(report, "by weight", graph.name, num_neighbors, samplers, batches, rounds, sampled_edges)
+    bench(report, "by weight", graph.name, num_neighbors, samplers, batches, rounds)
 
 
 def bench_times(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
@@ -266,7 +254,7 @@ def bench_times(report: Report, graph: graphs.BenchGraph, num_neighbors: list[in
     for name, sampler in samplers.items():
         sample = sampler.samples(batches[0])[0]
         check(f"{name}, times", sample, indptr, indices, max(num_neighbors), time=time, seed_time=seed_time)
-    bench(report, "by time", graph.name, num_neighbors, samplers, batches, rounds, sampled_edges)
+    bench(report, "by time", graph.name, num_neighbors, samplers, batches, rounds)
 
 
 def bench_types(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
@@ -283,7 +271,7 @@ def bench_types(report: Report, graph: graphs.BenchGraph, num_neighbors: list[in
     for name, sampler in samplers.items():
         for (row_begin, neighbors), sample in zip(rows, sampler.samples(batches[0]), strict=True):
             check(f"{name}, heterogeneous", sample, row_begin, neighbors, max(num_neighbors))
-    bench(report, "heterogeneous", f"6 x {graph.name}", num_neighbors, samplers, batches, rounds, sampled_edges)
+    bench(report, "heterogeneous", f"6 x {graph.name}", num_neighbors, samplers, batches, rounds)
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 from benchmarks import graphs
-from benchmarks._harness import Report, arguments, in_fresh_process
+from benchmarks._harness import Report, arguments, in_fresh_process, require
 from glt.partition import FrequencyPartitioner, RandomPartitioner, load_partition
 
 GLT_RECORDED = {"seconds": 60.0, "added_mb": 6206.0 - 2527.0}  # graph M on two quiet Zen 4 cores
@@ -194,8 +194,7 @@ def run_billion(path: Path, scale: int) -> dict[str, float]:
         row = measured(partition)
         forecast = partitioners[0].forecast()
         part = load_partition(root, 3)
-        if part.manifest.num_edges != edge_index.shape[1]:
-            raise ValueError(f"{part.manifest.num_edges} edges in {root}: its figures would mean nothing")
+        require(part.manifest.num_edges == edge_index.shape[1], f"{part.manifest.num_edges} edges in {root}")
         return row | {
             "confined_to_gib": LIMIT_BYTES / 2**30 if is_confined else None,
             "forecast_s": forecast.seconds,
@@ -227,9 +226,7 @@ def confined() -> Iterator[bool]:
 
 
 def main() -> None:
-    billion = "--billion" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--billion"]
-    options = arguments(__doc__, rounds=3)
+    options = arguments(__doc__, rounds=3, billion={"action": "store_true", "help": "partition a billion edges, too"})
     report = Report("partition", options.toy)
     graph_name, width = ("toy", 8) if options.toy else ("M", 128)
     graphs.load(graph_name)
@@ -248,7 +245,7 @@ def main() -> None:
     if not peer:
         print("absent: graphlearn_torch; its recorded figures stand in")
         report.add(partitioner="GLT (recorded)", graph="M", **GLT_RECORDED)
-    if billion or options.toy:
+    if options.billion or options.toy:
         scale, num_edges = (12, 1 << 16) if options.toy else (26, 1 << 30)
         folder = Path(tempfile.mkdtemp(prefix="glt-bench-"))
         try:

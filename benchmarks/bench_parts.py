@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks import graphs
-from benchmarks._harness import Report, arguments, interleave, pinned
+from benchmarks._harness import Report, arguments, interleave, pinned, require
 from glt import _core
 
 Sampler = Callable[[np.ndarray, int], _core.Batch]
@@ -93,8 +93,8 @@ def main() -> None:
         samplers[f"glt, {num_parts} parts, one by one"] = part_by_part(book, parts, num_neighbors, graph.num_nodes)
     expected = edges_of(samplers["glt, whole graph"](batches[0], 1))
     for name, sampler in samplers.items():
-        if not all(map(np.array_equal, edges_of(sampler(batches[0], 1)), expected)):
-            raise ValueError(f"{name}: another batch than that of the whole graph; its figures would mean nothing")
+        found = edges_of(sampler(batches[0], 1))
+        require(all(map(np.array_equal, found, expected)), f"{name}: another batch than that of the whole graph")
 
     def round_of(sampler: Sampler) -> Callable[[], float]:
         return lambda: float(sum(sampler(seeds, number).num_edges(0) for number, seeds in enumerate(batches)))
@@ -103,10 +103,10 @@ def main() -> None:
         timings = interleave({name: round_of(sampler) for name, sampler in samplers.items()}, options.rounds)
     base = timings["glt, whole graph"].cpu()
     for name, timing in timings.items():
-        low, mid, high = timing.quartiles(1e3 / len(batches))
+        scale = 1e3 / len(batches)
         report.add(
-            sampler=name, batch_ms=mid, best_ms=min(timing.seconds) * 1e3 / len(batches),
-            quartiles=f"{low:.3g}-{high:.3g}", over_whole_by_cpu=timing.cpu() / base,
+            sampler=name, batch_ms=timing.median(scale), best_ms=min(timing.seconds) * scale,
+            quartiles=timing.quartiles(scale), over_whole_by_cpu=timing.cpu() / base,
         )  # fmt: skip
     report.finish()
 

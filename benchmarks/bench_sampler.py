@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import graphs
-from benchmarks._harness import Report, Timing, arguments, find_peers, interleave, pinned
+from benchmarks._harness import Report, Timing, arguments, find_peers, interleave, pinned, require
 from benchmarks.peer_samplers import NAMES, WITH_REPLACEMENT, Sample, Sampler, peer_samplers
 from glt import _core
 
@@ -63,8 +63,7 @@ def check(graph: graphs.BenchGraph, num_neighbors: list[int], seeds: np.ndarray,
     node, row, col, edge = sample
 
     def expect(holds: bool, what: str) -> None:
-        if not holds:
-            raise ValueError(f"{name}, graph {graph.name}, {num_neighbors}: {what}; its figures would mean nothing")
+        require(holds, f"{name}, graph {graph.name}, {num_neighbors}: {what}")
 
     expect(np.array_equal(node[: len(seeds)], seeds), "the seeds do not come first")
     expect(len(np.unique(node)) == len(node), "a node has two local ids")
@@ -153,11 +152,9 @@ def share_of_round(sampler: Sampler, number: Any, batches: list[np.ndarray]) -> 
     """Samples the next batch, as long as there is one; ``number``: of batches taken by anybody, a shared counter."""
     edges = 0.0
     while True:
-        if not number.get_lock().acquire(timeout=PATIENCE):
-            raise TimeoutError(f"the other process has held the number of the next batch for {PATIENCE} s")
-        taken = number.value
-        number.value += 1
-        number.get_lock().release()
+        with number.get_lock():
+            taken = number.value
+            number.value += 1
         if taken >= len(batches):
             return edges
         edges += len(sampler(batches[taken])[1])
@@ -218,10 +215,11 @@ def add(
     num_batches: int,
     **ratios: float,
 ) -> None:
-    low, mid, high = timing.quartiles(1e3 / num_batches)
-    row = {"graph": graph.name, "num_neighbors": str(num_neighbors), "sampler": name}
+    scale = 1e3 / num_batches
+    row: dict[str, Any] = {"graph": graph.name, "num_neighbors": str(num_neighbors), "sampler": name}
     row |= {"million_edges_per_s": timing.rate() / 1e6, "best": timing.best_rate() / 1e6}
-    report.add(**row, batch_ms=mid, quartiles=f"{low:.3g}-{high:.3g}", cpu_ms=timing.cpu(1e3 / num_batches), **ratios)
+    row |= {"batch_ms": timing.median(scale), "quartiles": timing.quartiles(scale), "cpu_ms": timing.cpu(scale)}
+    report.add(**row, **ratios)
 
 
 def main() -> None:

@@ -21,11 +21,9 @@ and the same seeds: two servers, two clients, each with a sampling process on it
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,60 +32,20 @@ import torch
 import glt
 from benchmarks import graphs, peer_jobs
 from benchmarks._harness import Report, Timing, arguments, find_peers
-from benchmarks.bench_distributed import DEADLINE_S, Trainers, check_epoch, run_group, stages_of, start_method
-from benchmarks.partitioned import NUM_PARTS, scratch_dir, write_partitions
-from benchmarks.peer_jobs import NUM_LATENCIES
+from benchmarks.bench_distributed import (
+    Job,
+    Trainers,
+    run_group,
+    seeds_of,
+    stages_of,
+    start_method,
+    trainer,
+)
+from benchmarks.partitioned import NUM_LATENCIES, NUM_PARTS, scratch_dir, write_partitions
 from glt.testing.cluster import free_port
 
 MODES = ("worker", "server", "worker, asking", "server, asking")
 CLIENTS = (1, 2, 4)
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a trainer or server needs to know."""
-
-    mode: str  # worker | server, and perhaps "asking"
-    graph_name: str
-    partition_dir: str
-    num_servers: int
-    seeds: list[torch.Tensor]  # of each trainer
-    num_neighbors: list[int]
-    batch_size: int
-    port: int
-
-
-def trainer(rank: int, job: Job, commands: Connection) -> None:
-    """Obeys commands; answers (number of batches, seconds, stats of the loader)."""
-    torch.set_num_threads(1)
-    dataset: glt.distributed.DistDataset | None = None
-    options: Any
-    if job.mode.startswith("server"):
-        glt.distributed.init_client(job.num_servers, len(job.seeds), rank, "127.0.0.1", job.port)
-        options = glt.distributed.RemoteDistSamplingWorkerOptions(worker_concurrency=8)
-    else:
-        glt.distributed.init_worker_group(len(job.seeds), rank, "bench")
-        dataset = glt.distributed.DistDataset().load(job.partition_dir, rank)
-        options = glt.distributed.MpDistSamplingWorkerOptions(
-            worker_concurrency=8, master_addr="127.0.0.1", master_port=job.port, read_local="asking" not in job.mode
-        )
-    flags: dict[str, Any] = {"with_edge": True, "collect_features": True, "random_seed": 0, "worker_options": options}
-    seeds, size = job.seeds[rank], job.batch_size
-    with (
-        glt.distributed.DistNeighborLoader(dataset, job.num_neighbors, seeds, size, **flags) as loader,
-        glt.distributed.DistNeighborLoader(dataset, job.num_neighbors, seeds[:size], size, **flags) as single,
-    ):
-        graph = graphs.load(job.graph_name)
-        while (command := commands.recv()) != "stop":
-            num_batches, start = 0, time.perf_counter()
-            if command == "check":
-                num_batches = check_epoch(graph, loader, seeds)
-            elif command == "epoch":
-                num_batches = sum(1 for _ in loader)
-            elif rank == 0:
-                num_batches = sum(1 for _ in range(NUM_LATENCIES) for _ in single)
-            commands.send((num_batches, time.perf_counter() - start, loader.stats()))
-    glt.distributed.shutdown_client()
 
 
 def server(rank: int, job: Job) -> None:
@@ -100,38 +58,31 @@ def server(rank: int, job: Job) -> None:
 
 
 class Served(Trainers):
-    """Clients that wait for commands, and their servers.
+    """Clients that wait for commands, and their servers; what both run is given a job."""
 
-    Args:
-        job: Given to each.
-        of: Its functions ``server`` and ``trainer`` are what they run.
-    """
-
-    def __init__(self, job: Any, of: ModuleType) -> None:
+    def __init__(
+        self, job: Any, server: Callable[[int, Any], None], trainer: Callable[[int, Any, Connection], None]
+    ) -> None:
         context = start_method()
         self.servers = [
-            context.Process(target=of.server, args=(rank, job), name=f"{job.mode} server {rank}")
+            context.Process(target=server, args=(rank, job), name=f"{job.mode} server {rank}")
             for rank in range(job.num_servers)
         ]
         for process in self.servers:
             process.start()
-        super().__init__(job, of.trainer, len(job.seeds))
+        super().__init__(job, trainer, len(job.seeds))
 
     def cpu_seconds(self) -> float:
         return super().cpu_seconds() + self.cpu_of(self.servers)
 
     def stop(self) -> None:
         super().stop()  # servers end when their clients have left
-        for process in self.servers:
-            process.join(DEADLINE_S)
-            if process.exitcode is None:
-                process.kill()
-                process.join()
+        self.end(self.servers)
 
 
 def start(job: Job) -> Trainers:
     if job.mode.startswith("server"):
-        return Served(job, sys.modules[__name__])
+        return Served(job, server, trainer)
     return Trainers(job, trainer, len(job.seeds))
 
 
@@ -139,9 +90,9 @@ def measure_modes(report: Report, job: Job, peer: peer_jobs.PeerJob | None, roun
     """Server mode against worker mode."""
     modes = MODES[:2] if report.toy else MODES
     with contextlib.ExitStack() as stack:
-        groups = {mode: start(replace(job, mode=mode, port=free_port())) for mode in modes}
+        groups = {mode: start(replace(job, mode=mode, port=free_port(), has_latency=True)) for mode in modes}
         if peer is not None:
-            groups[peer.mode] = Served(peer, peer_jobs)
+            groups[peer.mode] = Served(peer, peer_jobs.server, peer_jobs.trainer)
         epochs = {mode: Timing() for mode in groups}
         for group in groups.values():
             stack.callback(group.stop)
@@ -158,8 +109,8 @@ def measure_modes(report: Report, job: Job, peer: peer_jobs.PeerJob | None, roun
         per_batch = timing.cpu(1e3) / timing.work[0]
         rival = epochs["worker, asking" if "asking" in mode else "worker"]
         row: dict[str, Any] = {"mode": mode, "batches_per_s": timing.rate()}
-        row |= {"wall_ms_per_batch": timing.quartiles(1e3)[1] / timing.work[0]}
-        row |= {"latency_ms": singles[mode].quartiles(1e3)[1] / NUM_LATENCIES}
+        row |= {"wall_ms_per_batch": timing.median(1e3) / timing.work[0]}
+        row |= {"latency_ms": singles[mode].median(1e3) / NUM_LATENCIES}
         row |= {"cpu_ms_per_batch": per_batch, "over_worker_ms": per_batch - rival.cpu(1e3) / rival.work[0]}
         report.add(graph=job.graph_name, **row, **stages_of(stats[mode]))
 
@@ -194,13 +145,10 @@ def main() -> None:
     report = Report("server", options.toy)
     torch.set_num_threads(1)
     graph = graphs.load("toy" if options.toy else "S")
-    nodes = torch.from_numpy(np.random.default_rng(0).permutation(graph.connected_nodes()))
-    batch_size = 64 if options.toy else 1024
-    num_batches = len(nodes) // batch_size // NUM_PARTS
-    seeds = list(nodes[: NUM_PARTS * num_batches * batch_size].chunk(NUM_PARTS))
+    seeds, batch_size = seeds_of(graph)
     neighbors = [5, 3] if options.toy else [15, 10, 5]
     with scratch_dir() as directory:
-        job = Job("", graph.name, write_partitions(graph, directory), NUM_PARTS, seeds, neighbors, batch_size, 0)
+        job = Job("", graph.name, write_partitions(graph, directory), seeds, neighbors, batch_size, 0, NUM_PARTS)
         peer = None
         if not options.toy and find_peers("graphlearn_torch"):
             (peer,) = peer_jobs.prepare(["GLT, server"], graph, NUM_PARTS, seeds, neighbors, batch_size, directory)

@@ -27,6 +27,7 @@ import numpy as np
 
 QUADRANTS = (0.57, 0.19, 0.19, 0.05)
 SIZES = {"toy": (12, 32_000), "S": (18, 2_100_000), "M": (21, 31_000_000)}  # name: (log2 of the nodes, edges drawn)
+DATA_ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"  # of real graphs
 CHUNK = 1 << 21  # edges drawn at a time: bounds the scratch memory
 
 

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import glt.distributed
+from benchmarks.graphs import DATA_ROOT
 from glt.data.tasks import NodeTask, read_npz
 from glt.demo import Options
 from glt.demo.job import scaled
@@ -37,7 +38,6 @@ NUM_NEIGHBORS = (15, 10)
 HIDDEN_CHANNELS = 32
 LEARNING_RATE = 0.01
 WEIGHT_DECAY = 5e-4
-DATA_ROOT = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,7 @@ def _trainer(rank: int, work_dir: str, lessons: list[tuple[Any, ...]], num_seeds
     glt.distributed.init_worker_group(NUM_TRAINERS, rank, "learning")
     accuracies: dict[str, list[float]] = {}
     for course, task_size, train_idx, test_idx in lessons:
-        dataset = glt.distributed.DistDataset()
-        dataset.load(graph_dir=f"{work_dir}/{course.name}", partition_idx=rank)
+        dataset = glt.distributed.DistDataset().load(f"{work_dir}/{course.name}", rank)
         accuracies[course.name] = _lesson(rank, dataset, course, task_size, train_idx, test_idx, num_seeds)
     if rank == 0:
         Path(work_dir, "accuracies.json").write_text(json.dumps(accuracies))
@@ -168,26 +167,17 @@ def _lesson(
     num_seeds: int,
 ) -> list[float]:
     device = torch.device("cpu")
-    train_loader = glt.distributed.DistNeighborLoader(
-        dataset,
-        NUM_NEIGHBORS,
-        of_rank(train_idx, rank),
-        course.batch_size,
-        collect_features=True,
-        random_seed=rank,
-        worker_options=glt.distributed.MpDistSamplingWorkerOptions(num_workers=1),
-    )
-    test_loader = glt.distributed.DistNeighborLoader(
-        dataset,
-        NUM_NEIGHBORS,
-        of_rank(test_idx, rank),
-        512,
-        collect_features=True,
-        random_seed=rank,
-        worker_options=glt.distributed.CollocatedDistSamplingWorkerOptions(),
-    )
+
+    def loader(nodes: torch.Tensor, batch_size: int, options: Any) -> glt.distributed.DistNeighborLoader:
+        return glt.distributed.DistNeighborLoader(
+            dataset, NUM_NEIGHBORS, of_rank(nodes, rank), batch_size, collect_features=True, random_seed=rank,
+            worker_options=options,
+        )  # fmt: skip
+
+    in_worker = glt.distributed.MpDistSamplingWorkerOptions(num_workers=1)
+    beside = glt.distributed.CollocatedDistSamplingWorkerOptions()
     accuracies = []
-    with train_loader, test_loader:
+    with loader(train_idx, course.batch_size, in_worker) as train_loader, loader(test_idx, 512, beside) as test_loader:
         for seed in range(num_seeds):
             model = DistributedDataParallel(new_model(task_size, seed))
             optimizer = new_optimizer(model)

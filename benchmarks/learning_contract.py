@@ -29,10 +29,10 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import RandomLinkSplit
 
 import glt.loader
+from benchmarks.graphs import DATA_ROOT
 from glt.data.tasks import read_hetero_npz, read_npz
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA_ROOT = ROOT.parent / "shared" / "data"
 sys.path.insert(0, str(ROOT / "examples"))
 import hetero_node_classification as classification  # noqa: E402
 import link_prediction as prediction  # noqa: E402
@@ -131,14 +131,10 @@ def _seeded(package: object, seed: int) -> dict[str, int]:
     return {"random_seed": seed} if package is glt.loader else {}
 
 
-def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """Mean and its standard error."""
-    return statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-
-
 def _points(values: list[float]) -> str:
-    mean, error = mean_and_error(values)
-    return f"{100 * mean:6.2f} ± {100 * error:.2f}"
+    """Mean and its standard error, in points."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return f"{100 * statistics.mean(values):6.2f} ± {100 * error:.2f}"
 
 
 def _row(name: str, columns: dict[str, Callable[[int], float]], num_seeds: int) -> None:

@@ -8,7 +8,6 @@ With a seed everywhere: without one it makes a new generator for every node, and
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,10 +17,9 @@ import numpy as np
 import torch
 
 from benchmarks import graphs
-from benchmarks.partitioned import features_of, labels_of
+from benchmarks._harness import require
+from benchmarks.partitioned import features_of, labels_of, obey
 from glt.testing.cluster import free_port
-
-NUM_LATENCIES = 20
 
 
 @dataclass(frozen=True)
@@ -133,20 +131,16 @@ def trainer(rank: int, job: PeerJob, commands: Connection) -> None:
         loader, single = (_loader(rank, job, None, job.seed_files[rank][which], which) for which in range(2))
     else:
         distributed.init_worker_group(len(job.seeds), rank, "peer")
-        loader = _loader(rank, job, _dataset(rank, job), job.seeds[rank], 0)
+        loader, single = _loader(rank, job, _dataset(rank, job), job.seeds[rank], 0), None
     graph = graphs.load(job.graph_name)
-    while (command := commands.recv()) != "stop":
-        num_batches, start = 0, time.perf_counter()
-        if command == "check":
-            seen = [check(graph, batch) for batch in loader]
-            if not torch.equal(torch.cat(seen).sort().values, job.seeds[rank].sort().values):
-                raise ValueError("an epoch of GLT did not bring each seed once; its figures would mean nothing")
-            num_batches = len(seen)
-        elif command == "epoch":
-            num_batches = sum(1 for _ in loader)
-        elif rank == 0:
-            num_batches = sum(1 for _ in range(NUM_LATENCIES) for _ in single)
-        commands.send((num_batches, time.perf_counter() - start, {}))
+
+    def check_epoch() -> int:
+        seen = [check(graph, batch) for batch in loader]
+        all_once = torch.equal(torch.cat(seen).sort().values, job.seeds[rank].sort().values)
+        require(all_once, "an epoch of GLT did not bring each seed once")
+        return len(seen)
+
+    obey(commands, check_epoch, loader, single if rank == 0 else None, dict)
     if job.mode == "GLT, server":
         distributed.shutdown_client()
     else:
@@ -157,6 +151,6 @@ def check(graph: graphs.BenchGraph, batch: Any) -> torch.Tensor:
     """Raises unless edges exist, and features and labels are those of the nodes; returns the seeds."""
     neighbor, edge = batch.node[batch.edge_index[0]].numpy(), batch.edge.numpy()
     right = np.array_equal(graph.indices[edge], neighbor)
-    if not (right and torch.equal(batch.x, features_of(batch.node)) and torch.equal(batch.y, labels_of(batch.node))):
-        raise ValueError("a batch of GLT does not agree with the graph; its figures would mean nothing")
+    right &= torch.equal(batch.x, features_of(batch.node)) and torch.equal(batch.y, labels_of(batch.node))
+    require(right, "a batch of GLT does not agree with the graph")
     return batch.batch.clone()  # one tensor that is kept blocks its ring, and with it both trainers for ever

@@ -11,12 +11,9 @@ glt/demo/job.py (partition, spawn).
 
 import argparse
 
-from glt.cli import run_demo
-from glt.demo import add_arguments
+from glt.demo import add_arguments, run
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description="Trains GraphSAGE on a partitioned graph.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser()
     add_arguments(parser)
-    run_demo(parser, vars(parser.parse_args()))
+    run(parser, parser.parse_args())

@@ -16,8 +16,6 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 import glt
-from glt.demo import Options, add_arguments
-from glt.errors import PartitionError
 
 _HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -48,6 +46,7 @@ def early_stop(flags: Sequence[str]) -> Iterator[None]:
 
 # Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
 _COMMANDS: Final = {
+    "demo": ("glt.demo", "partition a graph, sample with workers, train with DDP"),
     "inspect": ("glt.partition.inspect", "report what a partition directory holds, and verify it"),
     "import": ("glt.partition.command_import", "take over the partition directory of another library"),
     "launch": ("glt.launch.command", "run a script as the servers and trainers of a job, on one host or more"),
@@ -69,48 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="glt", description="Decoupled graph sampling for PyTorch Geometric.")
     parser.add_argument("--version", action="version", version=f"glt {glt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    demo = commands.add_parser(
-        "demo",
-        help="partition a graph, sample with workers, train with DDP",
-        description="Partitions a graph, starts samplers and trains GraphSAGE with one DDP trainer per partition.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add_arguments(demo)
     given = sys.argv[1:] if argv is None else list(argv)
     with early_stop(given) if given[:1] == ["serve"] else nullcontext():
-        return _run(parser, commands, demo, given)
-
-
-def _run(parser: Parser, commands: Any, demo: argparse.ArgumentParser, given: list[str]) -> int:
-    modules = {}
-    for name, (module, help_) in _COMMANDS.items():
-        command = commands.add_parser(name, help=help_)
-        if name in given[:1]:  # the others need not be imported, and torch with them
-            modules[name] = importlib.import_module(module)
-            modules[name].add_arguments(command)
-            command.set_defaults(parser=command)
-    arguments = vars(parser.parse_args(given))
-    chosen = arguments.pop("command")
-    if chosen in modules:
-        return modules[chosen].run(arguments.pop("parser"), argparse.Namespace(**arguments))
-    run_demo(demo, arguments)
-    return 0
-
-
-def run_demo(parser: argparse.ArgumentParser, arguments: dict) -> None:
-    """Runs the demo; a bad flag, data set or partition_dir becomes the parser's error."""
-    try:
-        options = Options(**arguments)
-    except ValueError as error:
-        parser.error(str(error))
-    # torch and torch_geometric take seconds to import; a typo should not.
-    from glt.demo.job import load_task, run
-
-    try:
-        task = load_task(options)
-    except (OSError, ImportError, ValueError) as error:
-        parser.error(str(error))
-    try:
-        run(task, options)
-    except PartitionError as error:  # what a trainer raises arrives as another type, with its traceback
-        parser.error(str(error))
+        for name, (module, help_) in _COMMANDS.items():
+            command = commands.add_parser(name, help=help_)
+            if name in given[:1]:  # the others need not be imported, and torch with them
+                chosen = importlib.import_module(module)
+                chosen.add_arguments(command)
+                command.set_defaults(parser=command, run=chosen.run)
+        arguments = vars(parser.parse_args(given))
+        del arguments["command"]
+        status: int = arguments.pop("run")(arguments.pop("parser"), argparse.Namespace(**arguments))
+        return status

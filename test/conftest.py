@@ -1,15 +1,18 @@
-"""What the tests of all rooms share: this folder on their path, forked sampling processes (see forked.py), and C++ that
-only tests call."""
+"""What the tests of all rooms share: this folder on their path, forked sampling processes and programs (see forked.py),
+and C++ that only tests call."""
 
 import ctypes
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import forked
 import pytest
 
+from glt.cli import main
 from glt.testing.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +24,44 @@ def pytest_configure(config):
     """The default run forks sampling processes; runs with tests of real components start them as users do."""
     if "not integration" in config.getoption("markexpr"):
         Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers",)
+
+
+@pytest.fixture(scope="session")
+def start():
+    """Runs ``python WORDS...``, forked, from the root of the repository unless told otherwise; returns how it ended."""
+
+    def start(*words, folder=ROOT, timeout_s=280, **environment):
+        # A script finds only what is beside it, or installed.
+        env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment
+        return forked.run([sys.executable, *map(str, words)], folder, env, timeout_s)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def run(start):
+    """The same of a program that is to succeed."""
+
+    def run(*words, **options):
+        done = start(*words, **options)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs ``glt WORDS...`` in this process; returns its exit status, and what it wrote to stdout and to stderr."""
+
+    def command(*words):
+        try:
+            status = main([*map(str, words)])
+        except SystemExit as ended:  # of argparse
+            status = ended.code
+        return status, *capsys.readouterr()
+
+    return command
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import torch
 
 from glt.loader import NeighborLoader
 from glt.testing import check_batch, random_graph, reference_batch, ring_graph
+from glt.testing.batches import check_typed_batch
 from glt.testing.cluster import Cluster
 
 GRAPH = random_graph(100, 1500, seed=3)
@@ -103,6 +104,15 @@ def test_check_batch_notices(broken):
     BREAK[broken](batch)
     with pytest.raises((AssertionError, RuntimeError), match=r"broken promise|out of bounds"):
         check_batch(batch, GRAPH.edge_index, [3, 2], **options)
+
+
+@pytest.mark.parametrize("broken", ["features", "edge features", "counts cut short"])
+def test_check_typed_batch_notices_of_one_type_too(broken):
+    (batch,) = NeighborLoader(GRAPH.to_data(), [3, 2], torch.arange(30), batch_size=30, random_seed=0)
+    check_typed_batch(batch, GRAPH.to_data(), 2)
+    BREAK[broken](batch)
+    with pytest.raises(AssertionError, match="broken promise"):
+        check_typed_batch(batch, GRAPH.to_data(), 2)
 
 
 def test_check_batch_without_edge_ids():

@@ -61,8 +61,9 @@ def main() -> int:
             left_out.append(name)
             continue
         try:
-            more = {"limits": limits} if name in LIMITED else {}
-            importlib.import_module(f"benchmarks.gpu.{name}").measure(report, device, **more)
+            more = {"limits": limits, "in_workers": name == "training_workers"} if name in LIMITED else {}
+            module = importlib.import_module(f"benchmarks.gpu.{name.removesuffix('_workers')}")
+            module.measure(report, device, **more)
             if missing is None:
                 torch.cuda.empty_cache()  # tables of one part are not to be in the way of the next, or of its workers
         except Exception:  # what the other parts find is worth having

@@ -10,7 +10,7 @@ import ctypes
 
 import torch
 
-from benchmarks._harness import Report
+from benchmarks._harness import Report, require
 from benchmarks.gpu.launches import median_ms, seconds_of
 from benchmarks.gpu.probes import launch
 
@@ -31,8 +31,7 @@ def measure(report: Report, device: torch.device) -> None:
             launch(name, device, table, at, num_stamps, word(top))
             first = torch.full((len(table),), num_stamps, device=device)
             first.scatter_reduce_(0, at, torch.arange(num_stamps, device=device), "amin")
-            if not torch.equal(table[at].long(), top - first[at]):
-                raise ValueError(f"{name}: the lowest occurrence does not win; its figures would mean nothing")
+            require(torch.equal(table[at].long(), top - first[at]), f"{name}: the lowest occurrence does not win")
             table.zero_()
 
             def stamp(_: int, name: str = name, table: torch.Tensor = table, at: torch.Tensor = at,

@@ -11,10 +11,9 @@ import functools
 
 import torch
 
-from benchmarks._harness import Report
-from benchmarks.gpu.launches import RawTable, median_ms, seconds_of
+from benchmarks._harness import Report, require
+from benchmarks.gpu.launches import RawTable, median_ms, pinned_memory, seconds_of
 from benchmarks.gpu.probes import launch
-from glt.data.pinned import PinnedMemory
 
 ROUNDS = 7
 RING_BYTES = 160 << 10  # of shared memory
@@ -29,8 +28,11 @@ def measure(report: Report, device: torch.device) -> None:
         return
     gib, num_ids = (1 << 16, 500) if report.toy else (1 << 30, 1 << 20)
     memory = torch.randint(0, 255, (4 * gib,), dtype=torch.uint8)
-    pin = PinnedMemory(memory, device)
-    memory = pin.tensor
+    with pinned_memory(memory, device) as memory:
+        _measure(report, device, memory, num_ids)
+
+
+def _measure(report: Report, device: torch.device, memory: torch.Tensor, num_ids: int) -> None:
     for row_bytes in (256,) if report.toy else (256, 512, 1024):
         rows = memory.view(-1, row_bytes)
         ids = torch.randint(len(rows), (num_ids,), generator=torch.Generator().manual_seed(0))
@@ -43,15 +45,12 @@ def measure(report: Report, device: torch.device) -> None:
             for name, run in (("TMA", tma), ("loads of 16 bytes", loads)):
                 out.zero_()
                 run(0)
-                if not torch.equal(out.cpu(), expected):
-                    raise ValueError(f"{name}, {blocks} blocks: wrong rows; its figures would mean nothing")
+                require(torch.equal(out.cpu(), expected), f"{name}, {blocks} blocks: wrong rows")
                 ms = median_ms(seconds_of(run, device, ROUNDS))
                 report.add(
                     what="M4 bulk reads", by=name, row_bytes=row_bytes, blocks=blocks, ms=ms,
                     gb_per_s=out.nbytes / ms / 1e6,
                 )  # fmt: skip
-    torch.cuda.synchronize(device)
-    pin.close()
 
 
 def _by_tma(

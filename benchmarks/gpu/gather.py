@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks._harness import Report
+from benchmarks._harness import Report, require
 from benchmarks.gpu.launches import median_ms, seconds_of
 from glt.data import Feature, WindowGather
 from glt.data.feature import TieredRows
@@ -49,8 +49,8 @@ def _measure(
     rows = TieredRows(table, device, num_hot=round(ratio * len(table)))
     ids = [each.to(device) for each in many]
     options = {"dtype": dtype, "explain": feature._explain, "max_blocks": max_blocks}
-    if not torch.equal(rows.gather(ids[0], **options).cpu(), feature.gather(many[0], dtype=dtype)):
-        raise ValueError(f"{tier}: wrong rows; its figures would mean nothing")
+    right = torch.equal(rows.gather(ids[0], **options).cpu(), feature.gather(many[0], dtype=dtype))
+    require(right, f"{tier}: wrong rows")
     row_bytes = table[0].nbytes
     out = torch.empty(len(many[0]), table.shape[1], dtype=dtype or table.dtype, device=device)
 

@@ -6,11 +6,12 @@ or with all: how much longer the products take.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from benchmarks._harness import Report
-from benchmarks.gpu.launches import RawTable, median_ms, seconds_of
-from glt.data.pinned import PinnedMemory
+from benchmarks.gpu.launches import RawTable, median_ms, pinned_memory, seconds_of
 
 ROUNDS = 9
 
@@ -18,12 +19,7 @@ ROUNDS = 9
 def measure(report: Report, device: torch.device) -> None:
     size, num_products, num_rows, num_ids = (64, 2, 2000, 200) if report.toy else (8192, 20, 1 << 22, 1 << 20)
     a = torch.randn(size, size, device=device, dtype=torch.float32 if report.toy else torch.bfloat16)
-    rows = torch.zeros(num_rows, 512, dtype=torch.uint8)
-    pin = PinnedMemory(rows, device) if device.type == "cuda" else None
-    rows = rows if pin is None else pin.tensor
-    table = RawTable(rows, device)
     ids = torch.randint(num_rows, (num_ids,), generator=torch.Generator().manual_seed(0)).to(device)
-    table.check(ids[:1000])
     out = torch.empty(num_ids, 512, dtype=torch.uint8, device=device)
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -31,11 +27,11 @@ def measure(report: Report, device: torch.device) -> None:
         for _ in range(num_products):
             torch.mm(a, a)
 
-    alone = median_ms(seconds_of(products, device, ROUNDS))
-    report.add(what="M9 products", gather="none", ms=alone, slowdown=1.0)
-    for max_blocks in (8, 32, 0):
+    with pinned_memory(torch.zeros(num_rows, 512, dtype=torch.uint8), device) as rows:
+        table = RawTable(rows, device)
+        table.check(ids[:1000])
 
-        def beside(number: int, max_blocks: int = max_blocks) -> None:
+        def beside(max_blocks: int, number: int) -> None:
             if side is None:
                 table.gather(ids, out)
             else:
@@ -45,8 +41,9 @@ def measure(report: Report, device: torch.device) -> None:
                         table.gather(ids, out, max_blocks)
             products(number)
 
-        ms = median_ms(seconds_of(beside, device, ROUNDS))
-        report.add(what="M9 products", gather=f"pinned, blocks: {max_blocks or 'all'}", ms=ms, slowdown=ms / alone)
-    if pin is not None:
-        torch.cuda.synchronize(device)
-        pin.close()
+        alone = median_ms(seconds_of(products, device, ROUNDS))
+        report.add(what="M9 products", gather="none", ms=alone, slowdown=1.0)
+        for max_blocks in (8, 32, 0):
+            ms = median_ms(seconds_of(partial(beside, max_blocks), device, ROUNDS))
+            gather = f"pinned, blocks: {max_blocks or 'all'}"
+            report.add(what="M9 products", gather=gather, ms=ms, slowdown=ms / alone)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-
-CPU = torch.device("cpu")
-
+from glt.data.pinned import PinnedMemory
 
 SLEEP_CYCLES = 2_000_000
 """About a millisecond: the device sleeps so long before the work, so that the time to launch it does not count."""
@@ -59,6 +58,18 @@ def seconds_of(
 
 def median_ms(seconds: list[float]) -> float:
     return float(np.median(seconds) * 1e3)
+
+
+@contextmanager
+def pinned_memory(memory: Tensor, device: torch.device) -> Iterator[Tensor]:
+    """The same in pinned memory, where there is a GPU; free again once it has done all work."""
+    if device.type == "cpu":
+        yield memory
+        return
+    pin = PinnedMemory(memory, device)
+    yield pin.tensor
+    torch.cuda.synchronize(device)
+    pin.close()
 
 
 class RawTable:

@@ -12,7 +12,7 @@ import time
 import torch
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-from benchmarks._harness import Report
+from benchmarks._harness import Report, require
 from benchmarks.gpu.launches import median_ms, seconds_of
 from benchmarks.gpu.sampling import lognormal_graph
 from glt.data import Graph
@@ -49,8 +49,8 @@ def measure(report: Report, device: torch.device) -> None:
         expected = on_cpu.sample_from_edges(links[0], negatives, batch_key=0)
         got = sampler.sample_from_edges(links[0], negatives, batch_key=0)
         for name in ("node", "row", "col", "edge"):
-            if not torch.equal(getattr(got, name).cpu(), getattr(expected, name)):
-                raise ValueError(f"{mode}: {name} differs from the CPU's; its figures would mean nothing")
+            same = torch.equal(getattr(got, name).cpu(), getattr(expected, name))
+            require(same, f"{mode}: {name} differs from the CPU's")
 
         def batch(number: int, sampler: NeighborSampler = sampler, of: NegativeSampling = negatives) -> None:
             sampler.sample_from_edges(links[number], of, batch_key=number)

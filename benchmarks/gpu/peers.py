@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks._harness import Report, find_peers
+from benchmarks._harness import Report, find_peers, require
 from benchmarks.bench_sampler import check
 from benchmarks.gpu.launches import median_ms, seconds_of
 from benchmarks.gpu.sampling import FAN_OUT, lognormal_graph
@@ -152,8 +152,7 @@ def _gathering(
     expected = table[ids[0].cpu()]
     for name in ("glt", *peers):
         gather, close = makers[name](table, tier, device)
-        if not torch.equal(gather(ids[0]).cpu(), expected):
-            raise ValueError(f"{name}, {tier}: wrong rows; its figures would mean nothing")
+        require(torch.equal(gather(ids[0]).cpu(), expected), f"{name}, {tier}: wrong rows")
         turns = functools.partial(_turn, gather, ids)
         ms = median_ms(seconds_of(turns, device, ROUNDS, with_host=True))
         report.add(

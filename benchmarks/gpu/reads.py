@@ -12,8 +12,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks._harness import Report
-from benchmarks.gpu.launches import RawTable, median_ms, seconds_of
-from glt.data.pinned import PinnedMemory
+from benchmarks.gpu.launches import RawTable, median_ms, pinned_memory, seconds_of
 
 ROUNDS = 7
 
@@ -31,16 +30,14 @@ def measure(report: Report, device: torch.device) -> None:
     for footprint in (1,) if report.toy else (1, 16):
         memory = torch.zeros(footprint * gib, dtype=torch.uint8)
         memory[:: max(1, len(memory) // 1000)] = 7
-        pin = PinnedMemory(memory, device) if device.type == "cuda" else None
-        memory = memory if pin is None else pin.tensor
-        for row_bytes in (32, 512) if report.toy else (32, 64, 128, 256, 512):
-            for order in ("random", "sorted", "by 4096 rows"):
+        with pinned_memory(memory, device) as memory:
+            for row_bytes in (32, 512) if report.toy else (32, 64, 128, 256, 512):
                 rows = memory.view(-1, row_bytes)
-                _read(report, device, rows, min(num_ids, len(rows)), "M3 zero-copy reads", "pinned", footprint, order)
-        if footprint == 1:
-            _copy(report, device, memory)
-        if pin is not None:
-            pin.close()
+                num = min(num_ids, len(rows))
+                for order in ("random", "sorted", "by 4096 rows"):
+                    _read(report, device, rows, num, "M3 zero-copy reads", "pinned", footprint, order)
+            if footprint == 1:
+                _copy(report, device, memory)
 
 
 def _copy(report: Report, device: torch.device, memory: torch.Tensor) -> None:

@@ -1,8 +1,9 @@
 """Training GraphSAGE on a products-sized graph: a GPU sampler against sampling processes on the CPU.
 
 Claim: with a sampler on its GPU the trainer waits for less of an epoch than with CPU workers, and epochs are shorter.
-Samplers in the trainer's process are measured here, those in processes of their own by ``training_workers``: together
-they may take longer than ten minutes. Both measure the sampler with all in device memory, to compare by.
+Samplers in the trainer's process are measured here, those in processes of their own (CPU workers, and one worker with a
+sampler on the GPU) by the part ``training_workers``: together they may take longer than ten minutes. Both measure the
+sampler with all in device memory, to compare by.
 
 Method: the graph of ``sampling`` (2.4 million nodes, 121 million edges) with 100 floats per node and 47 classes, one
 partition, one trainer; 196,615 seeds in batches of 1024, fan-out [15, 10, 5], three layers of 256. One epoch
@@ -29,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import glt
-from benchmarks._harness import Report
+from benchmarks._harness import Report, require
 from benchmarks.gpu.limits import Limits
 from benchmarks.gpu.sampling import FAN_OUT, lognormal_graph
 from glt.data import Dataset, Graph, Topology
@@ -43,11 +44,7 @@ NUM_IN_CHANNEL = 5  # batches that the channel of each worker has room for: half
 Step = Callable[[Any], None]
 
 
-def measure(report: Report, device: torch.device, limits: Limits) -> None:
-    compare(report, device, limits, in_workers=False)
-
-
-def compare(report: Report, device: torch.device, limits: Limits, *, in_workers: bool) -> None:
+def measure(report: Report, device: torch.device, limits: Limits, *, in_workers: bool) -> None:
     """Measures samplers in the trainer's process, or in others."""
     num_nodes, num_edges, num_seeds, batch_size, width = (
         (600, 6000, 60, 20, 8) if report.toy else (2_400_000, 121_000_000, 196_615, 1024, 256)
@@ -159,8 +156,9 @@ def _require_equal(loaders: dict[str, Iterable[Any]]) -> None:
     (known_as, known), *others = first.items()
     for name, batch in others:
         for field in ("n_id", "edge_index", "x", "y", "input_id"):
-            if not torch.equal(batch[field].cpu(), known[field].cpu()):
-                raise ValueError(f"{field} of {name!r} differs from {known_as!r}; its figures would mean nothing")
+            require(
+                torch.equal(batch[field].cpu(), known[field].cpu()), f"{field} of {name!r} differs from {known_as!r}"
+            )
 
 
 def _require_whole(loaders: dict[str, Iterable[Any]]) -> None:

@@ -38,15 +38,6 @@ class Job:
     num_classes: int
 
 
-def load_graph(path: str | None) -> tuple[Data, int]:
-    """A graph with masks of the nodes to train, validate and test, and the number of classes."""
-    task = scaled(read_npz(path)) if path else synthetic_graph()
-    data = Data(x=task.x, edge_index=task.edge_index, y=task.y)
-    for name, index in (("train", task.train_idx), ("val", task.val_idx), ("test", task.test_idx)):
-        data[f"{name}_mask"] = torch.zeros(task.num_nodes, dtype=torch.bool).index_fill_(0, index, True)
-    return data, task.num_classes
-
-
 def train(rank: int, job: Job) -> None:
     """What the process of a trainer does."""
     options, num_trainers = job.options, job.options.num_trainers
@@ -164,13 +155,13 @@ def main() -> None:
         parser.error(f"--num_trainers {options.num_trainers}: expected at least 1")
 
     with tempfile.TemporaryDirectory(prefix="glt-example-") as folder:
-        data, num_classes = load_graph(options.data)
-        print(f"{data.num_nodes:,} nodes and {data.num_edges:,} edges for {options.num_trainers} trainers", flush=True)
-        num_features = data.num_features
-        manifest = glt.partition.partition_graph(
-            data, "graph", 1, f"{folder}/graph", part_method="random", reshuffle=False
+        task = scaled(read_npz(options.data)) if options.data else synthetic_graph()
+        print(f"{task.num_nodes:,} nodes and {task.num_edges:,} edges for {options.num_trainers} trainers", flush=True)
+        num_features, num_classes = task.num_features, task.num_classes
+        manifest = glt.partition.partition_graph(  # with masks of the nodes to train, validate and test
+            task.to_pyg(), "graph", 1, f"{folder}/graph", part_method="random", reshuffle=False
         )
-        del data  # it is on disk now, and in the page cache
+        del task  # it is on disk now, and in the page cache
         print(f"the graph takes {sum(file.num_bytes for file in manifest.files.values()) / 1e6:.2f} MB of disk")
         job = Job(options, f"{folder}/graph/graph.json", f"{folder}/rendezvous", num_features, num_classes)
         mp.spawn(train, args=(job,), nprocs=options.num_trainers)

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 import torch.multiprocessing as mp
 import torch.nn.functional as F
-from torch import Tensor
 
 from glt.data.synthetic import synthetic_graph
 from glt.data.tasks import NodeTask, read_npz, read_ogb
 from glt.demo import Options
 from glt.demo.trainer import Job, train
 from glt.errors import PartitionError
-from glt.partition import Manifest, RandomPartitioner, load_partition
+from glt.partition import Partition, RandomPartitioner, load_partition
 
 
 def load_task(options: Options) -> NodeTask:
@@ -70,9 +69,12 @@ def run(task: NodeTask, options: Options) -> dict[str, Any]:
     )
     with tempfile.TemporaryDirectory(prefix="glt-demo-") as work_dir:
         partition_dir = options.partition_dir or str(Path(work_dir, "partitions"))
-        manifest = _partition(task, partition_dir, options)
-        owner = torch.from_numpy(load_partition(partition_dir, 0).nodes[0].book.owners())
-        seeds = {split: _by_owner(getattr(task, f"{split}_idx"), owner, manifest.num_parts) for split in _SPLITS}
+        owner = torch.from_numpy(_partition(task, partition_dir, options).nodes[0].book.owners())
+        seeds = {}
+        for split in ("train", "val", "test"):
+            index = getattr(task, f"{split}_idx")
+            # The nodes that each partition owns: a trainer's own seeds need the least from its peers.
+            seeds[split] = [index[owner[index] == part] for part in range(options.num_parts)]
         job = Job(options, partition_dir, work_dir, seeds, task.num_features, task.num_classes)
         samplers = f"{options.num_workers} sampling processes each" if options.mode == "worker" else "sampling in them"
         print(f"starting {options.num_parts} trainers, {samplers}", flush=True)
@@ -82,17 +84,15 @@ def run(task: NodeTask, options: Options) -> dict[str, Any]:
     return result
 
 
-_SPLITS = ("train", "val", "test")
-
-
-def _partition(task: NodeTask, partition_dir: str, options: Options) -> Manifest:
-    """Partitions in-edges, the direction in which PyG samples; or finds that it was done before."""
+def _partition(task: NodeTask, partition_dir: str, options: Options) -> Partition:
+    """Partitions in-edges, the direction in which PyG samples, or finds that it was done before; loads partition 0."""
     try:
         if not Path(partition_dir, "manifest.json").exists():
             _write_partitions(task, partition_dir, options)
     except (OSError, ValueError) as error:
         raise PartitionError(f"partition_dir {partition_dir} cannot be written: {error}") from error
-    manifest = load_partition(partition_dir, 0).manifest
+    part = load_partition(partition_dir, 0)
+    manifest = part.manifest
     found = (manifest.num_parts, manifest.num_nodes, manifest.num_edges, manifest.edge_dir)
     wanted = (options.num_parts, task.num_nodes, task.num_edges, "in")
     if found != wanted:
@@ -103,9 +103,9 @@ def _partition(task: NodeTask, partition_dir: str, options: Options) -> Manifest
             f"partition_dir {partition_dir} was made with {manifest.arguments}, expected "
             f"{{'random_seed': {options.seed}}}; name an empty folder, or the seed it was made with"
         )
-    _require_same_rows(task, partition_dir)
+    _require_same_rows(task, partition_dir, part)
     print(manifest.summary(), flush=True)
-    return manifest
+    return part
 
 
 def _write_partitions(task: NodeTask, partition_dir: str, options: Options) -> None:
@@ -124,8 +124,7 @@ def _write_partitions(task: NodeTask, partition_dir: str, options: Options) -> N
     print(f"partitioned in {time.perf_counter() - start:.1f}s", flush=True)
 
 
-def _require_same_rows(task: NodeTask, partition_dir: str) -> None:
-    part = load_partition(partition_dir, 0)
+def _require_same_rows(task: NodeTask, partition_dir: str, part: Partition) -> None:
     owned = part.nodes[0]
     rows = torch.linspace(0, max(len(owned.ids) - 1, 0), min(len(owned.ids), 1000)).long()
     nodes = torch.from_numpy(owned.ids)[rows]
@@ -148,11 +147,6 @@ def _another_graph(partition_dir: str, what: str, remedy: str = "the dataset it 
     return PartitionError(
         f"partition_dir {partition_dir} holds another graph: {what}; name an empty folder, or {remedy}"
     )
-
-
-def _by_owner(index: Tensor, owner: Tensor, num_parts: int) -> list[Tensor]:
-    """The nodes of ``index`` that each partition owns: a trainer's own seeds need the least from its peers."""
-    return [index[owner[index] == part] for part in range(num_parts)]
 
 
 def summary(result: dict[str, Any], num_trainers: int) -> str:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,11 +60,11 @@ class ReportingAgent(LocalElasticAgent):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ended: set[int] = set()
-        self._give_up_at: float | None = None
+        self._give_up_at = inf
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._look(worker_group)
-        is_over = self._give_up_at is not None and time.monotonic() > self._give_up_at
+        is_over = time.monotonic() > self._give_up_at
         if is_over or len(self._ended) == len(worker_group.workers):
             result: RunResult = super()._monitor_workers(worker_group)
             return result
@@ -89,7 +90,7 @@ class ReportingAgent(LocalElasticAgent):
         for _, _, rank, pid, code, message in sorted(failed):  # those of one look: the earlier raised, the killed first
             told = json.dumps({"rank": rank, "pid": pid, "code": code, "message": message})
             os.write(self.report, told.encode() + b"\n")
-            self._give_up_at = self._give_up_at or time.monotonic() + _STOP_S
+            self._give_up_at = min(self._give_up_at, time.monotonic() + _STOP_S)
 
 
 def recorded_error(path: Path) -> tuple[str, float]:

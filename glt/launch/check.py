@@ -76,8 +76,7 @@ def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
 def _free_port(port: int, taken: list[int]) -> int:
     """Returns ``port`` if it is free; for 0 one that is free, below those that the kernel gives to connections."""
     if port:
-        _bind(port)
-        return port
+        return _bind(port)
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         lowest = int(file.read().split()[0])
     for _ in range(50 if lowest > 12_000 else 0):
@@ -100,9 +99,9 @@ def _bind(port: int) -> int:
 def _versions(workspace: str, folder: str, envs: dict[str, str], problems: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-c", _PROBE, folder]  # where the script looks first
     try:
-        env, no_input = {**os.environ, **envs}, subprocess.DEVNULL
+        env = {**os.environ, **envs}
         done = subprocess.run(
-            command, cwd=workspace, env=env, stdin=no_input, capture_output=True, text=True, timeout=_PROBE_S
+            command, cwd=workspace, env=env, input="", capture_output=True, text=True, timeout=_PROBE_S
         )
     except subprocess.TimeoutExpired:
         problems.append(f"{sys.executable} did not import glt within {_PROBE_S:g} s: is its file system reachable?")
@@ -157,9 +156,9 @@ def _clear_way(root: str, asked: dict[str, Any], problems: list[str]) -> None:
     os.remove(manifest)
     for path in there:
         full = os.path.normpath(os.path.join(root, path))
-        if path not in asked["files"] and full.startswith(os.path.join(os.path.normpath(root), "")):
-            if os.path.isfile(full):
-                os.remove(full)
+        is_inside = full.startswith(os.path.join(os.path.normpath(root), ""))
+        if path not in asked["files"] and is_inside and os.path.isfile(full):
+            os.remove(full)
 
 
 def _size(path: str) -> int:

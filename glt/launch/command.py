@@ -7,14 +7,13 @@ import os
 import re
 import resource
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import glt
 from glt import _deadlines as deadlines
-from glt.distributed.job.hosts import Host
 from glt.launch.hosts import (
+    Children,
     JobSpec,
     Reach,
     add_flag,
@@ -26,11 +25,10 @@ from glt.launch.hosts import (
     plan_job,
     reach_of,
     seconds,
-    shown_plan,
     variable,
     workspace_of,
 )
-from glt.launch.job import Answer, Console, Job, ask_hosts
+from glt.launch.job import Console, Job, ask_hosts
 
 _DESCRIPTION = """\
 Runs a script as the servers and trainers of a job, on this host, or on several over ssh. Every process runs the same
@@ -123,24 +121,25 @@ _FILES_OF_HOST: Final = 3  # the pipes of its ssh
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     console = Console()
     try:
-        reach, hosts, spec = _asked_for(arguments)
-        _allow_files(_FILES + _FILES_OF_HOST * len(hosts))
+        reach, spec = _asked_for(arguments)
+        _allow_files(_FILES + _FILES_OF_HOST * len(spec.hosts))
     except ValueError as error:
         parser.error(str(error))
-    if arguments.dry_run:
-        if spec.part_config is not None and not reach.over_ssh:
-            spec, problems = _checked(reach, hosts, spec, arguments.master_port)
-            if problems:
-                return _refuse(console, problems)
-        print("\n".join(shown_plan(hosts, plan_job(spec))))
-        if spec.master_port == 0:
-            console.say("ports of 0 are found when the job starts")
-        return 0
-    spec, problems = _checked(reach, hosts, spec, arguments.master_port)
-    if problems:
-        return _refuse(console, problems)
-    plans = list(zip(hosts, plan_job(spec), strict=True))
-    return Job(reach, plans, console, spec.stop_s, arguments.drain_timeout, arguments.timeout).run()
+    if not arguments.dry_run or (spec.part_config is not None and not reach.over_ssh):
+        spec, problems = _checked(reach, spec)
+        if problems:
+            for problem in (*problems, "nothing was started"):
+                console.say(problem)
+            return _NOT_STARTED
+    plans = list(zip(spec.hosts, plan_job(spec), strict=True))
+    if not arguments.dry_run:
+        return Job(reach, plans, console, spec.stop_s, arguments.drain_timeout, arguments.timeout).run()
+    for host, processes in plans:
+        for each in processes:
+            print(f"{each.name}@{host.name}: {each.shown()}")
+    if spec.master_port == 0:
+        console.say("ports of 0 are found when the job starts")
+    return 0
 
 
 def _allow_files(wanted: int) -> None:
@@ -153,14 +152,7 @@ def _allow_files(wanted: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _refuse(console: Console, problems: Sequence[str]) -> int:
-    for each in problems:
-        console.say(each)
-    console.say("nothing was started")
-    return _NOT_STARTED
-
-
-def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpec]:
+def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, JobSpec]:
     """What the flags ask for; ports are 0 where they are to be found."""
     for flag in ("workspace", "python", "part_config", "script"):
         if getattr(arguments, flag) == "":  # of a shell's variable that is not set, as a rule
@@ -194,35 +186,37 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpe
         interpreter=reach.interpreter,
         stop_s=arguments.stop_timeout,
     )
-    return reach, hosts, spec
+    return reach, spec
 
 
 _OURS = "ROLE SERVER_RANK NUM_SERVERS NUM_TRAINERS NUM_WORKERS MASTER_ADDR MASTER_PORT PART_CONFIG PARTITION"
 _CONTRACT: Final = frozenset(f"GLT_{name}" for name in _OURS.split())
 
 
-def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: int | None) -> tuple[JobSpec, list[str]]:
+def _checked(reach: Reach, spec: JobSpec) -> tuple[JobSpec, list[str]]:
     """Asks all hosts what they have; returns the job with what was found, and what is in its way."""
-    question: dict[str, Any] = {"do": "check", "workspace": spec.workspace, "script": spec.command[0], "ports": []}
-    question |= {"part_config": spec.part_config, "envs": dict(spec.envs)}
-    question["versions"] = reach.over_ssh or reach.python is not None
-    questions = [question | {"ports": [spec.master_port, spec.server_port]}, *[question] * (len(hosts) - 1)]
-    answers = ask_hosts(reach, hosts, "check", questions, reach.connect_timeout_s + deadlines.HOST_CHECK_S)
-    problems = [f"host {each.host.name}: {each.problem}" for each in answers if each.told is None]
-    told = [each for each in answers if each.told is not None]
-    problems += [f"host {each.host.name}: {problem}" for each in told for problem in each.told["problems"]]
-    if not problems:
-        problems = _disagreements(spec, told)
-    if problems:
+    question: dict[str, Any] = {
+        "do": "check",
+        "workspace": spec.workspace,
+        "script": spec.command[0],
+        "part_config": spec.part_config,
+        "envs": spec.envs,
+        "versions": reach.over_ssh or reach.python is not None,
+    }
+    ports = [[spec.master_port, spec.server_port], *[[]] * (len(spec.hosts) - 1)]
+    questions = [question | {"ports": each} for each in ports]
+    answers, problems = ask_hosts(reach, spec.hosts, questions, deadlines.HOST_CHECK_S, Children())
+    if problems := problems or _disagreements(spec, answers):
         return spec, problems
-    master, server = answers[0].told["ports"]
-    return replace(spec, master_port=master, server_port=server, num_parts=answers[0].told.get("num_parts")), []
+    master, server = answers[0]["ports"]
+    return replace(spec, master_port=master, server_port=server, num_parts=answers[0].get("num_parts")), []
 
 
-def _disagreements(spec: JobSpec, answers: Sequence[Answer]) -> list[str]:
+def _disagreements(spec: JobSpec, answers: list[dict[str, Any]]) -> list[str]:
     problems = []
+    names = [host.name for host in spec.hosts]
     for what in ("glt", "torch"):
-        found = {each.host.name: each.told[what] for each in answers if what in each.told}
+        found = {name: answer[what] for name, answer in zip(names, answers, strict=True) if what in answer}
         if what == "glt" and found:
             found = {"this host": glt.__version__} | found
         if len(set(found.values())) > 1:
@@ -230,20 +224,20 @@ def _disagreements(spec: JobSpec, answers: Sequence[Answer]) -> list[str]:
             problems.append(f"hosts have different versions of {what}: {shown}; install the same, or give --python")
     if spec.part_config is None:
         return problems
-    runs = {each.host.name: each.told["run_id"] for each in answers}
+    runs = {name: answer["run_id"] for name, answer in zip(names, answers, strict=True)}
     if len(set(runs.values())) > 1:
         shown = ", ".join(f"{run} on {host}" for host, run in runs.items())
         return [*problems, f"--part-config {spec.part_config} is of different runs: {shown}; glt copy sends one to all"]
     if spec.num_servers == 0:
         return problems
     try:
-        wanted = partitions_of_hosts(len(spec.hosts), spec.num_servers, answers[0].told["num_parts"])
+        wanted = partitions_of_hosts(len(spec.hosts), spec.num_servers, answers[0]["num_parts"])
     except ValueError as error:
         return [*problems, f"--part-config {spec.part_config}: {error}"]
-    for each, parts in zip(answers, wanted, strict=True):
-        if missing := sorted(set(parts) - set(each.told["parts"])):
+    for name, answer, parts in zip(names, answers, wanted, strict=True):
+        if missing := sorted(set(parts) - set(answer["parts"])):
             problems.append(
-                f"host {each.host.name}: {spec.part_config} lacks part{missing[0]}, which its servers load: glt copy "
+                f"host {name}: {spec.part_config} lacks part{missing[0]}, which its servers load: glt copy "
                 f"with the same hosts and --num-servers {spec.num_servers} sends it"
             )
     return problems

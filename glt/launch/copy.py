@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -26,7 +27,6 @@ from glt.errors import PartitionError
 from glt.launch.hosts import (
     Children,
     Reach,
-    Stopped,
     add_flag,
     add_host_arguments,
     add_reach_arguments,
@@ -87,10 +87,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         for copy in copies:
             shown = ", ".join(map(str, copy.parts))
-            print(
-                f"{copy.host.name}: partitions {shown}, {len(copier.files_of(copy))} files, "
-                f"{copier.num_bytes_of(copy)} bytes"
-            )
+            print(f"{copy.host.name}: partitions {shown}, {len(copy.sizes)} files, {copy.num_bytes} bytes")
         return _DONE
     before = signal.signal(signal.SIGTERM, _stop)
     try:
@@ -143,51 +140,21 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Copier, list[HostCopy]]:
         scripts = (str(folder), str(Path(arguments.workspace) / folder.name))
     num_servers = arguments.num_servers or -(-manifest.num_parts // len(hosts))
     parts = partitions_of_hosts(len(hosts), num_servers, manifest.num_parts)
-    copies = [HostCopy(host, tuple(own)) for host, own in zip(hosts, parts, strict=True)]
+    copies = [HostCopy(host, own, _sizes(manifest, own)) for host, own in zip(hosts, parts, strict=True)]
     target = str(Path(arguments.workspace) / relative)
     extra = [] if given.is_dir() or given.name == layout.MANIFEST else [given.name]
     return Copier(reach, root, manifest, target, extra, scripts, arguments.replace, arguments.max_at_once), copies
 
 
+def _sizes(manifest: Manifest, parts: list[int]) -> dict[str, int]:
+    return {path: entry.num_bytes for path, entry in manifest.files.items() if layout.part_of(path) in (None, *parts)}
+
+
 _PERCENT = re.compile(rb"(\d+)%")
 
 
-class RsyncError(Exception):
-    pass
-
-
-class Rsync:
-    """Runs rsync, for several hosts at once, over the same ssh. What was interrupted goes on where it was."""
-
-    def __init__(self, reach: Reach, children: Children) -> None:
-        self._reach, self._children = reach, children
-
-    def send(
-        self,
-        host: Host,
-        source: str,
-        target: str,
-        paths: Sequence[str] | None,
-        *,
-        by_checksum: bool = False,
-        progress: Callable[[int], None] = lambda percent: None,
-    ) -> None:
-        """Sends files of the directory ``source`` into ``target`` on a host: ``paths`` relative to them, or None for
-        the whole tree. ``by_checksum`` compares contents, else size and time; ``progress`` is called with the
-        percentage of bytes that are there. RsyncError has what rsync said."""
-        name = f"[{host.name}]" if ":" in host.name else host.name
-        where = f"{name}:{target}/" if self._reach.over_ssh else f"{target}/"
-        command = ["rsync", "--times", "--partial-dir=.rsync-partial", "--info=progress2", "--protect-args"]
-        command += ["--rsh", shlex.join(self._reach.shell()), *(["--checksum"] if by_checksum else [])]
-        command += ["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]
-        command += [f"{source}/", where]
-        try:
-            with self._children.start(command) as process:
-                code, said = _run(process, b"".join(os.fsencode(path) + b"\0" for path in paths or ()), progress)
-        except Stopped as error:
-            raise RsyncError("it was stopped") from error
-        if code:
-            raise RsyncError(f"rsync ended with code {code}: {said or 'it said nothing'}")
+class CopyError(Exception):
+    """What a host was to be sent is not there, or not right; the text says why."""
 
 
 def _run(process: subprocess.Popen[bytes], names: bytes, progress: Callable[[int], None]) -> tuple[int, str]:
@@ -195,11 +162,8 @@ def _run(process: subprocess.Popen[bytes], names: bytes, progress: Callable[[int
     errors: list[bytes] = []
     listener = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
     listener.start()
-    try:
+    with suppress(BrokenPipeError), process.stdin:  # it says why on stderr
         process.stdin.write(names)
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it says why on stderr
     while data := os.read(process.stdout.fileno(), 1 << 12):
         if found := _PERCENT.findall(data):
             progress(int(found[-1]))
@@ -213,13 +177,20 @@ _VERIFY_BYTES_PER_S: Final = 5e6  # of the slowest disk that is waited for
 
 @dataclass(frozen=True)
 class HostCopy:
+    """What a host gets: partitions, and the sizes of all files by their paths."""
+
     host: Host
-    parts: tuple[int, ...]
+    parts: list[int]
+    sizes: dict[str, int]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sizes.values())
 
 
 @dataclass
 class Copier:
-    """Sends a partition directory to hosts.
+    """Sends a partition directory to hosts, by rsync over ssh. What was interrupted goes on where it was.
 
     Attributes:
         root, target: The directory here, and there.
@@ -240,7 +211,6 @@ class Copier:
 
     def __post_init__(self) -> None:
         self._children = Children()
-        self._rsync = Rsync(self.reach, self._children)
         self._lock = threading.Lock()
         self.has_sent = False
 
@@ -256,73 +226,72 @@ class Copier:
             finally:
                 self._children.stop()  # for those that a Ctrl-C left running
 
-    def files_of(self, copy: HostCopy) -> list[str]:
-        return [path for path in self.manifest.files if layout.part_of(path) in (None, *copy.parts)]
-
-    def num_bytes_of(self, copy: HostCopy) -> int:
-        return sum(self.manifest.files[path].num_bytes for path in self.files_of(copy))
-
     def _prepare(self, copies: Sequence[HostCopy]) -> list[str]:
-        sizes = [{path: self.manifest.files[path].num_bytes for path in self.files_of(copy)} for copy in copies]
         asked = {"do": "prepare", "root": self.target, "run_id": self.manifest.run_id, "replace": self.replace}
-        questions = [asked | {"files": files} for files in sizes]
-        timeout_s = self.reach.connect_timeout_s + deadlines.HOST_S
-        answers = ask_hosts(self.reach, [copy.host for copy in copies], "check", questions, timeout_s, self._children)
-        problems = []
+        questions = [asked | {"files": copy.sizes} for copy in copies]
+        hosts = [copy.host for copy in copies]
+        answers, problems = ask_hosts(self.reach, hosts, questions, deadlines.HOST_S, self._children)
         for copy, answer in zip(copies, answers, strict=True):
-            found = [answer.problem] if answer.told is None else answer.told["problems"]
-            problems += [f"host {copy.host.name}: {each}" for each in found]
-            if answer.told is not None:
-                missing = format_size(answer.told["num_missing_bytes"])
-                self._tell(copy, f"{missing} of {format_size(self.num_bytes_of(copy))} are to be sent")
+            if "num_missing_bytes" in answer:
+                missing = format_size(answer["num_missing_bytes"])
+                self._tell(copy, f"{missing} of {format_size(copy.num_bytes)} are to be sent")
         return problems
 
     def _send_all(self, copy: HostCopy) -> list[str]:
-        paths = self.files_of(copy)
+        root, paths = str(self.root), list(copy.sizes)
         try:
-            self._send(copy, paths)
+            self._send(copy, root, self.target, paths)
             bad = self._verify(copy, paths)
             if bad:  # of the right size and time, but not what they should be
                 self._tell(copy, f"{len(bad)} files are damaged there, and sent again")
-                self._send(copy, sorted(bad), by_checksum=True)
+                self._send(copy, root, self.target, sorted(bad), by_checksum=True)
                 bad = self._verify(copy, sorted(bad))
             if bad:
                 path, why = min(bad.items())
-                raise RsyncError(f"{self.target}/{path} {why}, even sent again; is it damaged in {self.root} too?")
+                raise CopyError(f"{self.target}/{path} {why}, even sent again; is it damaged in {self.root} too?")
             if self.script_folder is not None:
-                self._rsync.send(copy.host, *self.script_folder, None)
-            self._rsync.send(copy.host, str(self.root), self.target, [*self.extra, layout.MANIFEST])
-        except RsyncError as error:
+                self._send(copy, *self.script_folder, None)
+            self._send(copy, root, self.target, [*self.extra, layout.MANIFEST])
+        except CopyError as error:
             return [f"host {copy.host.name}: {error}; the same command goes on from here"]
         shown = ", ".join(map(str, copy.parts)) or "none"
         self._tell(copy, f"partitions {shown} are whole in {self.target}")
         return []
 
-    def _send(self, copy: HostCopy, paths: Sequence[str], by_checksum: bool = False) -> None:
-        total, said_at, said = format_size(self.num_bytes_of(copy)), time.monotonic(), 0
+    def _send(
+        self, copy: HostCopy, source: str, target: str, paths: Sequence[str] | None, by_checksum: bool = False
+    ) -> None:
+        """Sends files of the directory ``source`` into ``target`` on a host: ``paths`` relative to them, or None for
+        the whole tree. ``by_checksum`` compares contents, else size and time."""
+        name = f"[{copy.host.name}]" if ":" in copy.host.name else copy.host.name
+        command = ["rsync", "--times", "--partial-dir=.rsync-partial", "--info=progress2", "--protect-args"]
+        command += ["--rsh", shlex.join(self.reach.shell()), *(["--checksum"] if by_checksum else [])]
+        command += ["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]
+        said_at, said = time.monotonic(), 0
 
         def progress(percent: int) -> None:
             nonlocal said_at, said
             if percent > said and time.monotonic() - said_at > deadlines.PROGRESS_S:
                 said_at, said = time.monotonic(), percent
-                self._tell(copy, f"{percent}% of {total}")
+                self._tell(copy, f"{percent}% of {source}")
 
-        self._rsync.send(copy.host, str(self.root), self.target, paths, by_checksum=by_checksum, progress=progress)
+        try:
+            with self._children.start([*command, f"{source}/", f"{name}:{target}/"]) as process:
+                code, text = _run(process, b"".join(os.fsencode(path) + b"\0" for path in paths or ()), progress)
+        except OSError as error:
+            raise CopyError(f"rsync cannot be started: {error}") from error
+        if code:
+            raise CopyError(f"rsync ended with code {code}: {text or 'it said nothing'}")
 
     def _verify(self, copy: HostCopy, paths: Sequence[str]) -> dict[str, str]:
-        entries = {path: self.manifest.files[path] for path in paths}
-        question = {
-            "do": "verify",
-            "root": self.target,
-            "block_bytes": self.manifest.checksum_block_bytes,
-            "files": {path: [entry.num_bytes, entry.checksum] for path, entry in entries.items()},
-        }
-        num_bytes = sum(entry.num_bytes for entry in entries.values())
-        timeout_s = self.reach.connect_timeout_s + deadlines.HOST_S + num_bytes / _VERIFY_BYTES_PER_S
-        answer = ask_host(self.reach, copy.host, "check", question, timeout_s, self._children)
-        if answer.told is None:
-            raise RsyncError(f"cannot be verified: {answer.problem}")
-        found: dict[str, str] = answer.told["bad"]
+        files = {path: (copy.sizes[path], self.manifest.files[path].checksum) for path in paths}
+        block_bytes = self.manifest.checksum_block_bytes
+        question = {"do": "verify", "root": self.target, "files": files, "block_bytes": block_bytes}
+        work_s = deadlines.HOST_S + sum(size for size, _ in files.values()) / _VERIFY_BYTES_PER_S
+        answer = ask_host(self.reach, copy.host, question, work_s, self._children)
+        if "problems" in answer:
+            raise CopyError(f"cannot be verified: {answer['problems'][0]}")
+        found: dict[str, str] = answer["bad"]
         return found
 
     def _tell(self, copy: HostCopy, text: str) -> None:

@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -21,7 +21,6 @@ from typing import Any, Final
 from glt.distributed.job.hosts import THIS_HOST, Host, parse_hosts, read_hosts
 
 TORCHRUN: Final = "torchrun"  # as what torchrun itself says is marked
-PIPES: Final = "{pipes}"  # which the keeper replaces
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class JobSpec:
     workspace: str
     part_config: str | None
     num_parts: int | None
-    envs: Mapping[str, str]
+    envs: dict[str, str]
     num_omp_threads: int | None
     master_addr: str
     master_port: int
@@ -64,17 +63,12 @@ class ProcessPlan:
 
     name: str
     argv: tuple[str, ...]
-    env: Mapping[str, str]
+    env: dict[str, str]
     cwd: str
-    streams: tuple[str, ...] = field(default=())
-
-    def to_json(self) -> dict[str, Any]:
-        more = {"argv": list(self.argv), "env": dict(self.env), "streams": list(self.streams)}
-        return {"name": self.name, "cwd": self.cwd, **more}
+    streams: tuple[str, ...] = ()
 
     def shown(self) -> str:
-        words = [*(f"{name}={shlex.quote(value)}" for name, value in self.env.items()), shlex.join(self.argv)]
-        return " ".join(words)
+        return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in self.env.items()), shlex.join(self.argv)])
 
 
 def partition_of(server: int, num_servers: int, num_parts: int) -> int:
@@ -97,8 +91,7 @@ def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> lis
 
 
 def plan_job(spec: JobSpec) -> list[list[ProcessPlan]]:
-    if spec.num_parts is not None and spec.num_servers:
-        partitions_of_hosts(len(spec.hosts), spec.num_servers, spec.num_parts)
+    """What each host runs."""
     plans = []
     for at in range(len(spec.hosts)):
         ranks = range(at * spec.num_servers, (at + 1) * spec.num_servers)
@@ -127,7 +120,7 @@ def _plan_server(spec: JobSpec, rank: int) -> ProcessPlan:
     if spec.num_parts is not None:
         env["GLT_PARTITION"] = str(partition_of(rank, int(env["GLT_NUM_SERVERS"]), spec.num_parts))
     argv = (spec.interpreter, "-u", *spec.command)
-    return ProcessPlan(f"server-{rank}", argv, env | dict(spec.envs), spec.workspace)
+    return ProcessPlan(f"server-{rank}", argv, env | spec.envs, spec.workspace)
 
 
 def _plan_trainers(spec: JobSpec, at: int) -> ProcessPlan:
@@ -137,19 +130,11 @@ def _plan_trainers(spec: JobSpec, at: int) -> ProcessPlan:
         env["OMP_NUM_THREADS"] = str(spec.num_omp_threads)
     nodes = (f"--nnodes={len(spec.hosts)}", f"--node-rank={at}", f"--nproc-per-node={spec.num_trainers}")
     master = (f"--master-addr={spec.master_addr}", f"--master-port={spec.master_port}")
-    agent = (spec.interpreter, "-u", "-m", "glt.launch.agent", PIPES)
+    agent = (spec.interpreter, "-u", "-m", "glt.launch.agent", "{pipes}")  # which the keeper replaces
     argv = (*agent, *nodes, *master, *spec.command)
-    first = at * spec.num_trainers
-    streams = tuple(f"trainer-{rank}" for rank in range(first, first + spec.num_trainers))
-    return ProcessPlan(TORCHRUN, argv, env | dict(spec.envs), spec.workspace, streams)
-
-
-def shown_plan(hosts: Sequence[Host], plans: Sequence[Sequence[ProcessPlan]]) -> list[str]:
-    return [f"{each.name}@{host.name}: {each.shown()}" for host, own in zip(hosts, plans, strict=True) for each in own]
-
-
-class Stopped(Exception):
-    pass
+    ranks = range(at * spec.num_trainers, (at + 1) * spec.num_trainers)
+    streams = tuple(f"trainer-{rank}" for rank in ranks)
+    return ProcessPlan(TORCHRUN, argv, env | spec.envs, spec.workspace, streams)
 
 
 class Children:
@@ -162,26 +147,20 @@ class Children:
 
     @contextmanager
     def start(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-        """Starts a program; kills it if it still runs at the end of the ``with`` block. Stopped after :meth:`stop`,
-        OSError if there is no such program."""
+        """Starts a program; kills it if it still runs at the end of the ``with`` block. OSError if there is no such
+        program, and after :meth:`stop`."""
         with self._lock:
             if self._is_stopped:
-                raise Stopped("stopped")
+                raise InterruptedError("it was stopped")
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self._running.add(process)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-            with self._lock:
-                self._running.discard(process)
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                assert pipe is not None
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue  # what was in it was not read
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+                with self._lock:
+                    self._running.discard(process)
 
     def stop(self) -> None:
         with self._lock:

@@ -15,55 +15,45 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, Final, TextIO
 
 from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
-from glt.launch.hosts import TORCHRUN, Children, ProcessPlan, Reach, Stopped
+from glt.launch.hosts import TORCHRUN, Children, ProcessPlan, Reach
 
-# One question to a program on each host, asked of all at once.
+# One question to glt.launch.check on each host, asked of all at once.
 
 
 _MAX_AT_ONCE = 32
 _SSH_FAILED, _NOT_FOUND = 255, 127
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a host answered, or why it did not (``problem``)."""
-
-    host: Host
-    told: Any
-    problem: str = ""
-
-
-def ask_host(
-    reach: Reach, host: Host, module: str, question: Any, timeout_s: float, children: Children | None = None
-) -> Answer:
-    """Runs a module of this package on a host, which reads JSON and writes JSON, and returns its answer."""
-    command, begin = reach.run_program(host, module)
+def ask_host(reach: Reach, host: Host, question: Any, work_s: float, children: Children) -> dict[str, Any]:
+    """Returns the answer of a host, which has ``work_s`` seconds once it is reached. If none comes, its ``problems``
+    say why, as those of an answer say what the host lacks."""
+    command, begin = reach.run_program(host, "check")
+    timeout_s = reach.connect_timeout_s + work_s
     try:
-        with (children or Children()).start(command) as process:
+        with children.start(command) as process:
             out, err = process.communicate(begin + json.dumps(question).encode(), timeout_s)
-            code = process.returncode
+        if process.returncode:
+            problem = _why_failed(reach, process.returncode, err.decode(errors="replace"))
+        else:  # the last line: what the shell there prints at its start comes before
+            answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+            return answer
     except subprocess.TimeoutExpired:
-        return Answer(host, None, f"no answer within {timeout_s:g} s: is it overloaded, or its file system gone?")
-    except Stopped:
-        return Answer(host, None, "it was stopped")
+        problem = f"no answer within {timeout_s:g} s: is it overloaded, or its file system gone?"
     except OSError as error:
-        return Answer(host, None, f"{command[0]} cannot be started: {error}")
-    if code == 0:
-        try:  # the last line: what the shell there prints at its start comes before
-            return Answer(host, json.loads(out.strip().splitlines()[-1]))
-        except (ValueError, IndexError):
-            return Answer(host, None, f"its answer makes no sense: {out[-200:]!r}")
-    return Answer(host, None, why_failed(reach, code, err.decode(errors="replace")))
+        problem = f"{command[0]} cannot be started: {error}"
+    except (ValueError, IndexError):
+        problem = f"its answer makes no sense: {out[-200:]!r}"
+    return {"problems": [problem]}
 
 
-def why_failed(reach: Reach, code: int, said: str) -> str:
-    """Says why a program on a host failed, and what to do, from its exit code and what it wrote to stderr."""
+def _why_failed(reach: Reach, code: int, said: str) -> str:
     last = " ".join(said.strip().splitlines()[-1:]) or "it said nothing"
     if reach.over_ssh and code == _SSH_FAILED:
         return (
@@ -75,44 +65,31 @@ def why_failed(reach: Reach, code: int, said: str) -> str:
 
 
 def ask_hosts(
-    reach: Reach,
-    hosts: Sequence[Host],
-    module: str,
-    questions: Sequence[Any],
-    timeout_s: float,
-    children: Children | None = None,
-) -> list[Answer]:
+    reach: Reach, hosts: Sequence[Host], questions: Sequence[Any], work_s: float, children: Children
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the answers of all hosts, and all their problems, with the hosts' names."""
     with ThreadPoolExecutor(min(len(hosts), _MAX_AT_ONCE)) as pool:
-        pairs = zip(hosts, questions, strict=True)
-        asked = [pool.submit(ask_host, reach, host, module, each, timeout_s, children) for host, each in pairs]
-        return [each.result() for each in asked]
+        asked = [pool.submit(ask_host, reach, *pair, work_s, children) for pair in zip(hosts, questions, strict=True)]
+        answers = [each.result() for each in asked]
+    pairs = zip(hosts, answers, strict=True)
+    return answers, [f"host {host.name}: {problem}" for host, answer in pairs for problem in answer["problems"]]
 
 
 _MAX_QUEUED: Final = 16  # events, each of 8 KiB of output; beyond that hosts wait until they are printed
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that a host told: ``told`` as the keeper wrote it; None: nothing comes any more."""
-
-    host: int
-    told: dict[str, Any] | None
-
-
-def event_queue() -> queue.Queue[Event]:
-    return queue.Queue(_MAX_QUEUED)
-
-
 class HostLink:
-    """Starts the keeper of a host, and puts what it tells into a queue of events. ``plans`` are what it is to start;
-    ``stop_s`` is how long processes have once they are told to end."""
+    """Starts the keeper of a host, and puts what it tells into a queue of events: itself, with a message of the keeper,
+    or None when nothing comes any more. ``plans`` are what it is to start; ``stop_s`` is how long processes have once
+    they are told to end."""
 
     def __init__(
-        self, reach: Reach, host: Host, at: int, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue[Event]
+        self, reach: Reach, host: Host, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue
     ) -> None:
-        self.host, self._at, self._events = host, at, events
+        self.host, self._events = host, events
         self.errors: deque[str] = deque(maxlen=5)  # what ssh, or the keeper itself, wrote to stderr
-        self.is_done = False
+        self.is_done = False  # it has said that nothing is left
+        self.is_over = False  # nothing comes from it any more
         command, begin = reach.run_program(host, "keeper")
         # A session of its own: Ctrl-C is for the launcher, which then ends things in order.
         self.process = subprocess.Popen(
@@ -121,34 +98,21 @@ class HostLink:
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_errors)]
         for thread in self._threads:
             thread.start()
-        plan = {
-            "processes": [each.to_json() for each in plans],
-            "stop_s": stop_s,
-            "silent_s": reach.lost_timeout_s if reach.over_ssh else None,
-        }
-        self._send(begin + json.dumps(plan).encode() + b"\n")
+        silent_s = reach.lost_timeout_s if reach.over_ssh else None
+        self.send(begin, processes=[asdict(each) for each in plans], stop_s=stop_s, silent_s=silent_s)
 
-    def _send(self, data: bytes) -> None:
+    def send(self, before: bytes = b"", **message: Any) -> None:
+        """Sends a message to the keeper, which knows a plan, ``beat`` and ``stop``."""
         assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(data)
+        with suppress(BrokenPipeError):  # the reader finds out what became of it
+            self.process.stdin.write(before + json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            return  # the reader finds out what became of it
-
-    def beat(self) -> None:
-        self._send(b'{"beat": 1}\n')
-
-    def stop(self, grace_s: float) -> None:
-        self._send(json.dumps({"stop": grace_s}).encode() + b"\n")
 
     def close(self, wait_s: float) -> None:
         """Hangs up, which ends everything there, and ends the program that leads there."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it is gone already
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass  # it is gone already
         try:
             self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -163,13 +127,12 @@ class HostLink:
             for line in pipe:
                 try:
                     told = json.loads(line)
-                    known = isinstance(told, dict) and "event" in told
                 except ValueError:
-                    known = False
-                if not known:  # what the shell there prints at its start
+                    told = None
+                if not (isinstance(told, dict) and "event" in told):  # what the shell there prints at its start
                     told = _said(line.decode(errors="replace").rstrip())
-                self._events.put(Event(self._at, told))
-        self._events.put(Event(self._at, None))
+                self._events.put((self, told))
+        self._events.put((self, None))
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
@@ -177,7 +140,7 @@ class HostLink:
             for line in pipe:
                 text = line.decode(errors="replace").rstrip()
                 self.errors.append(text)
-                self._events.put(Event(self._at, _said(text)))
+                self._events.put((self, _said(text)))
 
 
 def _said(text: str) -> dict[str, Any]:
@@ -335,15 +298,14 @@ class Job:
     ) -> None:
         self._reach, self._hosts, self._console = reach, hosts, console
         self._stop_s, self._drain_s, self._timeout_s = stop_s, drain_s, timeout_s
-        self._events = event_queue()
+        self._events: queue.Queue[tuple[HostLink, dict[str, Any] | None]] = queue.Queue(_MAX_QUEUED)
         self._links: list[HostLink] = []
-        self._open: set[int] = set()
         self._pids: dict[str, int] = {}
         self._waiting = {f"{plan.name}@{host.name}" for host, plans in hosts for plan in plans}
         self._reported: set[str] = set()
         self._failures: list[Failure] = []
-        self._settle_at: float | None = None
-        self._drain_at: float | None = None
+        self._settle_at = inf  # when it is said which failure came first
+        self._drain_at = inf  # when servers should have ended
         self._give_up_at: float | None = None  # not None: it is being stopped
         self._status: int | None = None  # that of the first failure
         self._left: list[str] = []
@@ -357,22 +319,21 @@ class Job:
             if signal.getsignal(each) is not signal.SIG_IGN  # as under nohup
         }
         begin = time.monotonic()
-        deadline = None if self._timeout_s is None else begin + self._timeout_s
+        deadline = begin + (inf if self._timeout_s is None else self._timeout_s)
         every_s = min(deadlines.LAUNCH_BEAT_S, self._reach.lost_timeout_s / 4)
         beat_at = begin + every_s
         try:
-            for at, (host, plans) in enumerate(self._hosts):
-                self._links.append(HostLink(self._reach, host, at, plans, self._stop_s, self._events))
-                self._open.add(at)
+            for host, plans in self._hosts:
+                self._links.append(HostLink(self._reach, host, plans, self._stop_s, self._events))
             while self._open:
                 self._hear()
                 now = time.monotonic()
                 if now > beat_at:
                     beat_at = now + every_s
-                    for at in self._open:
-                        self._links[at].beat()
+                    for link in self._open:
+                        link.send(beat=1)
                 self._heed_signals()
-                if deadline is not None and now > deadline and self._give_up_at is None:
+                if now > deadline and self._give_up_at is None:
                     self._stop(TIMED_OUT, f"stopped: --timeout {self._timeout_s:g} s are over")
                 self._look_after(now)
         finally:
@@ -382,28 +343,29 @@ class Job:
                 signal.signal(number, handler)
         return self._report()
 
+    @property
+    def _open(self) -> list[HostLink]:
+        """The hosts that may tell more."""
+        return [link for link in self._links if not link.is_over]
+
     # What hosts tell.
 
     def _hear(self) -> None:
         try:
-            self._take(self._events.get(timeout=deadlines.FAST_POLL_S))
-            begin = time.monotonic()  # printing may take long: then it looks after the rest
-            while time.monotonic() - begin < deadlines.FAST_POLL_S:
-                self._take(self._events.get_nowait())
+            self._take(*self._events.get(timeout=deadlines.FAST_POLL_S))
         except queue.Empty:
             return
         except OutputLost as error:
             if self._give_up_at is None:
                 self._stop(_OUTPUT_LOST, str(error))
 
-    def _take(self, event: Event) -> None:
-        link = self._links[event.host]
-        if event.told is None:
-            self._open.discard(event.host)
+    def _take(self, link: HostLink, told: dict[str, Any] | None) -> None:
+        if told is None:
+            link.is_over = True
             if not link.is_done:
                 self._fail(Failure(f"host {link.host.name}", 0, _HOST_LOST, self._why_lost(link)))
             return
-        told, kind = event.told, event.told["event"]
+        kind = told["event"]
         who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
         if kind == "lines":
             self._console.lines(who, told["texts"], told["err"])
@@ -438,25 +400,25 @@ class Job:
             return
         self._failures.append(failure)
         wait_s = deadlines.LAUNCH_CAUSE_S if first_of(self._failures).has_lost_a_peer else deadlines.SETTLE_S
-        self._settle_at = min(self._settle_at or inf, time.monotonic() + wait_s)
+        self._settle_at = min(self._settle_at, time.monotonic() + wait_s)
 
     def _look_after(self, now: float) -> None:
         if self._give_up_at is not None:
             if now > self._give_up_at:
-                for at in sorted(self._open):
-                    name = self._links[at].host.name
+                for link in self._open:
+                    name = link.host.name
                     why = f"it gave no sign within {self._stop_s + deadlines.FORCE_S:g} s"
                     self._fail(Failure(f"host {name}", 0, _HOST_LOST, why))
                     self._left.append(f"{name}: {why}")
-                self._open.clear()
+                    link.is_over = True
             return
-        if self._settle_at is not None and now > self._settle_at:
+        if now > self._settle_at:
             first = first_of(self._failures)
             self._stop(None, f"{first.text()}; stopping the others")
         is_serving = bool(self._waiting) and not any(who.startswith(TORCHRUN) for who in self._waiting)
         has_trainers = any(plan.name == TORCHRUN for _, plans in self._hosts for plan in plans)
-        if has_trainers and is_serving and self._settle_at is None:
-            self._drain_at = self._drain_at or now + self._drain_s
+        if has_trainers and is_serving and self._settle_at == inf:
+            self._drain_at = min(self._drain_at, now + self._drain_s)
             if now > self._drain_at:
                 who = ", ".join(sorted(self._waiting))
                 why = f"{who} still ran {self._drain_s:g} s after the last trainer had ended: stopping it"
@@ -467,8 +429,8 @@ class Job:
         if self._give_up_at is None:
             self._status = status
         self._give_up_at = time.monotonic() + grace_s + deadlines.FORCE_S
-        for at in self._open:
-            self._links[at].stop(grace_s)
+        for link in self._open:
+            link.send(stop=grace_s)
         if why:
             self._console.say(why)
 

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,8 +65,8 @@ class Keeper:
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.libc = ctypes.CDLL(None, use_errno=True)
-        self.running: dict[int, str] = {}
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.pid = os.getpid()
+        self.running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}  # by pid
         self.pipes: list[Pipe] = []
         self.folders: list[str] = []
         self.streams: dict[str, list[str]] = {}
@@ -78,12 +78,12 @@ class Keeper:
         self.heard_s = time.monotonic()
         self.read_s = self.heard_s  # when output last came, or could not be passed on
         self.stop_s: float | None = None  # when SIGTERM has had its time
-        self.signals = 0
+        self.is_signalled = False
 
     def run(self) -> int:
         self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._count_signal)
+            signal.signal(number, self._note_signal)
         for fd in (0, 1):
             os.set_blocking(fd, False)
         self.selector.register(0, selectors.EVENT_READ, self._listen)
@@ -99,8 +99,8 @@ class Keeper:
             self._turn()
         return 0
 
-    def _count_signal(self, number: int, frame: Any) -> None:
-        self.signals += 1
+    def _note_signal(self, number: int, frame: Any) -> None:
+        self.is_signalled = True
 
     def _turn(self) -> None:
         is_watched = 1 in self.selector.get_map()
@@ -116,17 +116,12 @@ class Keeper:
         now = time.monotonic()
         if len(self.outgoing) > _FULL_BYTES:
             self.read_s = now
-        if self.signals:
-            self.signals = 0
-            self.stop(self._grace_s())
         silent_s = (self.plan or {}).get("silent_s")
-        if silent_s is not None and now - self.heard_s > silent_s:
-            self.stop(self._grace_s())
+        if self.is_signalled or (silent_s is not None and now - self.heard_s > silent_s):
+            self.is_signalled = False
+            self.stop()
         if self.stop_s is not None and now > self.stop_s:
             self._kill_all()
-
-    def _grace_s(self) -> float:
-        return float(self.plan["stop_s"]) if self.plan else 0.0
 
     # Messages.
 
@@ -139,14 +134,13 @@ class Keeper:
     def _flush(self) -> None:
         was_full = len(self.outgoing) > _FULL_BYTES
         try:
-            while self.outgoing:
-                del self.outgoing[: os.write(1, memoryview(self.outgoing)[:_MAX_LINE_BYTES].tobytes())]
-        except BlockingIOError:
-            pass  # the next turn goes on
+            with suppress(BlockingIOError):  # the next turn goes on
+                while self.outgoing:
+                    del self.outgoing[: os.write(1, memoryview(self.outgoing)[:_MAX_LINE_BYTES].tobytes())]
         except OSError:  # the launcher is gone
             self.is_heard = False
             self.outgoing.clear()
-            self.stop(self._grace_s())
+            self.stop()
         if was_full and len(self.outgoing) <= _FULL_BYTES:
             for pipe in self.pipes:
                 self._watch(pipe)
@@ -159,7 +153,7 @@ class Keeper:
         self.heard_s = time.monotonic()
         if not data:
             self.selector.unregister(0)
-            self.stop(self._grace_s())
+            self.stop()
             return
         self.incoming += data
         *lines, rest = self.incoming.split(b"\n")
@@ -207,13 +201,12 @@ class Keeper:
                 }
                 argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
             pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": theirs[2:]}
-            env, prepare = {**os.environ, **spec["env"]}, self._die_with(os.getpid())
-            process = subprocess.Popen(argv, cwd=spec["cwd"], env=env, preexec_fn=prepare, **pipes)
+            env = {**os.environ, **spec["env"]}
+            process = subprocess.Popen(argv, cwd=spec["cwd"], env=env, preexec_fn=self._die_with_keeper, **pipes)
         finally:
             for fd in theirs:
                 os.close(fd)
-        self.processes.append(process)
-        self.running[process.pid] = spec["name"]
+        self.running[process.pid] = spec["name"], process
         self.streams[spec["name"]] = [spec["name"], *spec.get("streams", ())]
         self.say(event="started", name=spec["name"], pid=process.pid)
 
@@ -222,13 +215,10 @@ class Keeper:
         self.folders.append(tempfile.mkdtemp(prefix="glt-launch-"))
         return self.folders[-1]
 
-    def _die_with(self, keeper: int) -> Callable[[], None]:
-        def prepare() -> None:
-            self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != keeper:  # it died before that
-                os._exit(143)
-
-        return prepare
+    def _die_with_keeper(self) -> None:
+        self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != self.pid:  # it died before that
+            os._exit(143)
 
     def _watch(self, pipe: Pipe) -> None:
         if pipe.fd >= 0 and pipe.fd not in self.selector.get_map():
@@ -278,11 +268,9 @@ class Keeper:
             if pid == 0:
                 break
             if pid in self.running:  # else one that lost its parent
-                code = os.waitstatus_to_exitcode(status)
-                self.endings.append((time.monotonic(), self.running.pop(pid), code, self.stop_s is not None))
-                for process in self.processes:
-                    if process.pid == pid:
-                        process.returncode = code  # so that subprocess does not look for it
+                name, process = self.running.pop(pid)
+                process.returncode = os.waitstatus_to_exitcode(status)  # so that subprocess does not look for it
+                self.endings.append((time.monotonic(), name, process.returncode, self.stop_s is not None))
 
     def _tell_endings(self) -> None:
         for ending in list(self.endings):  # said when its last words are, but a child of it may hold its pipes open
@@ -294,20 +282,22 @@ class Keeper:
 
     # Endings.
 
-    def stop(self, grace_s: float) -> None:
-        """Sends SIGTERM, once, and SIGKILL to all that is left ``grace_s`` later."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """Sends SIGTERM, once, and SIGKILL to all that is left ``grace_s`` later (default: as planned)."""
         self._reap()  # whatever ended before this was not stopped
-        is_first, deadline = self.stop_s is None, time.monotonic() + grace_s
-        self.stop_s = deadline if self.stop_s is None else min(self.stop_s, deadline)
-        for pid in list(self.running) if is_first else ():
-            os.kill(pid, signal.SIGTERM)  # not reaped yet, so the pid is still its own
+        if grace_s is None:
+            grace_s = float(self.plan["stop_s"]) if self.plan else 0.0
+        deadline = time.monotonic() + grace_s
+        if self.stop_s is None:
+            self.stop_s = deadline
+            for pid in self.running:
+                os.kill(pid, signal.SIGTERM)  # not reaped yet, so the pid is still its own
+        self.stop_s = min(self.stop_s, deadline)
 
     def _kill_all(self) -> None:
         for pid in descendants():
-            try:
+            with suppress(ProcessLookupError):  # it ended meanwhile
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue  # it ended meanwhile
 
     def _end_descendants(self) -> None:
         begin = time.monotonic()

@@ -101,19 +101,23 @@ def check_batch(
         num_nodes: Number of nodes of the whole graph. Default: one more than the largest id in sight.
         **attributes: Whole node attributes (rows by ``n_id``), and those whose names begin with ``edge_``, by ``e_id``.
     """
-    ends = np.asarray(edge_index)
-    n_id, local = data.n_id.numpy(), data.edge_index.numpy()
+    from torch_geometric.data import Data
+
+    ends, n_id = np.asarray(edge_index)[:: 1 if edge_dir == "in" else -1], data.n_id.numpy()
+    if num_nodes is None:
+        rows = [len(value) for name, value in attributes.items() if not name.startswith("edge_")]
+        num_nodes = max(int(ends.max(initial=-1)) + 1, int(n_id.max(initial=-1)) + 1, *rows)
+    whole = Data(edge_index=torch.from_numpy(ends.copy()), num_nodes=num_nodes)
+    for name, value in attributes.items():
+        whole[name], is_of_edges = torch.as_tensor(value), name.startswith("edge_")
+        expect(len(value) == (ends.shape[1] if is_of_edges else num_nodes), f"the source has a row of {name} for each")
+        expect(
+            (name in data) == ("e_id" in data or not is_of_edges), f"{name} is there, of edges if there are their ids"
+        )
     hops, batch_size = len(num_neighbors), data.batch_size
-    expect(data.n_id.dtype == data.edge_index.dtype == torch.int64, "n_id and edge_index are int64")
-    expect(local.ndim == 2 and local.shape[0] == 2 and n_id.ndim == 1, "edge_index is [2, E], n_id is [N]")
-    row, col = local
-    for name, length in (("num_sampled_nodes", hops + 1), ("num_sampled_edges", hops)):
-        counts = data[name]
-        expect(type(counts) is list and all(type(c) is int for c in counts), f"{name} is a list of int: {counts!r}")
-        expect(len(counts) == length, f"{name} has {length} entries: {counts}")
+    check_typed_batch(data, whole, hops)
+    row, col = data.edge_index.numpy()
     node_end, edge_end = np.cumsum(data.num_sampled_nodes), np.cumsum([0, *data.num_sampled_edges])
-    expect(node_end[-1] == len(n_id), f"num_sampled_nodes = {data.num_sampled_nodes} add up to {len(n_id)} nodes")
-    expect(edge_end[-1] == len(row), f"num_sampled_edges = {data.num_sampled_edges} add up to {len(row)} edges")
 
     expect(type(batch_size) is int and batch_size == data.num_sampled_nodes[0], f"batch_size = {batch_size!r}")
     expect(len(data.input_id) == batch_size, "one input_id per seed")
@@ -123,9 +127,6 @@ def check_batch(
     expect(len(np.unique(found)) == len(found), "a node that is no seed appears once")
     expect(not np.isin(found, n_id[:batch_size]).any(), "a seed is not found again as another node")
 
-    if len(row):
-        expect(local.min() >= 0 and local.max() < len(n_id), "local ids are below the number of nodes")
-    expect(bool((np.diff(col) >= 0).all()), "edges are sorted by column")
     seen = np.maximum.accumulate(np.concatenate([[batch_size - 1], row]))
     expect(bool((np.diff(seen) <= 1).all()), "nodes are numbered in order of first occurrence")
     in_order = np.array_equal(seen[edge_end] + 1, np.maximum(node_end, batch_size))
@@ -134,11 +135,7 @@ def check_batch(
     are_first = all(first_row[int(n_id[r])] == r for r in np.unique(row[row < batch_size]))
     expect(are_first, "a seed found means its first row")
 
-    center_row = 1 if edge_dir == "in" else 0
-    global_ends = n_id[local] if edge_dir == "in" else n_id[local][::-1]
-    if num_nodes is None:
-        num_nodes = int(max(ends.max(initial=-1), n_id.max(initial=-1))) + 1
-    degree = np.bincount(ends[center_row], minlength=num_nodes)[n_id]
+    degree = np.bincount(ends[1], minlength=num_nodes)[n_id]
     k = np.repeat(np.array([*num_neighbors, 0]), data.num_sampled_nodes)  # nodes of the last hop are not expanded
     expected = np.where(k < 0, degree, np.where(degree > 0, k, 0) if replace else np.minimum(k, degree))
     found_edges = np.bincount(col, minlength=len(n_id))
@@ -147,15 +144,14 @@ def check_batch(
     expect(by_hop == data.num_sampled_edges, f"num_sampled_edges = {data.num_sampled_edges}: expected {by_hop}")
 
     if "e_id" in data:
-        e_id = data.e_id.numpy()
-        expect(e_id.shape == row.shape and e_id.dtype == np.int64, "one int64 e_id per edge")
-        expect(np.array_equal(global_ends, ends[:, e_id]), "n_id[edge_index] == edge_index[:, e_id]")
-        pairs = np.stack([col, e_id], axis=1)
+        pairs = np.stack([col, data.e_id.numpy()], axis=1)
         if not replace:
             expect(len(np.unique(pairs, axis=0)) == len(pairs), "no edge twice in one row without replacement")
-            whole = pairs[(expected == degree)[col]]
-            expect(np.array_equal(whole, whole[np.lexsort(whole.T[::-1])]), "all edges of a node come in graph order")
+            all_of = pairs[(expected == degree)[col]]
+            in_order = np.array_equal(all_of, all_of[np.lexsort(all_of.T[::-1])])
+            expect(in_order, "all edges of a node come in graph order")
     else:
+        global_ends = n_id[[row, col]]
         known, room = np.unique(ends, axis=1, return_counts=True)
         room_of = {(int(s), int(d)): int(n) for s, d, n in zip(*known, room, strict=True)}
         expect(all((int(s), int(d)) in room_of for s, d in global_ends.T), "every edge exists")
@@ -163,13 +159,6 @@ def check_batch(
             keys, used = np.unique(np.stack([col, *global_ends]), axis=1, return_counts=True)
             fits = all(n <= room_of[int(s), int(d)] for _, s, d, n in zip(*keys, used, strict=True))
             expect(fits, "no edge twice in one row without replacement")
-
-    for name, value in attributes.items():
-        if name.startswith("edge_") and "e_id" not in data:
-            expect(name not in data, f"{name} needs edge ids")
-            continue
-        rows = torch.as_tensor(value)[data.e_id if name.startswith("edge_") else data.n_id]
-        expect(torch.equal(data[name], rows) and data[name].dtype == rows.dtype, f"{name} holds the source's rows")
 
 
 def expect(condition: bool, promise: str) -> None:
@@ -278,25 +267,26 @@ def check_typed_batch(
         expect(list(batch.edge_types) == list(data.edge_types), "every edge type is there")
     directional = all("num_sampled_edges" in store for store in edge_stores.values())
     for node_type, store in node_stores.items():
-        _check_rows(store, data[node_type] if hetero else data, "n_id", [k for k in store if "edge" not in k])
+        _check_rows(store, data[node_type] if hetero else data, "n_id", [k for k in store.keys() if "edge" not in k])
         expect(store.num_nodes == len(store.n_id), f"{node_type}: one n_id per node")
         if directional:
             _check_counts(store.num_sampled_nodes, num_hops + 1, len(store.n_id))
     for edge_type, store in edge_stores.items():
         source, target = (node_stores[t] for t in (edge_type[0], edge_type[2])) if hetero else (batch, batch)
         row, col = store.edge_index
-        expect(store.edge_index.dtype == source.n_id.dtype, f"{edge_type}: edge_index has the dtype of n_id")
-        inside = len(row) == 0 or bool((row < len(source.n_id)).all() and (col < len(target.n_id)).all())
+        expect(store.edge_index.dtype == source.n_id.dtype == torch.int64, f"{edge_type}: ids are int64")
+        inside = all(bool(((0 <= ids) & (ids < len(of.n_id))).all()) for ids, of in ((row, source), (col, target)))
         expect(inside, f"{edge_type}: local ids are below the number of nodes")
         sorted_by = row if bidirectional and hetero and edge_type[1].startswith("rev_") else col
         expect(bool((sorted_by[1:] >= sorted_by[:-1]).all()), f"{edge_type}: edges are sorted by column")
         if "e_id" in store:
+            expect(store.e_id.shape == row.shape and store.e_id.dtype == torch.int64, f"{edge_type}: one e_id per edge")
             ends = torch.stack([source.n_id[row], target.n_id[col]])
             whole: Any = data[edge_type] if hetero else data
             expected = whole["edge_index"][:, store.e_id]
             right = (ends == expected).all(0) | (bidirectional & (ends == expected.flip([0])).all(0))
             expect(bool(right.all()), f"{edge_type}: n_id[edge_index] is e_id's edge")
-            _check_rows(store, whole, "e_id", [k for k in store if "edge" in k and k != "edge_index"])
+            _check_rows(store, whole, "e_id", [k for k in store.keys() if "edge" in k and k != "edge_index"])
         if directional:
             _check_counts(store.num_sampled_edges, num_hops, len(row))
         if "batch" in source:

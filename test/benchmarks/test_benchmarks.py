@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forked
 import pytest
 
 from benchmarks.gpu import registers
@@ -15,21 +14,20 @@ NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("bench_*.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_at_toy_size(name, tmp_path):
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--toy"]
-    environment = os.environ | {"GLT_BENCH_CACHE": str(tmp_path)}
+def test_runs_at_toy_size(name, tmp_path, start):
+    words, cache = ["-m", f"benchmarks.{name}", "--toy"], {"GLT_BENCH_CACHE": str(tmp_path)}
     if name == NAMES[0]:  # as users start it
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+        command, env = [sys.executable, *words], os.environ | cache
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
     else:
-        done = forked.run(command, ROOT, environment, 280)
+        done = start(*words, **cache)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "glt" in done.stdout
     assert not list(tmp_path.glob("tmp*")), "left its scratch files behind"
 
 
-def test_an_unknown_name_is_refused():
-    command = [sys.executable, "-m", "benchmarks", "no_such_benchmark"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
+def test_an_unknown_name_is_refused(start):
+    done = start("-m", "benchmarks", "no_such_benchmark")
     assert done.returncode != 0
     assert "no_such_benchmark" in done.stderr
 

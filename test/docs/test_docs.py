@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_geometric.data import Data
 
 import glt
 from glt import _deadlines
-from glt.cli import main
 from glt.data.synthetic import synthetic_graph
 
 ROOT = Path(__file__).parents[2]
@@ -72,13 +70,12 @@ def names_of_glt():
 
 
 @pytest.mark.parametrize("name", names_of_glt())
-def test_what_the_document_names_exists(name, capsys):
+def test_what_the_document_names_exists(name, command):
     if name.startswith("examples/"):
         assert (ROOT / name).exists()
     elif name.startswith("glt "):
-        with pytest.raises(SystemExit) as ended:
-            main([name.split()[1], "--help"])
-        assert ended.value.code == 0 and "usage" in capsys.readouterr().out
+        status, told, _ = command(name.split()[1], "--help")
+        assert status == 0 and "usage" in told
     else:
         found = import_module("glt")
         for part in name.split(".")[1:]:
@@ -104,9 +101,7 @@ def test_the_code_runs_one_block_after_the_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(CODE) >= 5 and "partition_graph" in CODE[0]
     task = synthetic_graph(400, num_classes=4)
-    data = Data(x=task.x, edge_index=task.edge_index, y=task.y, num_nodes=400)
-    for name, index in (("train_mask", task.train_idx), ("val_mask", task.val_idx)):
-        data[name] = torch.zeros(400, dtype=torch.bool).index_fill_(0, index, True)
+    data = task.to_pyg()
     data.w = torch.rand(task.edge_index.size(1))
     names = {"data": data, "glt": glt, "torch": torch}
     try:

@@ -1,12 +1,10 @@
 """The example of embeddings learns what the same model learns with torch's embeddings in one process."""
 
 import importlib.util
-import os
 import re
 import sys
 from pathlib import Path
 
-import forked
 import numpy as np
 import pytest
 import torch
@@ -64,24 +62,16 @@ def margins(folder, options):
     return found, without, train.chance_of_order(source, target, held_out, options.random_seed)
 
 
-def printed(*command):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = forked.run([sys.executable, *command], ROOT, environment, 280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    match = re.search(r"edges found: ([0-9.]+), without structure ([0-9.]+), margin", done.stdout)
-    assert match is not None, done.stdout + done.stderr
-    return float(match[1]), float(match[2])
-
-
 @pytest.mark.usefixtures("alone")
-def test_two_trainers_one_process_and_torch_learn_the_same(toy):
+def test_two_trainers_one_process_and_torch_learn_the_same(toy, run):
     found, without, of_torch = margins(toy, train.Options(**TOY))
     assert abs(found - of_torch) < 0.005, "the only difference is how sums are rounded"
     assert abs(without - 0.5) < 0.03 and found - without > 0.15, (found, without)
     arguments = ["examples/embeddings/train.py", "--dir", str(toy)]
     arguments += [text for name, value in TOY.items() for text in (f"--{name}", str(value))]
-    of_two = printed("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *arguments)
-    assert of_two == pytest.approx((found, without), abs=0.005)
+    told = run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *arguments).stdout
+    (of_two,) = re.findall(r"edges found: ([0-9.]+), without structure ([0-9.]+), margin", told)
+    assert tuple(map(float, of_two)) == pytest.approx((found, without), abs=0.005)
 
 
 @pytest.mark.shared

@@ -1,11 +1,8 @@
 """Examples with several processes and loaders."""
 
-import os
 import re
-import sys
 from pathlib import Path
 
-import forked
 import numpy as np
 import pytest
 import torch
@@ -16,33 +13,32 @@ from glt.testing.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_ROOT = ROOT.parent / "shared" / "data"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 FAST = ["--num_neighbors", "4,4", "--hidden_channels", "16"]
 NUM_TRAINERS = 3
+REAL = [pytest.mark.shared, pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")]
+SHARED_MEMORY, SERVERS = "examples/multi_process/train.py", "examples/server_client/run_local.py"
 
 
-def run(*flags):
-    return forked.run([sys.executable, "examples/multi_process/train.py", *map(str, flags)], ROOT, ENVIRONMENT, 240)
-
-
-def test_three_trainers_share_one_graph(toy_npz):
+def test_three_trainers_share_one_graph(toy_npz, run):
     flags = ["--data", toy_npz, "--num_trainers", NUM_TRAINERS, "--epochs", "4", "--batch_size", "32", *FAST]
-    done = run(*flags)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Epoch: 03, Loss: \d+\.\d{4}, Val: 0\.\d{4}", done.stdout), done.stdout
-    assert float(re.findall(r"test accuracy (\S+)", done.stdout)[0]) > 0.5, "chance is 0.25"
-    on_disk, in_memory, as_copies = map(float, re.findall(r"(\S+) MB", done.stdout))
+    told = run(SHARED_MEMORY, *flags).stdout
+    assert re.search(r"Epoch: 03, Loss: \d+\.\d{4}, Val: 0\.\d{4}", told), told
+    assert float(re.findall(r"test accuracy (\S+)", told)[0]) > 0.5, "chance is 0.25"
+    on_disk, in_memory, as_copies = map(float, re.findall(r"(\S+) MB", told))
     assert in_memory < 1.2 * on_disk, "once; pages are counted whole"
     assert as_copies > 0.9 * NUM_TRAINERS * in_memory, "and seen by all"
-    assert "Traceback" not in done.stderr, done.stderr
 
 
-@pytest.mark.shared
-@pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")
-def test_it_trains_on_a_real_graph_with_sampling_processes():
-    done = run("--data", DATA_ROOT / "cora.npz", "--epochs", "1", "--num_workers", "1", *FAST)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Epoch: 00" in done.stdout and "test accuracy 0." in done.stdout, done.stdout
+@pytest.mark.parametrize(
+    ("example", "flags", "said"),
+    [
+        pytest.param(SHARED_MEMORY, ["--num_workers", "1"], "test accuracy 0.", marks=REAL),
+        pytest.param(SERVERS, [], "start clients with --num_classes 7", marks=REAL),
+    ],
+)
+def test_it_trains_on_a_real_graph(example, flags, said, run):
+    told = run(example, "--data", DATA_ROOT / "cora.npz", "--epochs", "1", *flags, *FAST).stdout
+    assert "Epoch: 00" in told and said in told, told
 
 
 def own_bytes():
@@ -79,39 +75,18 @@ def test_a_trainer_takes_far_less_memory_than_the_graph(tmp_path):
     assert all(each < x.nbytes / 2 for each in grown), f"{grown} bytes beside a graph of {x.nbytes}"
 
 
-SERVER_FLAGS = ["--epochs", "1", "--num_neighbors", "4,4", "--hidden_channels", "16"]
-
-
-def run_servers(*flags):
-    command = [sys.executable, "examples/server_client/run_local.py", *map(str, flags)]
-    return forked.run(command, ROOT, os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, 240)
-
-
-def test_two_servers_and_two_clients_train():
-    done = run_servers(*SERVER_FLAGS)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_two_servers_and_two_clients_train(run):
+    done = run(SERVERS, "--epochs", "1", *FAST)
     assert re.search(r"Epoch: 00, Loss: \d+\.\d{4}, Val: 0\.\d{4}", done.stdout), done.stdout
-    accuracy = float(re.findall(r"test accuracy (\S+)", done.stdout)[0])
-    assert accuracy > 0.4, "chance is 0.06"
-    assert "Traceback" not in done.stderr, done.stderr
+    assert float(re.findall(r"test accuracy (\S+)", done.stdout)[0]) > 0.4, "chance is 0.06"
     assert "server 1 (partition 1" in done.stderr and "has ended" in done.stderr
 
 
-def test_who_fails_is_named_and_the_others_are_ended():
-    done = run_servers("--no_such_flag")
-    assert done.returncode not in (0, None), "and within the timeout"
+def test_who_fails_is_named_and_the_others_are_ended(start):
+    done = start(SERVERS, "--no_such_flag")
+    assert done.returncode != 0, "and within the timeout"
     assert "torchrun ended with exit code" in done.stderr and "--no_such_flag" in done.stderr, done.stderr
 
-
-@pytest.mark.shared
-@pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")
-def test_it_trains_on_a_real_graph():
-    done = run_servers("--data", DATA_ROOT / "cora.npz", *SERVER_FLAGS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Epoch: 00" in done.stdout and "start clients with --num_classes 7" in done.stdout
-
-
-LINE = re.compile(r"Epoch: 00, Loss: \d+\.\d{4}, .*: [01]\.\d{4}")
 
 HETERO = ["hetero_node_classification", "--num_neighbors", "3,2", "--hidden_channels", "8"]
 LINKS = ["link_prediction", "--num_neighbors", "2,2", "--hidden_channels", "8", "--max_links", "200"]
@@ -120,39 +95,25 @@ TEMPORAL = ["temporal_recommendation", "--num_neighbors", "2,2", "--hidden_chann
 SEAL = ["seal_link_prediction", "--num_neighbors", "3,2", "--hidden_channels", "8", "--max_links", "60"]
 
 
-def first_epoch(example, *flags):
-    done = forked.run(
-        [sys.executable, f"examples/{example}.py", "--epochs", "1", *map(str, flags)], ROOT, ENVIRONMENT, 120
-    )
-    assert done.returncode == 0, done.stderr
-    assert LINE.search(done.stdout), done.stdout
-    assert "Traceback" not in done.stderr, done.stderr
+HOST = ["--device", "host"]  # the path of a GPU, with the host in its place
 
 
-@pytest.mark.parametrize("command", [HETERO, LINKS, UNSUPERVISED, TEMPORAL, SEAL], ids=lambda command: command[0])
-def test_the_example_runs_on_its_synthetic_graph(command):
-    first_epoch(*command)
+def real(command, name):
+    return pytest.param(command, ["--data", DATA_ROOT / f"{name}.npz"], marks=REAL, id=f"{command[0]}-{name}")
 
 
-@pytest.mark.parametrize("command", [HETERO, UNSUPERVISED], ids=lambda command: command[0])
-def test_the_gpu_path_of_the_example_runs_with_the_host_in_its_place(command):
-    first_epoch(*command, "--device", "host")
-
-
-@pytest.mark.shared
-@pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")
 @pytest.mark.parametrize(
-    ("command", "name"),
+    ("command", "flags"),
     [
-        (HETERO, "dblp_hetero"),
-        (HETERO, "acm_hetero"),
-        (LINKS, "cora"),
-        (LINKS, "amazon_computers"),
-        (UNSUPERVISED, "cora"),
-        (TEMPORAL, "mathoverflow"),
-        (SEAL, "cora"),
+        *(pytest.param(each, [], id=each[0]) for each in (HETERO, LINKS, UNSUPERVISED, TEMPORAL, SEAL)),
+        *(pytest.param(each, HOST, id=f"{each[0]}-host") for each in (HETERO, UNSUPERVISED)),
+        *(real(HETERO, name) for name in ("dblp_hetero", "acm_hetero")),
+        *(real(LINKS, name) for name in ("cora", "amazon_computers")),
+        *(real(command, "cora") for command in (UNSUPERVISED, SEAL)),
+        real(TEMPORAL, "mathoverflow"),
     ],
-    ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_the_example_runs_on_its_real_graph(command, name):
-    first_epoch(*command, "--data", DATA_ROOT / f"{name}.npz")
+def test_the_first_epoch_of_an_example(command, flags, run):
+    example, *more = command
+    told = run(f"examples/{example}.py", "--epochs", "1", *more, *flags).stdout
+    assert re.search(r"Epoch: 00, Loss: \d+\.\d{4}, .*: [01]\.\d{4}", told), told

@@ -1,6 +1,6 @@
 import pytest
 from launch_world import SCRIPT, Launched
-from sshd_world import open_cable
+from sshd_world import Sshd, need_sshd, open_cable
 
 
 @pytest.fixture
@@ -24,6 +24,16 @@ def launch():
     yield start
     for each in launched:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory):
+    """One that listens at two addresses of this host."""
+    need_sshd("rsync")
+    server = Sshd(tmp_path_factory.mktemp("ssh") / "d", ("127.0.0.1", "127.0.0.2"))
+    server.need_login("127.0.0.1")
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="module")

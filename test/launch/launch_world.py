@@ -88,12 +88,7 @@ class Launched:
         assert self.process.stderr is not None
         assert any(text in line for line in self.process.stderr), f"{text!r} was not said"
 
-    def left(self):
-        """Processes with the mark of this launch."""
-        return [f"{pid}: {_command(pid)}" for pid in marked(self.mark)]
-
     def expect_nothing_left(self):
-        """Waits until nothing is left."""
         expect_none_marked(self.mark)
 
     def close(self):
@@ -114,12 +109,21 @@ def mark_of(mark):
     return {_MARK: mark}
 
 
-def expect_none_marked(mark, timeout_s=60.0):
-    """Waits until no process has the mark."""
+def wait_until(holds, timeout_s=60.0, why=str):
+    """Waits until a condition holds; ``why`` says what is in its way."""
     deadline = time.monotonic() + timeout_s
-    while left := [f"{pid}: {_command(pid)}" for pid in marked(mark)]:
-        assert time.monotonic() < deadline, left
+    while not holds():
+        assert time.monotonic() < deadline, why()
         time.sleep(0.05)
+
+
+def expect_none_marked(*mark):
+    """Waits until no process has the mark, see :func:`marked`."""
+    wait_until(lambda: not marked(*mark), why=lambda: [words_of(pid) for pid in marked(*mark)])
+
+
+def expect_gone(pids):
+    wait_until(lambda: not any(map(words_of, pids)), why=lambda: [words_of(pid) for pid in pids])
 
 
 def marked(mark, name=_MARK):
@@ -134,11 +138,12 @@ def marked(mark, name=_MARK):
     return found
 
 
-def _command(pid):
+def words_of(pid, file="cmdline"):
+    """The command line, or the environment, of a process; none if it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return Path(f"/proc/{pid}/{file}").read_text().split("\0")[:-1]
     except OSError:
-        return "gone"
+        return []
 
 
 def said(out):

@@ -6,15 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from sshd_world import Sshd, need_sshd
+from launch_world import wait_until
 
-from glt.cli import main
 from glt.distributed import DistDataset
 from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format.layout import part_of
@@ -40,29 +37,14 @@ def parts(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory):
-    need_sshd("rsync")
-    server = Sshd(tmp_path_factory.mktemp("ssh") / "d", ("127.0.0.1", "127.0.0.2"))
-    server.need_login("127.0.0.1")
-    yield server
-    server.close()
-
-
-Copy = Callable[..., tuple[int, str]]
-
-
 @pytest.fixture
-def copy(sshd, capsys):
+def copy(sshd, command):
     """Runs the command in this process, and returns its exit status and all that it said."""
 
     def run(parts, workspace, *words, hosts="127.0.0.1"):
         given = ["--hosts", hosts, *sshd.flags, "--part-config", parts, "--workspace", workspace, *words]
-        try:
-            status = main(["copy", *map(str, given)])
-        except SystemExit as error:
-            status = error.code
-        return status, "".join(capsys.readouterr())
+        status, out, err = command("copy", *given)
+        return status, out + err
 
     return run
 
@@ -140,10 +122,7 @@ def test_an_interrupted_copy_does_not_load_and_goes_on(copy, sshd, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        deadline = time.monotonic() + 60
-        while not list(there.rglob("*.npy")):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.02)
+        wait_until(lambda: list(there.rglob("*.npy")) or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         said = process.stderr.read()

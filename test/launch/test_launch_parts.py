@@ -10,11 +10,10 @@ import sys
 import time
 import zlib
 from collections import namedtuple
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_world import SLEEP, Launched, said
+from launch_world import SLEEP, said
 
 from glt.distributed.job.hosts import THIS_HOST, Host, parse_hosts, read_hosts
 from glt.launch.agent import recorded_error
@@ -22,7 +21,6 @@ from glt.launch.check import prepare, verify
 from glt.launch.command import command_of
 from glt.launch.hosts import Reach, partition_of, partitions_of_hosts
 from glt.launch.job import Console, Failure, first_of
-from glt.launch.keeper import Pipe
 
 
 def test_hosts_of_a_file(tmp_path):
@@ -153,8 +151,6 @@ def test_what_a_trainer_recorded(tmp_path):
         assert told == "" and begin <= raised_s <= time.time()
 
 
-Launch = Callable[..., Launched]
-
 # Trainer 1 connects to the others, by sockets of the workspace; they wait for it to hang up, and then fail.
 MEET = """
 import atexit, socket
@@ -246,64 +242,54 @@ def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch, script):
     assert f"failed: server-1@localhost: pid {pid} was killed" in launched.err and "also" not in launched.err
 
 
-def run_keeper(code, plan, wait_s=0.0):
-    """Runs ``code`` under a keeper whose stdin stays open; returns the seconds and what it told after ``wait_s``."""
+def run_keeper(*argv, wait_s=0.0, **plan):
+    """Runs a command under a keeper whose stdin stays open; returns what it told, read after ``wait_s``, and the lines
+    of output in that."""
     command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
-    spec = {"name": "it", "argv": [sys.executable, "-c", code], "env": {}, "cwd": "/", "streams": []}
+    spec = {"name": "it", "argv": argv, "env": {}, "cwd": "/", "streams": []}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
         assert keeper.stdin is not None and keeper.stdout is not None
-        start = time.monotonic()
         text = json.dumps({"processes": [spec], "stop_s": 1.0, "silent_s": None} | plan).encode() + b"\n"
         keeper.stdin.write(begin + text)
         keeper.stdin.flush()
         time.sleep(wait_s)
         told = [json.loads(line) for line in keeper.stdout]
-        return time.monotonic() - start, told
+        return told, [text for each in told if each["event"] == "lines" for text in each["texts"]]
+
+
+PYTHON = (sys.executable, "-c")
 
 
 def test_a_silent_launcher_ends_everything():
     """A host that is cut off hears neither from its launcher nor that the connection has ended."""
-    took_s, told = run_keeper("import time; time.sleep(600)", {"silent_s": 0.5})
+    begin = time.monotonic()
+    told, _ = run_keeper(*PYTHON, "import time; time.sleep(600)", silent_s=0.5)
     assert [each["event"] for each in told] == ["started", "ended", "done"]
-    assert told[1]["code"] == -15 and took_s < 30
+    assert told[1]["code"] == -15 and time.monotonic() - begin < 30
 
 
 def test_what_a_process_left_behind_ends():
     left = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', '''{}''']); print('bye')"
     sleep = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-    _, told = run_keeper(left.format(sleep), {})
+    told, _ = run_keeper(*PYTHON, left.format(sleep))
     assert [each["event"] for each in told] == ["started", "lines", "ended", "done"] and told[2]["code"] == 0
 
 
 def test_a_flood_of_output_is_whole():
     """Also for a reader that takes its time, longer than processes have to close their pipes."""
-    _, told = run_keeper("for i in range(50_000): print(i)\nprint('x' * 200_000, end='')", {}, wait_s=3.0)
-    lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
+    _, lines = run_keeper(*PYTHON, "for i in range(50_000): print(i)\nprint('x' * 200_000, end='')", wait_s=3.0)
     assert lines[:50_000] == [str(number) for number in range(50_000)]
     assert "".join(lines[50_000:]) == "x" * 200_000  # in pieces: memory is bounded
 
 
 def test_a_flood_after_one_pipe_was_closed():
-    _, told = run_keeper("import os; os.close(2)\nfor i in range(300_000): print(i)", {}, wait_s=3.0)
-    lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
+    told, lines = run_keeper(*PYTHON, "import os; os.close(2)\nfor i in range(300_000): print(i)", wait_s=3.0)
     assert lines == [str(number) for number in range(300_000)] and told[-2]["code"] == 0
 
 
 def test_a_command_that_there_is_not():
-    command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
-    spec = {"name": "it", "argv": ["/no/such"], "env": {}, "cwd": "/"}
-    text = json.dumps({"processes": [spec], "stop_s": 1.0, "silent_s": None}).encode() + b"\n"
-    done = subprocess.run(command, input=begin + text, capture_output=True, timeout=60, check=True)
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    told, _ = run_keeper("/no/such")
     assert [each["event"] for each in told] == ["lines", "started", "ended", "done"] and told[2]["code"] == 127
-
-
-def test_lines_of_a_pipe():
-    pipe = Pipe("it", 3)
-    assert pipe.take(b"one\ntw") == ["one"]
-    assert pipe.take(b"o\r\n 10%\r 20%\n\n") == ["two", " 20%", ""]
-    assert pipe.take(b"last \xff") == []
-    assert pipe.take(b"") == ["last \N{REPLACEMENT CHARACTER}"]
 
 
 def test_partitions_go_to_as_few_hosts_as_there_can_be():

@@ -1,15 +1,11 @@
 """``glt launch`` starts a real job: two servers with a partition each, two trainers that learn from both with DDP."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from launch_world import Launched
 from torch_geometric.data import Data
 
 import glt
 
-Launch = Callable[..., Launched]
 NUM_NODES = 200
 
 TRAIN = """

@@ -4,13 +4,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_world import SLEEP, Launched, said
-
-Launch = Callable[..., Launched]
+from launch_world import SLEEP, marked, said
 
 
 def test_processes_are_given_the_contract(launch, script, tmp_path):
@@ -152,7 +149,7 @@ def test_bytes_that_are_no_text_and_characters_that_the_terminal_lacks(launch, s
 def test_a_launcher_that_is_killed_leaves_nothing(launch, script):
     launched = launch("--stop-timeout", 2, script, env={"DO_server": SLEEP, "DO_trainer": "print('ready'); " + SLEEP})
     launched.wait_for("ready")
-    assert len(launched.left()) >= 5  # launcher, keeper, server, torchrun, trainer
+    assert len(marked(launched.mark)) >= 5  # launcher, keeper, server, torchrun, trainer
     launched.process.kill()
     launched.process.wait()
     launched.expect_nothing_left()
@@ -172,18 +169,17 @@ def test_a_job_may_be_limited_in_time(launch, script):
     assert "--timeout 1 s are over" in launched.err
 
 
-def test_a_dry_run_starts_nothing(launch, script):
-    launched = launch(
-        "--num-trainers", 2, "--dry-run", "--hosts", "h1,h2", "--workspace", "/w", f"python3 '{script}' --x 'a b'"
-    )
-    assert launched.ended() == 0, launched.err
-    lines = launched.out.splitlines()
+def test_a_dry_run_starts_nothing(command, script):
+    flags = "--num-trainers 2 --dry-run --hosts h1,h2 --workspace /w".split()
+    status, out, err = command("launch", *flags, f"python3 '{script}' --x 'a b'")
+    assert status == 0, err
+    lines = out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["server-0@h1", "torchrun@h1", "server-1@h2", "torchrun@h2"]
     assert "GLT_SERVER_RANK=1" in lines[2] and "--node-rank=1" in lines[3] and "--master-addr=h1" in lines[3]
     assert lines[0].endswith("--x 'a b'")
 
 
-def test_what_is_missing_is_named_before_anything_starts(launch, script, tmp_path):
+def test_what_is_missing_is_named_before_anything_starts(command, script, tmp_path):
     parts = tmp_path / "parts"
     (parts / "part0").mkdir(parents=True)
     (parts / "manifest.json").write_text('{"num_parts": 2, "run_id": "x"}')
@@ -198,13 +194,11 @@ def test_what_is_missing_is_named_before_anything_starts(launch, script, tmp_pat
             (("--part-config", parts, "--num-servers", 2, script), "lacks part1"),
             (("--python", "/no/python", script), "cannot be started"),
         ):
-            launched = launch(*words)
-            assert launched.ended() == 3, (words, launched.err)
-            assert expected in launched.err and "nothing was started" in launched.err, (words, launched.err)
-            assert launched.out == ""
+            status, out, err = command("launch", *words)
+            assert (status, out) == (3, "") and expected in err and "nothing was started" in err, (words, err)
 
 
-def test_wrong_flags(launch, script, tmp_path):
+def test_wrong_flags(command, script, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("10.0.0.1\n10.0.0.1 # again\n")
     for words, expected in (
@@ -217,8 +211,8 @@ def test_wrong_flags(launch, script, tmp_path):
         (("python3 -m train",), "without options of the interpreter"),
         (("--num-servers", 0, "--num-trainers", 0, script), "nothing would run"),
     ):
-        launched = launch(*words)
-        assert launched.ended() == 2 and expected in launched.err, (words, launched.err)
+        status, _, err = command("launch", *words)
+        assert status == 2 and expected in err, (words, err)
 
 
 def test_more_hosts_than_files_may_be_open(launch, script, tmp_path):

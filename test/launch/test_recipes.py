@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,10 +90,8 @@ def sbatch(folder, env, **more):
         try:
             status = job.wait(200)
         finally:
-            try:
+            with suppress(ProcessLookupError):  # nothing was left
                 os.killpg(job.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass  # nothing was left
     return status, (folder / "out").read_text()
 
 
@@ -181,43 +180,40 @@ TEXT = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
 
 
+def parser_of(command):
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    command.add_arguments(parser)
+    return parser
+
+
 def test_commands_parse():
     found = []
     for language, block in BLOCKS:
         for line in block.replace("\\\n", " ").splitlines() if language == "sh" else ():
             if line.startswith(("glt launch", "glt copy")):
                 _, name, *words = shlex.split(line)
-                parser = argparse.ArgumentParser(exit_on_error=False)
-                {"launch": command_launch, "copy": command_copy}[name].add_arguments(parser)
-                parser.parse_args(words)
+                parser_of({"launch": command_launch, "copy": command_copy}[name]).parse_args(words)
                 found.append(name)
     assert found.count("launch") >= 2 and "copy" in found
 
 
 def test_the_commands_of_dgls_documents_parse():
     words = "--workspace ~/graphsage/ --num_clients 2 --part_config data/p.json --ip_config ip_config.txt"
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    command_launch.add_arguments(parser)
-    found = parser.parse_args([*words.split(), "python3 train_dist.py --graph-name p --num-epochs 30"])
+    found = parser_of(command_launch).parse_args(
+        [*words.split(), "python3 train_dist.py --graph-name p --num-epochs 30"]
+    )
     assert (found.num_trainers, found.num_servers, found.part_config) == (2, 1, "data/p.json")
     words = "--ip_config ip_config.txt --workspace ~/w/ --rel_data_path 4part_data --part_config 4part_data/p.json"
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    command_copy.add_arguments(parser)
-    assert parser.parse_args(words.split()).part_config == "4part_data/p.json"
+    assert parser_of(command_copy).parse_args(words.split()).part_config == "4part_data/p.json"
 
 
 def test_flags_exist():
-    parser = argparse.ArgumentParser()
-    command_launch.add_arguments(parser)
-    ours = set(parser._option_string_actions)
-    parser = argparse.ArgumentParser()
-    command_copy.add_arguments(parser)
-    ours |= set(parser._option_string_actions) | {"--metrics-port", "--rank", "--help"}
+    ours = {flag for each in (command_launch, command_copy) for flag in parser_of(each)._option_string_actions}
+    ours |= {"--metrics-port", "--rank", "--help"}
     prose = re.sub(r"```.*?```", "", TEXT, flags=re.S)
     assert set(re.findall(r"--[a-z][a-z_-]+", prose)) <= ours
 
 
 def test_the_table_has_every_variable():
-    table = TEXT.partition("## The environment of a process")[2]
-    assert set(re.findall(r"GLT_[A-Z_]+", table)) == set(command_launch._CONTRACT)
-    assert set(re.findall(r"GLT_[A-Z_]+", TEXT)) == set(command_launch._CONTRACT)
+    for text in (TEXT, TEXT.partition("## The environment of a process")[2]):
+        assert set(re.findall(r"GLT_[A-Z_]+", text)) == command_launch._CONTRACT
