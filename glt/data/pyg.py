@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,9 +46,9 @@ class GraphArrays:
     time_level: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("edge_ids", "edge_weight", "edge_time"):
-            if not getattr(self, name):
-                setattr(self, name, [None] * len(self.schema.edge_types))
+        none = [None] * len(self.schema.edge_types)
+        self.edge_ids = self.edge_ids or none
+        self.edge_weight, self.edge_time = self.edge_weight or none, self.edge_time or none
         self.node_tables = self.node_tables or [{} for _ in self.schema.node_types]
         self.edge_tables = self.edge_tables or [{} for _ in self.schema.edge_types]
 
@@ -56,25 +57,22 @@ class GraphArrays:
         cls,
         edge_index: Any,
         num_nodes: Any = None,
+        node_tables: Mapping[str, Any] = MappingProxyType({}),
+        edge_tables: Mapping[str, Any] = MappingProxyType({}),
         *,
-        node_tables: Mapping[str, Any],
-        edge_tables: Mapping[str, Any],
         edge_ids: Any = None,
         edge_weight: Any = None,
         edge_time: Any = None,
-        node_time: Any = None,
     ) -> GraphArrays:
-        """As :meth:`glt.data.Dataset.from_arrays`: single values, or dicts by type where ``edge_index`` is one."""
-        if node_time is not None and edge_time is not None:
+        """As :meth:`glt.data.Dataset.from_arrays`: single values, or dicts by type where ``edge_index`` is one. The
+        table ``time`` of nodes is the times to sample by."""
+        has_node_time, has_edge_time = node_tables.get("time") is not None, edge_time is not None
+        if has_node_time and has_edge_time:
             raise ValueError("node_time and edge_time are both given: expected the times of one kind")
-        if node_time is not None:
-            node_tables = {**node_tables, "time": node_time}
         schema = HOMOGENEOUS
         if isinstance(edge_index, Mapping):
             schema = Schema(tuple(_node_types(edge_index, num_nodes, *node_tables.values())), tuple(edge_index))
         counts = schema.per_node_type("num_nodes", num_nodes)
-        tables = {name: schema.per_node_type(_argument(name), table) for name, table in node_tables.items()}
-        of_edges = {name: schema.per_edge_type(_argument(name), table) for name, table in edge_tables.items()}
         self = cls(
             schema,
             [],
@@ -82,10 +80,10 @@ class GraphArrays:
             schema.per_edge_type("edge_ids", edge_ids),
             schema.per_edge_type("edge_weight", edge_weight),
             schema.per_edge_type("edge_time", edge_time),
-            [_rows(tables, t, _suffix(schema, name)) for t, name in enumerate(schema.node_types)],
-            [_rows(of_edges, r, _suffix(schema, name)) for r, name in enumerate(schema.edge_types)],
-            None if node_time is None and edge_time is None else "time",
-            "node" if node_time is not None else "edge" if edge_time is not None else None,
+            _rows(schema, node_tables, schema.node_types, schema.per_node_type),
+            _rows(schema, edge_tables, schema.edge_types, schema.per_edge_type),
+            "time" if has_node_time or has_edge_time else None,
+            "node" if has_node_time else "edge" if has_edge_time else None,
         )
         self.num_nodes = [self.count_nodes(t, count) for t, count in enumerate(counts)]
         return self
@@ -124,7 +122,7 @@ class GraphArrays:
         if self.time_level != "node" or self.time_attr not in self.node_tables[neighbor_type]:
             return self.edge_time[edge_type]
         num_nodes = self.num_nodes[neighbor_type]
-        name = f"node_time{_suffix(self.schema, self.schema.node_types[neighbor_type])}"
+        name = label_of(self.schema, "time", self.schema.node_types[neighbor_type])
         time = as_times(self.node_tables[neighbor_type][self.time_attr], name, num_nodes, "node")
         if len(neighbors) and not 0 <= neighbors.min() <= neighbors.max() < num_nodes:
             return None  # the edges are refused anyway, by a message about ids
@@ -132,31 +130,31 @@ class GraphArrays:
 
 
 def _node_types(edge_index: Mapping[Any, Any], *by_type: Any) -> Iterable[NodeType]:
-    seen: dict[NodeType, None] = {}
-    for value in by_type:
-        if isinstance(value, Mapping):
-            seen.update(dict.fromkeys(value))
+    named = [name for value in by_type if isinstance(value, Mapping) for name in value]
     for edge_type in edge_index:
         if isinstance(edge_type, tuple) and len(edge_type) == 3:  # what is no edge type, Schema refuses
-            seen.update(dict.fromkeys((edge_type[0], edge_type[2])))
-    return seen
+            named += [edge_type[0], edge_type[2]]
+    return dict.fromkeys(named)
 
 
-_ARGUMENTS = {"x": "node_features", "y": "node_labels", "time": "node_time", "edge_attr": "edge_features"}
+ARGUMENTS = {"x": "node_features", "y": "node_labels", "time": "node_time", "edge_attr": "edge_features"}
 
 
-def _argument(table: str) -> str:
-    return _ARGUMENTS.get(table, table)
+def label_of(schema: Schema, table: str, type_: Any) -> str:
+    """What errors call a table of a node type or edge type: the argument that it is given as."""
+    return ARGUMENTS.get(table, table) + (f"[{type_!r}]" if schema.is_hetero else "")
 
 
-def _suffix(schema: Schema, name: Any) -> str:
-    return f"[{name!r}]" if schema.is_hetero else ""
-
-
-def _rows(tables: Mapping[str, list[Any]], index: int, suffix: str) -> dict[str, Tensor]:
-    return {
-        name: as_rows(each[index], _argument(name) + suffix) for name, each in tables.items() if each[index] is not None
-    }
+def _rows(
+    schema: Schema, tables: Mapping[str, Any], types: tuple[Any, ...], per_type: Callable[[str, Any], list[Any]]
+) -> list[dict[str, Tensor]]:
+    """The tables of each type by name."""
+    of_type: list[dict[str, Tensor]] = [{} for _ in types]
+    for name, table in tables.items():
+        for t, rows in enumerate(per_type(ARGUMENTS[name], table)):
+            if rows is not None:
+                of_type[t][name] = as_rows(rows, label_of(schema, name, types[t]))
+    return of_type
 
 
 def _per_edge_type(schema: Schema, build: Any, values: Iterable[Any]) -> list[Any]:

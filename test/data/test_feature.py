@@ -372,7 +372,3 @@ def test_several_tables_are_one(num_hot):
     by_hotness = TieredRows(tables, CPU, num_hot=num_hot, hotness=[torch.rand(4), None, torch.rand(3)])
     assert by_hotness.num_hot == sum(num_hot)
     assert torch.equal(gather(by_hotness, Feature(torch.cat(tables)), ids), torch.cat(tables)[ids])
-    with pytest.raises(ValueError, match="3 tables: expected as many elements in num_hot and hotness"):
-        TieredRows(tables, CPU, num_hot=num_hot, hotness=torch.rand(4))
-    with pytest.raises(ValueError, match="several tables: they have no scale or group"):
-        TieredRows(tables, CPU, num_hot=num_hot, group=([CPU, CPU], []))
