@@ -104,42 +104,33 @@ def steps_of_torch(kind, options, weights, batches):
     return embedding.weight.detach(), optimizer.state[embedding.weight]
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "options", "names"),
+    [
+        (torch.optim.Adagrad, {"lr": 0.3, "lr_decay": 0.01, "eps": 1e-6}, ["sum"]),
+        (torch.optim.SparseAdam, {"lr": 0.01, "betas": (0.8, 0.99), "eps": 1e-8}, ["exp_avg", "exp_avg_sq"]),
+    ],
+    ids=["Adagrad", "Adam"],
+)
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_adagrad_is_that_of_torch(num_threads, num_parts):
+def test_steps_are_those_of_torch(kind, options, names, num_parts):
     rng = torch.Generator().manual_seed(2)
     weights = torch.randn(NUM_ROWS, DIM, generator=rng)
     batches = [batch(rng, n % 40) for n in range(200)]
-    lr, lr_decay, eps = 0.3, 0.01, 1e-6
-    options = {"lr": lr, "lr_decay": lr_decay, "eps": eps}
-    expected, state = steps_of_torch(torch.optim.Adagrad, options, weights, batches)
-    total = torch.zeros(NUM_ROWS, DIM)
+    expected, state = steps_of_torch(kind, options, weights, batches)
+    kept = [torch.zeros(NUM_ROWS, DIM) for _ in names]
+    tables, lr, eps = [table_of(each) for each in (weights, *kept)], options["lr"], options["eps"]
     for step, (rows, grads) in enumerate(batches):
-        parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
-        merge = merge_of(*parts)
-        merge.adagrad(table_of(weights), "float32", table_of(total), 1.0, lr / (1 + step * lr_decay), eps, num_threads)
+        merge = merge_of(*zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True))
+        if kind is torch.optim.Adagrad:
+            merge.adagrad(tables[0], "float32", tables[1], 1.0, lr / (1 + step * options["lr_decay"]), eps, 3)
+        else:
+            beta1, beta2 = options["betas"]
+            step_size = lr * (1 - beta2 ** (step + 1)) ** 0.5 / (1 - beta1 ** (step + 1))
+            merge.adam(tables[0], "float32", *tables[1:], 1.0, step_size, 1 - beta1, 1 - beta2, eps, 3)
     torch.testing.assert_close(weights, expected)
-    torch.testing.assert_close(total, state["sum"])
-
-
-@pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_adam_is_that_of_torch(num_threads, num_parts):
-    rng = torch.Generator().manual_seed(3)
-    weights = torch.randn(NUM_ROWS, DIM, generator=rng)
-    batches = [batch(rng, n % 40) for n in range(200)]
-    lr, (beta1, beta2), eps = 0.01, (0.8, 0.99), 1e-8
-    options = {"lr": lr, "betas": (beta1, beta2), "eps": eps}
-    expected, state = steps_of_torch(torch.optim.SparseAdam, options, weights, batches)
-    mean, square = torch.zeros(NUM_ROWS, DIM), torch.zeros(NUM_ROWS, DIM)
-    for step, (rows, grads) in enumerate(batches, start=1):
-        parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
-        step_size = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
-        tables = table_of(weights), "float32", table_of(mean), table_of(square)
-        merge_of(*parts).adam(*tables, 1.0, step_size, 1 - beta1, 1 - beta2, eps, num_threads)
-    torch.testing.assert_close(weights, expected)
-    torch.testing.assert_close(mean, state["exp_avg"])
-    torch.testing.assert_close(square, state["exp_avg_sq"])
+    for name, found in zip(names, kept, strict=True):
+        torch.testing.assert_close(found, state[name])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

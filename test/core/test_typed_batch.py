@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from typed_world import DENSE, HASHED, assert_same, expected_of, native_exclusions, random_world, result, stepwise
 
 from glt import _core
-from glt.testing import ReferenceEdges, reference_batch, reference_key, reference_typed_batch, ring_graph
+from glt.testing import ReferenceEdges, reference_typed_batch
 
 
 def fan_outs(rng, world, replace, hops=None):
@@ -133,18 +133,6 @@ def test_a_disjoint_batch_is_its_seeds_batches_side_by_side():
         assert np.array_equal(batch.trees(kind), tree[kind])
     for r, e in enumerate(world.edges):
         assert np.array_equal(tree[e.found][row[r]], tree[e.expanded][col[r]]), "no edge between two trees"
-
-
-def test_same_type_edges_are_the_homogeneous_batch():
-    graph = ring_graph(50, 4)
-    ends = graph.edge_index.numpy()
-    batch = _core.Batch([50], [(0, 0)])
-    indptr, indices, ids = np.zeros(51, np.int64), *np.zeros((2, 200), np.int64)
-    _core.build_csr(ends[1], ends[0], 50, 50, indptr, indices, ids)
-    batch.start([(0, np.arange(0, 50, 7))])
-    batch.sample([_core.Csr(indptr, indices, ids)], [[2, 2]], replace=False, batch_key=reference_key(1, 2, 3))
-    want = reference_batch(ends, 50, range(0, 50, 7), [2, 2], False, 1, 2, 3)
-    assert np.array_equal(batch.nodes(0), want.node) and np.array_equal(batch.edges(0), want.edge)
 
 
 def test_edge_types_draw_independently():

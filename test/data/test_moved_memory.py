@@ -9,10 +9,8 @@ import torch
 import torch.multiprocessing
 from fake_cuda import PAGE, FakeCuda
 from gpus import DEVICES, needs_gpu
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 import glt
-from glt import _core
 from glt.data import Dataset, Feature, Graph, Topology
 from glt.data.dataset import DeviceTopology
 from glt.data.device import Accelerator
@@ -53,23 +51,6 @@ def test_rows_of_a_feature(move):
     x += 1  # where it was, nobody writes any more
     row_of.view(torch.int32).copy_(IDS)
     assert torch.equal(feature[IDS], x) and torch.equal(indexed[IDS], x)
-
-
-def neighbors(csr):
-    """All neighbours of all nodes, as the core reads them."""
-    nodes = np.arange(50)
-    hop = _core.OneHop(csr, nodes, -1, False, 0, 0)
-    neighbor, edge = torch.empty(hop.num_edges, dtype=torch.int64), torch.empty(hop.num_edges, dtype=torch.int64)
-    hop.copy_out(np.empty(len(nodes), np.uint32), neighbor.numpy(), edge.numpy())
-    return neighbor
-
-
-def test_rows_of_a_topology():
-    topology = Topology(random_graph(50, 400).edge_index, 50, layout="CSC")
-    assert neighbors(topology.csr).any()
-    moved([topology.indices])
-    topology.indices.zero_()
-    assert not neighbors(topology.csr).any()
 
 
 @pytest.mark.parametrize("at", range(9))
@@ -137,16 +118,6 @@ def test_a_loader_goes_on_after_its_graph_was_sent_to_another_process():
             if not options:
                 check_batch(batch, graph.edge_index, [4, 3], num_nodes=500, x=graph.x, y=graph.y)
         del trash
-
-
-def test_a_sampler_of_links_goes_on():
-    data = random_graph(500, 5000).to_data()
-    sampler = NeighborSampler(data, [4], random_seed=1)
-    asked = EdgeSamplerInput(None, torch.arange(20), torch.arange(20, 40), None)
-    before = sampler.sample_from_edges(asked, NegativeSampling("binary"), batch_key=5)
-    ForkingPickler.dumps(sampler)
-    after = sampler.sample_from_edges(asked, NegativeSampling("binary"), batch_key=5)
-    assert torch.equal(before.node, after.node) and torch.equal(before.row, after.row)
 
 
 CPU = torch.device("cpu")
