@@ -107,16 +107,16 @@ class GraphArrays:
 
     def topologies(self, edge_dir: str) -> list[Topology]:
         """Builds the rows of each edge type; errors of :class:`Topology` also name the edge type."""
-        layout = layout_of(edge_dir)
-        return _per_edge_type(self.schema, lambda r: self._topology(r, layout), range(len(self.edge_index)))
+        layout, ends_of = layout_of(edge_dir), self.schema.ends("out")
+        neighbor = 0 if layout == "CSC" else 1
 
-    def _topology(self, edge_type: int, layout: str) -> Topology:
-        ends = self.edge_index[edge_type]
-        source, target = self.schema.ends("out")[edge_type]
-        size = self.num_nodes[source], self.num_nodes[target]
-        time = self._edge_time(edge_type, *((source, ends[0]) if layout == "CSC" else (target, ends[1])))
-        weight, ids = self.edge_weight[edge_type], self.edge_ids[edge_type]
-        return Topology(ends, size, edge_ids=ids, layout=layout, edge_weight=weight, edge_time=time)
+        def topology(r: int) -> Topology:
+            size = self.num_nodes[ends_of[r][0]], self.num_nodes[ends_of[r][1]]
+            time = self._edge_time(r, ends_of[r][neighbor], self.edge_index[r][neighbor])
+            columns = {"edge_ids": self.edge_ids[r], "edge_weight": self.edge_weight[r], "edge_time": time}
+            return Topology(self.edge_index[r], size, layout=layout, **columns)
+
+        return _per_edge_type(self.schema, topology, range(len(self.edge_index)))
 
     def _edge_time(self, edge_type: int, neighbor_type: int, neighbors: np.ndarray) -> Any:
         if self.time_level != "node" or self.time_attr not in self.node_tables[neighbor_type]:

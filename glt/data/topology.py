@@ -424,12 +424,9 @@ def _checked_size(num_nodes: int | Size | None, source: np.ndarray, target: np.n
 
 
 def _checked_edge_ids(edge_ids: Any, num_edges: int) -> np.ndarray:
-    require_data(edge_ids, "edge_ids")
-    ids = as_numpy(torch.as_tensor(edge_ids).contiguous())
+    ids = as_numpy(_column(edge_ids, "edge_ids", num_edges, "id per edge").cpu().contiguous())
     if ids.dtype not in (np.int32, np.int64):
         raise TypeError(f"edge_ids has dtype {ids.dtype}: expected int32 or int64")
-    if ids.shape != (num_edges,):
-        raise ValueError(f"edge_ids has shape {list(ids.shape)}: expected one id per edge, [{num_edges}]")
     if ids.min(initial=0) < 0:
         raise ValueError(f"edge_ids has a negative id, {ids.min()}: expected ids of at least 0")
     return ids

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -293,24 +294,14 @@ def test_after_that_it_takes_no_call_but_start(large, num_seeds):
     batch = sampled(batch_of(large), large, num_seeds, 1)
     expected = copied(batch)
     batch.hand_over()
-    for call in (
-        batch.hand_over,
-        batch.end_hop,
-        batch.begin_induce,
-        lambda: batch.induce([large]),
-        lambda: batch.sample([large], [[1]], replace=False, batch_key=0),
-        lambda: batch.expand_from(0, []),
-        lambda: batch.induce_from(0, []),
-        lambda: batch.frontier(0),
-        lambda: batch.nodes(0),
-        lambda: batch.edges(0),
-        lambda: batch.num_nodes(0),
-        lambda: batch.num_edges(0),
-        lambda: batch.num_sampled_nodes(0),
-        lambda: batch.num_sampled_edges(0),
-        lambda: batch.copy_nodes(0, np.zeros(0, np.int64)),
-        lambda: batch.copy_edges(0, *np.zeros((3, 0), np.int64)),
-    ):
+    none = np.zeros((3, 0), np.int64)
+    without = [batch.hand_over, batch.end_hop, batch.begin_induce]
+    of_type = [batch.frontier, batch.nodes, batch.edges, batch.num_nodes, batch.num_edges, batch.num_sampled_nodes]
+    calls = without + [partial(call, 0) for call in [*of_type, batch.num_sampled_edges]]
+    calls += [partial(batch.expand_from, 0, []), partial(batch.induce_from, 0, []), partial(batch.induce, [large])]
+    calls += [partial(batch.copy_nodes, 0, none[0]), partial(batch.copy_edges, 0, *none)]
+    calls += [partial(batch.sample, [large], [[1]], replace=False, batch_key=0)]
+    for call in calls:
         with pytest.raises(ValueError, match="the batch has been handed over: call start first"):
             call()
     assert_same([copied(sampled(batch, large, num_seeds, 1))], [expected])

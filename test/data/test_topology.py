@@ -200,16 +200,15 @@ def test_without_a_gpu_zero_copy_means_cpu_and_cuda_is_refused(topology, monkeyp
     monkeypatch.setattr(glt.data.dataset, "missing_for_cuda", lambda: "there is no GPU")
     monkeypatch.setattr(glt.data.device, "missing_for_cuda", lambda: "there is no GPU")
     assert Graph(topology, "ZERO_COPY").num_edges == 6
-    with pytest.raises(ValueError, match=r"mode = 'CUDA': there is no GPU\. Or use 'CPU' or 'ZERO_COPY'"):
-        Graph(topology, "CUDA")
-    with pytest.raises(ValueError, match="device = 0: there is no GPU"):
-        Graph(topology, "ZERO_COPY", 0)
-    with pytest.raises(ValueError, match="device = 'cuda': there is no GPU"):
-        Graph(topology, "ZERO_COPY").placed()
-    with pytest.raises(ValueError, match="device = 0: mode = 'CPU' is not for GPUs"):
-        Graph(topology, "CPU", 0)
-    with pytest.raises(ValueError, match="mode = 'CPU': the edges are for CPU samplers"):
-        Graph(topology).placed(0)
+    for options, message in [
+        (("CUDA",), r"mode = 'CUDA': there is no GPU\. Or use 'CPU' or 'ZERO_COPY'"),
+        (("ZERO_COPY", 0), "device = 0: there is no GPU"),
+        (("ZERO_COPY",), "device = 'cuda': there is no GPU"),
+        (("CPU", 0), "device = 0: mode = 'CPU' is not for GPUs"),
+        (("CPU",), "mode = 'CPU': the edges are for CPU samplers"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Graph(topology, *options).placed()
 
 
 def test_with_a_gpu_it_keeps_where_the_mode_says(topology, monkeypatch):
