@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +37,13 @@ class GraphArrays:
     schema: Schema
     num_nodes: list[int]
     edge_index: list[tuple[np.ndarray, np.ndarray]]
-    edge_ids: list[Any] = field(default_factory=list)
-    edge_weight: list[Any] = field(default_factory=list)
-    edge_time: list[Any] = field(default_factory=list)
-    node_tables: list[dict[str, Tensor]] = field(default_factory=list)
-    edge_tables: list[dict[str, Tensor]] = field(default_factory=list)
-    time_attr: str | None = None
-    time_level: str | None = None
-
-    def __post_init__(self) -> None:
-        none = [None] * len(self.schema.edge_types)
-        self.edge_ids = self.edge_ids or none
-        self.edge_weight, self.edge_time = self.edge_weight or none, self.edge_time or none
-        self.node_tables = self.node_tables or [{} for _ in self.schema.node_types]
-        self.edge_tables = self.edge_tables or [{} for _ in self.schema.edge_types]
+    edge_ids: list[Any]
+    edge_weight: list[Any]
+    edge_time: list[Any]
+    node_tables: list[dict[str, Tensor]]
+    edge_tables: list[dict[str, Tensor]]
+    time_attr: str | None
+    time_level: str | None
 
     @classmethod
     def from_arrays(
@@ -66,8 +59,8 @@ class GraphArrays:
     ) -> GraphArrays:
         """As :meth:`glt.data.Dataset.from_arrays`: single values, or dicts by type where ``edge_index`` is one. The
         table ``time`` of nodes is the times to sample by."""
-        has_node_time, has_edge_time = node_tables.get("time") is not None, edge_time is not None
-        if has_node_time and has_edge_time:
+        level = "node" if node_tables.get("time") is not None else None if edge_time is None else "edge"
+        if level == "node" and edge_time is not None:
             raise ValueError("node_time and edge_time are both given: expected the times of one kind")
         schema = HOMOGENEOUS
         if isinstance(edge_index, Mapping):
@@ -82,8 +75,8 @@ class GraphArrays:
             schema.per_edge_type("edge_time", edge_time),
             _rows(schema, node_tables, schema.node_types, schema.per_node_type),
             _rows(schema, edge_tables, schema.edge_types, schema.per_edge_type),
-            "time" if has_node_time or has_edge_time else None,
-            "node" if has_node_time else "edge" if has_edge_time else None,
+            None if level is None else "time",
+            level,
         )
         self.num_nodes = [self.count_nodes(t, count) for t, count in enumerate(counts)]
         return self
@@ -206,19 +199,21 @@ def arrays_of_pyg(
             hint = "; turn adj_t into edge_index first" if store.get("adj_t") is not None else ""
             raise ValueError(f"{where} has no edge_index: expected edge_index [2, E]{hint}")
 
-    arrays = GraphArrays(schema, [], [endpoints(store.edge_index) for store in edge_stores])
-    for t, store in enumerate(node_stores):
-        arrays.num_nodes.append(arrays.count_nodes(t, _num_nodes(store)))
-        if with_tables:
-            arrays.node_tables[t] = _tables(store, store.is_node_attr)
-    if with_tables:
-        arrays.edge_tables = [_tables(store, store.is_edge_attr) for store in edge_stores]
-    if weight_attr is not None:
-        arrays.edge_weight = [store.get(weight_attr) for store in edge_stores]
-        if all(weight is None for weight in arrays.edge_weight):
-            raise KeyError(f"weight_attr = {weight_attr!r}: expected the name of an edge-level attribute of data")
-    if time_attr is not None:
-        _take_times(arrays, time_attr, data, node_stores, edge_stores)
+    edges, none = [endpoints(store.edge_index) for store in edge_stores], [None] * len(edge_stores)
+    num_nodes = [_num_nodes(store) for store in node_stores]
+    node_tables = [_tables(store, store.is_node_attr) if with_tables else {} for store in node_stores]
+    edge_tables = [_tables(store, store.is_edge_attr) if with_tables else {} for store in edge_stores]
+    weight = none if weight_attr is None else [store.get(weight_attr) for store in edge_stores]
+    if weight_attr is not None and all(each is None for each in weight):
+        raise KeyError(f"weight_attr = {weight_attr!r}: expected the name of an edge-level attribute of data")
+    level = None if time_attr is None else _level_of(time_attr, data, schema, node_stores, edge_stores)
+    time = [store.get(time_attr) for store in edge_stores] if level == "edge" else none
+    if time_attr is not None and level == "node":
+        for store, tables in zip(node_stores, node_tables, strict=True):
+            if store.get(time_attr) is not None:
+                tables[time_attr] = as_rows(store[time_attr], time_attr)
+    arrays = GraphArrays(schema, [], edges, none, weight, time, node_tables, edge_tables, time_attr, level)
+    arrays.num_nodes = [arrays.count_nodes(t, given) for t, given in enumerate(num_nodes)]
     return arrays
 
 
@@ -231,8 +226,9 @@ def require_num_nodes(data: Data) -> None:
         )
 
 
-def _take_times(arrays: GraphArrays, name: str, data: Any, node_stores: list[Any], edge_stores: list[Any]) -> None:
-    if arrays.schema.is_hetero:
+def _level_of(name: str, data: Any, schema: Schema, node_stores: list[Any], edge_stores: list[Any]) -> str:
+    """Whether the times are an attribute of nodes or of edges."""
+    if schema.is_hetero:
         of_nodes, of_edges = (any(name in store for store in stores) for stores in (node_stores, edge_stores))
     else:
         of_nodes = name in data and data.is_node_attr(name)
@@ -241,13 +237,7 @@ def _take_times(arrays: GraphArrays, name: str, data: Any, node_stores: list[Any
         raise ValueError(f"time_attr = {name!r} is an attribute of nodes and of edges: rename one of them")
     if not of_nodes and not of_edges:
         raise ValueError(f"time_attr = {name!r}: expected the name of a node-level or edge-level attribute of data")
-    arrays.time_attr, arrays.time_level = name, "node" if of_nodes else "edge"
-    if of_edges:
-        arrays.edge_time = [store.get(name) for store in edge_stores]
-        return
-    for store, tables in zip(node_stores, arrays.node_tables, strict=True):
-        if store.get(name) is not None:
-            tables[name] = as_rows(store[name], name)
+    return "node" if of_nodes else "edge"
 
 
 def _num_nodes(store: Any) -> int | None:
