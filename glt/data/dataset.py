@@ -52,8 +52,8 @@ class DeviceTopology:
             self.indptr = copy_to_device(topology.indptr, device)
             self.indices = self._column(topology.indices, "indices")
             self.edge_ids = None if topology.edge_ids is None else self._column(topology.edge_ids, "edge_ids")
-            self.weights = self._columns(topology.weights, "")
-            self.by_time = self._columns(topology.by_time, " by time")
+            self.weights = self._columns("weights", topology.weights)
+            self.by_time = self._columns("by_time", topology.by_time)
         except BaseException:
             self.close()
             raise
@@ -73,11 +73,11 @@ class DeviceTopology:
         self._pins.append(pin)
         return pin.tensor
 
-    def _columns(self, columns: Columns | None, order: str) -> Columns | None:
+    def _columns(self, name: str, columns: Columns | None) -> Columns | None:
         if columns is None:
             return None
         named = columns._asdict().items()
-        return columns._replace(**{n: self._column(each, n + order) for n, each in named if each is not None})
+        return columns._replace(**{n: self._column(each, f"{name}.{n}") for n, each in named if each is not None})
 
     @property
     def has_moved(self) -> bool:
