@@ -120,18 +120,17 @@ def test_what_does_not_fit_changes_nothing():
     table = np.zeros((5, 2), np.float32)
     native = _core.RowTable(table)
     ones = np.ones((2, 2), np.float32)
-    with pytest.raises(IndexError, match=r"rows\[1\] = 5 is outside \[0, 5\)"):
-        native.write(np.array([0, 5]), 0, ones)
-    with pytest.raises(IndexError, match="rows 4 to 5 are outside"):
-        native.add(None, 4, ones, "float32")
-    with pytest.raises(IndexError, match=r"rows\[0\] = -1"):
-        native.read(np.array([-1, 0]), 0, ones)
-    with pytest.raises(ValueError, match="values has rows of 12 bytes, the table of 8"):
-        native.write(np.array([0]), 0, np.ones((1, 3), np.float32))
-    with pytest.raises(ValueError, match="rows has 1 elements: expected 2"):
-        native.write(np.array([0]), 0, ones)
-    with pytest.raises(TypeError, match="dtype bool cannot be added to"):
-        native.add(np.array([0, 1]), 0, ones, "bool")
+    first, wide = np.array([0]), np.ones((1, 3), np.float32)
+    for call, arguments, error, message in [
+        (native.write, (np.array([0, 5]), 0, ones), IndexError, r"rows\[1\] = 5 is outside \[0, 5\)"),
+        (native.add, (None, 4, ones, "float32"), IndexError, "rows 4 to 5 are outside"),
+        (native.read, (np.array([-1, 0]), 0, ones), IndexError, r"rows\[0\] = -1"),
+        (native.write, (first, 0, wide), ValueError, "values has rows of 12 bytes, the table of 8"),
+        (native.write, (first, 0, ones), ValueError, "rows has 1 elements: expected 2"),
+        (native.add, (np.array([0, 1]), 0, ones, "bool"), TypeError, "dtype bool cannot be added to"),
+    ]:
+        with pytest.raises(error, match=message):
+            call(*arguments)
     assert (table == 0).all()
 
 

@@ -78,20 +78,22 @@ def test_a_row_outside_the_table_is_named_before_anything_moves():
 
 def test_wrong_arrays_are_refused():
     rows, grads = np.zeros(2, np.int64), np.ones((2, 3), np.float32)
-    with pytest.raises(TypeError, match="grads: expected float32"):
-        _core.RowMerge([(rows, grads.astype(np.float64))], 5, 3)
-    with pytest.raises(TypeError, match="rows: expected a 1-d array of int64"):
-        _core.RowMerge([(rows.astype(np.int32), grads)], 5, 3)
-    with pytest.raises(ValueError, match=r"grads: expected \[2, 4\]"):
-        _core.RowMerge([(rows, grads)], 5, 4)
+    for part, dim, error, message in [
+        ((rows, grads.astype(np.float64)), 3, TypeError, "grads: expected float32"),
+        ((rows.astype(np.int32), grads), 3, TypeError, "rows: expected a 1-d array of int64"),
+        ((rows, grads), 4, ValueError, r"grads: expected \[2, 4\]"),
+    ]:
+        with pytest.raises(error, match=message):
+            _core.RowMerge([part], 5, dim)
     merge = _core.RowMerge([(rows, grads)], 5, 3)
     right, wrong = table_of(torch.zeros(5, 3)), table_of(torch.zeros(4, 3))
-    with pytest.raises(ValueError, match="dtype = float64: expected float32, bfloat16 or float16"):
-        merge.adagrad(right, "float64", right, 1.0, 0.1, 1e-10)
-    with pytest.raises(ValueError, match="weights has 5 rows of 12 bytes: expected 5 of 6"):
-        merge.adagrad(right, "float16", right, 1.0, 0.1, 1e-10)
-    with pytest.raises(ValueError, match="state has 4 rows of 12 bytes: expected 5 of 12"):
-        merge.adagrad(right, "float32", wrong, 1.0, 0.1, 1e-10)
+    for dtype, state, message in [
+        ("float64", right, "dtype = float64: expected float32, bfloat16 or float16"),
+        ("float16", right, "weights has 5 rows of 12 bytes: expected 5 of 6"),
+        ("float32", wrong, "state has 4 rows of 12 bytes: expected 5 of 12"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            merge.adagrad(right, dtype, state, 1.0, 0.1, 1e-10)
 
 
 def steps_of_torch(kind, options, weights, batches):

@@ -23,9 +23,17 @@ from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, shared_map
 CPU = torch.device("cpu")
 
 
-def test_whole_pages_around_what_was_asked_for():
-    driver = FakeCuda()
-    pages = driver.pages
+@pytest.fixture
+def driver():
+    return FakeCuda()
+
+
+@pytest.fixture
+def pages(driver):
+    return driver.pages
+
+
+def test_whole_pages_around_what_was_asked_for(driver, pages):
     held = pages.acquire(10 * PAGE + 100, PAGE, 0)
     assert driver.sizes == {10 * PAGE: (2 * PAGE, 0)} and pages.num_bytes == 2 * PAGE
     pages.release(held)
@@ -41,9 +49,7 @@ def test_large_memory_is_registered_in_chunks():
     assert not driver.sizes
 
 
-def test_overlaps_and_duplicates_are_counted():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_overlaps_and_duplicates_are_counted(driver, pages):
     middle = pages.acquire(20 * PAGE, 4 * PAGE, 0)
     around = pages.acquire(18 * PAGE, 10 * PAGE, 1)  # before, over and after
     again = pages.acquire(20 * PAGE, 4 * PAGE, 0)
@@ -61,9 +67,7 @@ def test_overlaps_and_duplicates_are_counted():
     assert not driver.held
 
 
-def test_other_devices_that_read_there_are_waited_for_before_pages_go():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_other_devices_that_read_there_are_waited_for_before_pages_go(driver, pages):
     ours, theirs = pages.acquire(10 * PAGE, PAGE, 0), pages.acquire(10 * PAGE, PAGE, 1)
     pages.release(ours)
     assert driver.synchronized == [] and driver.held
@@ -117,9 +121,7 @@ def test_an_owner_that_is_collected_in_the_middle_of_a_call_is_given_back_after_
     assert not driver.held
 
 
-def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected(driver, pages):
     tensor = torch.zeros(3 * PAGE, dtype=torch.uint8)
     first, last = tensor.data_ptr() // PAGE * PAGE, (tensor.data_ptr() + 3 * PAGE - 1) // PAGE * PAGE
     with PinnedMemory(tensor, CPU, pages=pages) as memory:
@@ -137,10 +139,8 @@ def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
     assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.held
 
 
-def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path):
+def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path, driver, pages):
     """CUDA refuses copies of memory of which a part is registered; a second map nobody copies."""
-    driver = FakeCuda()
-    pages = driver.pages
     table = torch.zeros(8 * PAGE, dtype=torch.uint8)
     with PinnedMemory(table[7 * PAGE :], CPU, pages=pages, whole=table) as memory:
         assert memory.nbytes == PAGE and memory.tensor.data_ptr() == table[7 * PAGE :].data_ptr()
@@ -153,11 +153,9 @@ def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path
     assert not driver.held
 
 
-def test_of_a_file_that_is_mapped_privately_its_own_pages_are_pinned(tmp_path):
+def test_of_a_file_that_is_mapped_privately_its_own_pages_are_pinned(tmp_path, driver, pages):
     rows = np.arange(4000, dtype=np.int64).reshape(1000, 4)
     np.save(tmp_path / "rows.npy", rows)
-    driver = FakeCuda()
-    pages = driver.pages
     tensor = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
     with PinnedMemory(tensor[100:, 1:3], CPU, pages=pages) as memory:
         assert memory.tensor.data_ptr() != tensor[100:, 1:3].data_ptr()
@@ -188,10 +186,8 @@ def test_a_driver_that_refuses_read_only_maps_gets_the_private_one(tmp_path):
     assert not driver.held
 
 
-def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch):
+def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch, driver, pages):
     """CUDA says of registered pages what it says of torch's; they would be lost with their first user."""
-    driver = FakeCuda()
-    pages = driver.pages
     monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)
     monkeypatch.setattr(pinned_memory, "cuda_device", lambda device, name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() // PAGE * PAGE in driver.held)
@@ -225,9 +221,7 @@ def test_a_refusal_names_the_memory_and_what_to_do():
         PinnedMemory(tensor, CPU, "rows", pages=pages)
 
 
-def test_a_forked_child_leaves_the_registrations_of_its_parent_alone():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_a_forked_child_leaves_the_registrations_of_its_parent_alone(driver, pages):
     memory = PinnedMemory(torch.zeros(100), CPU, pages=pages)
     pages._lock.acquire()  # as if another thread were registering: the child must not wait for it
     child = os.fork()
