@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-_ROOT = Path("/sys/fs/cgroup")
 
-
-def available_memory(proc: Path = Path("/proc"), cgroup_root: Path = _ROOT) -> tuple[int, str]:
+def available_memory(proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
     """Returns the available bytes and what limits them: the host's memory or the limit of a cgroup (a container).
     ``proc`` and ``cgroup_root`` say where the file systems are mounted."""
     least = _host_memory(proc / "meminfo"), "memory available on this host"

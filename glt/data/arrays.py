@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import reprlib
 import tokenize
@@ -142,14 +141,24 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     """Returns ids, given as a tensor, array or sequence of integers or a mask, as a one-dimensional tensor of their own
     integer type and device. With ``num_ids``, the length of a mask, uint8 is a mask too, as bool always is. Raises
     TypeError or ValueError, naming ``name``."""
-    ids = value if isinstance(value, Tensor) else _converted(value, name)
+    try:
+        ids = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:  # text, objects, lists of several lengths, integers of more than 64 bits
+        raise TypeError(
+            f"{name} = {reprlib.repr(value)}: expected integer ids, or a mask, as a tensor, array or list ({error})"
+        ) from error
     require_data(ids, name)
     if ids.layout != torch.strided:
         raise TypeError(f"{name} has layout {ids.layout}: expected a dense tensor, such as that of .to_dense()")
     if ids.dim() != 1:
         raise ValueError(f"{name} has shape {list(ids.shape)}: expected one dimension")
     if is_mask(ids, num_ids):
-        _require_mask(ids, name, num_ids)
+        wider = "" if ids.dtype == torch.bool else "; uint8 is a mask: convert ids to int64, with .long()"
+        if num_ids is not None and len(ids) != num_ids:
+            raise ValueError(f"{name} is a mask of {len(ids)} elements: expected {num_ids}, one for each id{wider}")
+        if ids.dtype == torch.uint8 and ids.numel() and int(ids.max()) > 1:
+            at = int((ids > 1).nonzero()[0])
+            raise ValueError(f"{name}[{at}] = {int(ids[at])}: expected 0 or 1{wider}")
         ids = ids.nonzero().view(-1)
     if ids.numel() == 0 and not isinstance(value, Tensor):
         ids = ids.to(torch.int64)
@@ -168,27 +177,9 @@ def require_in_range(name: str, ids: Tensor, end: int, note: str = "") -> None:
         raise IndexError(f"{where} = {int(ids[at])} is outside [0, {end}){note}")
 
 
-def _converted(value: Any, name: str) -> Tensor:
-    try:
-        return torch.as_tensor(np.asarray(value))
-    except (TypeError, ValueError) as error:  # text, objects, lists of several lengths, integers of more than 64 bits
-        raise TypeError(
-            f"{name} = {reprlib.repr(value)}: expected integer ids, or a mask, as a tensor, array or list ({error})"
-        ) from error
-
-
 def is_mask(ids: Any, num_ids: int | None) -> bool:
     """Whether a tensor tells by position what is chosen of ``num_ids``; see :func:`ids_in_place`."""
     return isinstance(ids, Tensor) and (ids.dtype == torch.bool or (num_ids is not None and ids.dtype == torch.uint8))
-
-
-def _require_mask(mask: Tensor, name: str, num_ids: int | None) -> None:
-    wider = "" if mask.dtype == torch.bool else "; uint8 is a mask: convert ids to int64, with .long()"
-    if num_ids is not None and len(mask) != num_ids:
-        raise ValueError(f"{name} is a mask of {len(mask)} elements: expected {num_ids}, one for each id{wider}")
-    if mask.dtype == torch.uint8 and mask.numel() and int(mask.max()) > 1:
-        at = int((mask > 1).nonzero()[0])
-        raise ValueError(f"{name}[{at}] = {int(mask[at])}: expected 0 or 1{wider}")
 
 
 def as_rows(value: Any, name: str) -> Tensor:
@@ -209,89 +200,6 @@ def as_rows(value: Any, name: str) -> Tensor:
     if value.dim() == 0:
         raise ValueError(f"{name} is a single value: expected one row per node or edge")
     return value
-
-
-# Named arrays in an ``.npz`` file, read with errors that name the file and the array.
-
-
-class NpzFile:
-    """An open ``.npz`` file of plain arrays, nothing of which is unpickled; a context manager.
-
-    FileNotFoundError: there is no such file; ValueError: it or an array is missing or damaged. Both name ``reader``,
-    the function that reads, the file and the array.
-    """
-
-    def __init__(self, path: str | Path, reader: str) -> None:
-        self.path, self.reader = Path(path), reader
-        if not self.path.is_file():
-            raise FileNotFoundError(f"{reader}: {self.path} does not exist or is not a file")
-        try:
-            arrays = np.load(self.path, allow_pickle=False)
-        except (*BAD_HEADER, OSError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{reader}: {self.path} is not a readable .npz file: {error}") from error
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise ValueError(f"{reader}: {self.path} holds one array, expected an .npz file of named arrays")
-        self._arrays = arrays
-
-    def __enter__(self) -> NpzFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._arrays.close()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._arrays.files
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._arrays.files)
-
-    def array(self, key: str) -> np.ndarray:
-        if key not in self:
-            raise ValueError(f"{self.reader}: {self.path} has no array {key!r}; it has {sorted(self.names)}")
-        try:
-            return self._arrays[key]
-        except Exception as error:  # zlib, zipfile and numpy each have their own way to say "damaged"
-            raise ValueError(f"{self.reader}: {self.path}: array {key!r} cannot be read: {error}") from error
-
-    def meta(self) -> dict[str, Any]:
-        try:
-            meta = json.loads(self.array("meta").tobytes())
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{self.reader}: {self.path}: array 'meta' is no JSON in bytes: {error}") from error
-        if not isinstance(meta, dict):
-            raise ValueError(f"{self.reader}: {self.path}: array 'meta' holds {meta!r}: expected a JSON object")
-        return meta
-
-    def features(self, key: str) -> np.ndarray:
-        """Reads a float32 matrix, dense as ``key``, or as CSR in ``key_indptr``, ``key_indices``, ``key_data`` and
-        ``key_shape``, which comes back dense."""
-        if key in self or f"{key}_indptr" not in self:
-            return np.ascontiguousarray(self.array(key), np.float32)
-        indptr, columns, values, shape = (
-            self.array(f"{key}_{part}") for part in ("indptr", "indices", "data", "shape")
-        )
-        num_rows, num_columns = (int(size) for size in shape)
-        counts = np.diff(indptr)
-        if (
-            len(counts) != num_rows
-            or counts.min(initial=0) < 0
-            or counts.sum() != len(columns)
-            or len(columns) != len(values)
-        ):
-            raise ValueError(
-                f"{self.reader}: {self.path}: {key}_indptr ({len(indptr)} offsets), {key}_indices ({len(columns)}) and "
-                f"{key}_data ({len(values)}) do not describe a CSR matrix of {key}_shape [{num_rows}, {num_columns}]"
-            )
-        if len(columns) and not 0 <= columns.min() <= columns.max() < num_columns:
-            raise ValueError(
-                f"{self.reader}: {self.path}: {key}_indices spans [{columns.min()}, {columns.max()}], {key}_shape has "
-                f"{num_columns} columns"
-            )
-        x = np.zeros((num_rows, num_columns), np.float32)
-        # add, not assign: a CSR matrix may list a cell twice and means the sum.
-        np.add.at(x, (np.repeat(np.arange(num_rows), counts), columns), values.astype(np.float32))
-        return x
 
 
 # Memory for results that are made again and again, one batch after the other.
@@ -328,21 +236,16 @@ def load_saved(path: Path, name: str, expected: str, mmap: bool = False) -> Any:
     ``torch.save`` before version 1.6 have none.
     """
     try:
-        _require_checksums(path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as file:
+                altered = file.testzip()
+            if altered is not None:
+                raise zipfile.BadZipFile(f"its record {altered} does not match its checksum")
         return torch.load(path, mmap=mmap, weights_only=True)
     except Exception as error:  # whatever damaged bytes make the unpickler stumble over: it promises no exception
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
             raise  # EINVAL: torch seeks where damaged bytes send it
         raise damaged(name, expected, error) from error
-
-
-def _require_checksums(path: Path) -> None:
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as file:
-        altered = file.testzip()
-    if altered is not None:
-        raise zipfile.BadZipFile(f"its record {altered} does not match its checksum")
 
 
 def damaged(name: str, expected: str, error: Exception) -> ValueError:

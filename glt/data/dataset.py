@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,12 +22,15 @@ from glt.data.device import (
 )
 from glt.data.feature import Feature
 from glt.data.pinned import PinnedMemory, PinnedPages, copy_to_device
-from glt.data.pyg import GraphArrays
+from glt.data.pyg import ARGUMENTS, GraphArrays, label_of
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.data.topology import EdgeWeights, TimedEdges, Topology, coo_of, layout_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+
+Columns = TypeVar("Columns", EdgeWeights, TimedEdges)
 
 
 class DeviceTopology:
@@ -49,17 +51,9 @@ class DeviceTopology:
         try:
             self.indptr = copy_to_device(topology.indptr, device)
             self.indices = self._column(topology.indices, "indices")
-            self.edge_ids = self._optional(topology.edge_ids, "edge_ids")
-            self.weights: EdgeWeights | None = None
-            if topology.weights is not None:
-                self.weights = EdgeWeights(*(self._column(array, "weights") for array in topology.weights))
-            self.by_time: TimedEdges | None = None
-            if topology.by_time is not None:
-                indices, edge_ids, time = topology.by_time
-                ids = self._optional(edge_ids, "edge_ids by time")
-                self.by_time = TimedEdges(
-                    self._column(indices, "indices by time"), ids, self._column(time, "edge times")
-                )
+            self.edge_ids = None if topology.edge_ids is None else self._column(topology.edge_ids, "edge_ids")
+            self.weights = self._columns("weights", topology.weights)
+            self.by_time = self._columns("by_time", topology.by_time)
         except BaseException:
             self.close()
             raise
@@ -79,8 +73,11 @@ class DeviceTopology:
         self._pins.append(pin)
         return pin.tensor
 
-    def _optional(self, column: Tensor | None, name: str) -> Tensor | None:
-        return None if column is None else self._column(column, name)
+    def _columns(self, name: str, columns: Columns | None) -> Columns | None:
+        if columns is None:
+            return None
+        named = columns._asdict().items()
+        return columns._replace(**{n: self._column(each, f"{name}.{n}") for n, each in named if each is not None})
 
     @property
     def has_moved(self) -> bool:
@@ -286,13 +283,9 @@ class Dataset:
             KeyError: If a dict names a type that there is not.
             TypeError, ValueError: If shapes, dtypes, numbers of rows or ``edge_dir`` do not fit.
         """
-        tables: Any = {
-            "node_tables": {"x": node_features, "y": node_labels},
-            "edge_tables": {"edge_attr": edge_features},
-        }
+        nodes, edges = {"x": node_features, "y": node_labels, "time": node_time}, {"edge_attr": edge_features}
         of_edges = {"edge_ids": edge_ids, "edge_weight": edge_weight, "edge_time": edge_time}
-        arrays = GraphArrays.from_arrays(edge_index, num_nodes, **tables, **of_edges, node_time=node_time)
-        return cls._of(arrays, edge_dir)
+        return cls._of(GraphArrays.from_arrays(edge_index, num_nodes, nodes, edges, **of_edges), edge_dir)
 
     @classmethod
     def from_pyg(
@@ -358,18 +351,17 @@ class Dataset:
         self.edge_tables: tuple[dict[str, Feature], ...] = tuple({} for _ in schema.edge_types)
 
     def _put(self, level: str, name: str, tables: list[Any]) -> None:
-        label = _LABELS.get(name, name)
+        of_nodes = level == "node"
+        types: tuple[Any, ...] = self.schema.node_types if of_nodes else self.schema.edge_types
         for t, table in enumerate(tables):
             if table is None:
                 continue
-            where = ""
-            if self.schema.is_hetero:
-                where = f"[{(self.schema.node_types if level == 'node' else self.schema.edge_types)[t]!r}]"
-            feature = table if isinstance(table, Feature) else Feature(as_rows(table, label + where))
-            expected = self.num_nodes_of[t] if level == "node" else _num_edge_rows(self.graphs[t].topology)
-            if feature.has_row_per_id and len(feature) != expected and (level == "node" or len(feature) < expected):
-                raise ValueError(f"{label}{where} has {len(feature)} rows: expected one per {level}, {expected}")
-            (self.node_tables if level == "node" else self.edge_tables)[t][name] = feature
+            label = label_of(self.schema, name, types[t])
+            feature = table if isinstance(table, Feature) else Feature(as_rows(table, label))
+            expected = self.num_nodes_of[t] if of_nodes else _num_edge_rows(self.graphs[t].topology)
+            if feature.has_row_per_id and len(feature) != expected and (of_nodes or len(feature) < expected):
+                raise ValueError(f"{label} has {len(feature)} rows: expected one per {level}, {expected}")
+            (self.node_tables if of_nodes else self.edge_tables)[t][name] = feature
 
     # What GLT's scripts call, in GLT's order: the graph first.
 
@@ -399,8 +391,9 @@ class Dataset:
             edge_index = {edge_type: coo_of(edges, layout) for edge_type, edges in edge_index.items()}
         else:
             edge_index = coo_of(edge_index, layout)
-        of_edges = {"edge_ids": edge_ids, "edge_weight": edge_weights, "edge_time": edge_times}
-        arrays = GraphArrays.from_arrays(edge_index, num_nodes, node_tables={}, edge_tables={}, **of_edges)
+        arrays = GraphArrays.from_arrays(
+            edge_index, num_nodes, edge_ids=edge_ids, edge_weight=edge_weights, edge_time=edge_times
+        )
         graphs = tuple(Graph(t, graph_mode, device) for t in arrays.topologies(self.edge_dir))
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
@@ -417,37 +410,34 @@ class Dataset:
         self._init("node", "x", node_feature_data, placement)
 
     def init_node_labels(self, node_label_data: Any) -> None:
-        self._init("node", "y", node_label_data)
+        self._init("node", "y", node_label_data, {})
 
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the edges, one row per edge id; see :meth:`init_node_features`."""
         self._init("edge", "edge_attr", edge_feature_data, placement)
 
-    def _init(self, level: str, name: str, value: Any, placement: Mapping[str, Any] = MappingProxyType({})) -> None:
-        label = _LABELS[name]
+    def _init(self, level: str, name: str, value: Any, placement: dict[str, Any]) -> None:
+        label = ARGUMENTS[name]
         if not self.schema.node_types:
             raise ValueError(f"{label}: the dataset has no graph yet; call init_graph first")
         by_type = self.schema.per_node_type if level == "node" else self.schema.per_edge_type
         given = by_type(label, value)
         tables = [t if t is None or isinstance(t, Feature) else Feature(as_rows(t, label), **placement) for t in given]
         if level == "node":
-            pairs = zip(given, tables, strict=True)
-            self._widen([None if t is None or isinstance(g, Feature) else len(t) for g, t in pairs])
+            self._widen([0 if t is None or t is g else len(t) for g, t in zip(given, tables, strict=True)])
         self._put(level, name, tables)
 
-    def _widen(self, num_rows: list[int | None]) -> None:
-        counts = [
-            max(count, rows) if rows is not None and not tables else count
-            for count, rows, tables in zip(self.num_nodes_of, num_rows, self.node_tables, strict=True)
-        ]
-        if counts == list(self.num_nodes_of):
+    def _widen(self, num_rows: list[int]) -> None:
+        """Adds the nodes without edges that only these rows tell of, unless other tables tell otherwise."""
+        by_type = zip(self.num_nodes_of, num_rows, self.node_tables, strict=True)
+        counts = tuple(count if tables else max(count, rows) for count, rows, tables in by_type)
+        if counts == self.num_nodes_of:
             return
-        ends = self.schema.ends("out")
         self.graphs = tuple(
             Graph(graph.topology.widened((counts[source], counts[target])), graph.mode, graph.device)
-            for graph, (source, target) in zip(self.graphs, ends, strict=True)
+            for graph, (source, target) in zip(self.graphs, self.schema.ends("out"), strict=True)
         )
-        self.num_nodes_of = tuple(counts)
+        self.num_nodes_of = counts
 
     def get_graph(self, edge_type: EdgeType | None = None) -> Graph:
         return self.graphs[self.schema.edge_index(edge_type)]
@@ -502,9 +492,6 @@ class Dataset:
             return f"{type(self).__name__}({self.graph!r}, node_features={self.node_features!r})"
         edges = {"__".join(t): graph.num_edges for t, graph in self.graph.items()}
         return f"{type(self).__name__}(num_nodes={self.num_nodes}, num_edges={edges}, edge_dir={self.edge_dir!r})"
-
-
-_LABELS = {"x": "node_features", "y": "node_labels", "edge_attr": "edge_features"}
 
 
 def _num_edge_rows(topology: Topology) -> int:

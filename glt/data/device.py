@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -77,15 +77,9 @@ def _parsed(device: Any, name: str) -> torch.device:
 HOST = "host"  # names the host where a GPU is expected: it runs the kernels' bodies; slow, for tests
 
 
-class Event(Protocol):
-    def query(self) -> bool: ...
-
-    def synchronize(self) -> None: ...
-
-    def wait(self, stream: Any = ...) -> None: ...
-
-
 class _Done:
+    """The event of what the host did: it is over."""
+
     def query(self) -> bool:
         return True
 
@@ -94,6 +88,9 @@ class _Done:
 
     def wait(self, stream: Any = None) -> None:
         pass
+
+
+Event: TypeAlias = torch.cuda.Event | _Done
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ class Accelerator:
         return event
 
     def wait_for(self, event: Event) -> None:
-        event.wait(*(() if self.is_host else (torch.cuda.current_stream(self.device),)))
+        event.wait(None if self.is_host else torch.cuda.current_stream(self.device))
 
     def keep_for_current(self, *tensors: Tensor) -> None:
         """The memory of these tensors of another stream is reused only after the current stream's work."""
@@ -137,10 +134,8 @@ class Accelerator:
 def accelerator_of(device: Any, name: str) -> Accelerator | None:
     """Returns what runs the kernels that ``device`` asks for: a GPU in any form, an accelerator or :data:`HOST`; None
     for ``None`` and ``'cpu'``. Raises TypeError or ValueError for anything else, or a GPU that cannot be used here."""
-    if isinstance(device, Accelerator):
+    if device is None or isinstance(device, Accelerator):
         return device
-    if device is None:
-        return None
     if isinstance(device, str) and device == HOST:
         return Accelerator(torch.device("cpu"))
     if is_cuda(device, name):
@@ -157,8 +152,7 @@ def is_accelerator(device: Any, name: str) -> bool:
 
 def require_accelerator(device: Any, name: str) -> Accelerator:
     """As :func:`accelerator_of`; raises ValueError also of None and the CPU."""
-    found = None if device is None else accelerator_of(device, name)
-    return Accelerator(cuda_device(device, name)) if found is None else found  # which refuses what is no GPU
+    return accelerator_of(device, name) or Accelerator(cuda_device(device, name))  # which refuses what is no GPU
 
 
 # GPUs that read each other's memory.
@@ -212,16 +206,15 @@ class GatherErrors:
         self._words = torch.full((NUM_WORDS + 1,), -1, dtype=torch.int64, device=device)
         # By stream, the event of the newest launch whose ids are not looked at; they have the last word.
         self._trusted: dict[int, Any] = {}
-        self._pending: list[tuple[Callable[[int], None], Any]] = []
+        self._pending: list[tuple[Callable[[], None], Any]] = []
         self.lock = threading.RLock()
 
-    def add(self, launch: Callable[[int], Any], explain: Callable[[int], None]) -> None:
+    def add(self, launch: Callable[[int], Any], explain: Callable[[], None]) -> None:
         """Launches a kernel; call with ``lock`` held. ``launch(address of the word)`` returns an event of its end, or
-        None; :meth:`check` calls ``explain(position)`` of a bad id, which raises the error."""
+        None; of a bad id :meth:`check` calls ``explain``, which raises the error."""
         if len(self._pending) == NUM_WORDS:
             self.check()
-        event = launch(self._words.data_ptr() + 8 * len(self._pending))
-        self._pending.append((explain, event))
+        self._pending.append((explain, launch(self._words.data_ptr() + 8 * len(self._pending))))
 
     def trust(self, launch: Callable[[int], Any]) -> None:
         """Launches a kernel whose ids are known to be in range: nothing waits, or is kept to name a bad one, but
@@ -233,23 +226,22 @@ class GatherErrors:
         """Waits for the launches so far and raises the error of the first that had one."""
         with self.lock:
             pending, self._pending = self._pending, []
-            trusted, self._trusted = list(self._trusted.values()), {}
+            trusted, self._trusted = self._trusted.values(), {}
             if not pending and not trusted:
                 return
-            for event in [event for _, event in pending] + trusted:
+            for event in [*(event for _, event in pending), *trusted]:
                 if event is not None:
                     # The current stream of this device waits for those that the kernels ran on.
                     event.wait(torch.cuda.current_stream(self._words.device))
             *positions, broken = self._words.tolist()
-            positions = positions[: len(pending)]
-            if max([*positions, broken]) < 0:
+            if max(*positions, broken) < 0:
                 return
             self._words.fill_(-1)
             if self._words.is_cuda:
                 torch.cuda.synchronize(self._words.device)
-            for (explain, _), position in zip(pending, positions, strict=True):
+            for (explain, _), position in zip(pending, positions, strict=False):
                 if position >= 0:
-                    explain(position)
+                    explain()
                     raise RuntimeError(f"the GPU found ids[{position}] out of range, the host did not")
             if broken >= 0:
                 raise IndexError(f"ids[{broken}] of a gather with trusted = True has no row: it was not to be trusted")

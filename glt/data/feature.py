@@ -6,6 +6,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty, require_in_range
 from glt.data.device import (
     Accelerator,
     DeviceGroup,
@@ -47,8 +48,8 @@ class TieredRows:
         ids: The row of each id, counted from the second element on, ``[num_ids]`` uint32, 2^32 - 1: none; None: ids
             count rows.
         group: The GPUs that share the hot rows, each an equal part, with ``device`` among them, and the list of these
-            parts: one for all GPUs of the group, filled by the first to come. Default: ``device`` alone.
-        scale: Factor of each row ``[num_rows]``, float32, where int8 rows are widened. Default: 1.
+            parts: one for all GPUs of the group, filled by the first to come. Of one table. Default: ``device`` alone.
+        scale: Factor of each row ``[num_rows]``, float32, where int8 rows of one table are widened. Default: 1.
         name: What to call the rows in errors.
     """
 
@@ -65,26 +66,20 @@ class TieredRows:
         name: str = "tensor",
     ) -> None:
         tables = [tensor] if isinstance(tensor, Tensor) else list(tensor)
-        several = len(tables) > 1
-        tensor, num_tables = tables[0], len(tables)
-        hot_counts = [num_hot] if isinstance(num_hot, int) and num_hot else list(num_hot or [0] * num_tables)
-        hotness_of = [hotness] if isinstance(hotness, Tensor) else list(hotness or [None] * num_tables)
-        if len(hot_counts) != num_tables or len(hotness_of) != num_tables:
-            raise ValueError(f"{num_tables} tables: expected as many elements in num_hot and hotness, one for each")
-        if several and (scale is not None or (group is not None and len(group[0]) > 1)):
-            raise ValueError("several tables: they have no scale or group of GPUs")
-        self.device, self.dtype, self.row_shape = device, tensor.dtype, tensor.shape[1:]
+        hot_counts = [num_hot] * len(tables) if isinstance(num_hot, int) else num_hot
+        hotness_of = [hotness] * len(tables) if hotness is None or isinstance(hotness, Tensor) else hotness
+        self.device, self.dtype, self.row_shape = device, tables[0].dtype, tables[0].shape[1:]
         row_of, self._first_id = ids
         members, self._hot = ([device], []) if group is None else group
+        is_first = not self._hot  # of the group, to bring the hot rows
         if device.type == "cuda":
             for peer in members:
                 _core.cuda_enable_peer(device.index, peer.index)
         # In the order of the kernel's tiers: a part in device memory, or a table in host memory and its first cold row.
         self._tiers: list[Tensor | tuple[Tensor, int]] = []
         places: list[np.ndarray] = []
-        num_rows, is_ordered = 0, False
+        num_rows, order = 0, None
         for rows, n, hot_of in zip(map(_rows_of, tables), hot_counts, hotness_of, strict=True):
-            order = None
             place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
             hot, first_cold = rows[:n], n
             if hot_of is not None and 0 < n < len(rows):  # else no row needs an index
@@ -92,29 +87,26 @@ class TieredRows:
                 order = torch.argsort(hot_of, descending=True, stable=True)[:n]
                 place += n
                 place[order.numpy()] = np.arange(num_rows, num_rows + n)
-                hot, first_cold, is_ordered = rows[order], 0, True
+                hot, first_cold = rows[order], 0
             places.append(place)
-            if several:
-                self._hot.append(copy_to_device(hot, device))
-                self._tiers.append(self._hot[-1])
-            else:
-                if not self._hot:
-                    bounds = [n * i // len(members) for i in range(len(members) + 1)]
-                    spans = zip(members, bounds, bounds[1:], strict=False)
-                    self._hot += [copy_to_device(hot[a:b], d) for d, a, b in spans if a < b]
-                    for member in members:
-                        if member.type == "cuda":
-                            torch.cuda.synchronize(member)
-                self._tiers += self._hot
-            self._tiers.append((rows, first_cold))
+            parts = list(self._hot)
+            if is_first:
+                bounds = [n * i // len(members) for i in range(len(members) + 1)]
+                spans = zip(members, bounds, bounds[1:], strict=False)
+                parts = [copy_to_device(hot[a:b], member) for member, a, b in spans if a < b]
+                self._hot += parts
+            self._tiers += [*parts, (rows, first_cold)]
             num_rows += len(hot) + len(rows) - first_cold
-        if is_ordered:
+        for member in members:
+            if member.type == "cuda":
+                torch.cuda.synchronize(member)
+        if order is not None:
             row_of = from_array(_composed(row_of, np.concatenate(places)))
         self._row_of = None if row_of is None else copy_to_device(row_of, device)
-        if scale is not None and order is not None:  # then there is one table
+        if scale is not None and order is not None:
             scale = torch.cat([scale[order], scale])
         self._scale = None if scale is None else copy_to_device(scale, device)
-        self._width, self._name = _rows_of(tensor).shape[1], name
+        self._width, self._name = rows.shape[1], name
         self._pins: list[PinnedMemory] = []
         self._addresses: list[int] | None = None  # of the tables that are pinned, if they are
         self._guard: weakref.finalize[..., Any] | None = None
@@ -124,18 +116,14 @@ class TieredRows:
     def _bind(self) -> None:
         """Has the kernel read the rows where they are now: torch may move them."""
         self.close()
-        self._pins, places, addresses = [], [], self._now_at()
+        self._pins, addresses = [], self._now_at()
         self._guard = wait_when_dropped(self, self.device)
-        for tier in self._tiers:
-            part = tier if isinstance(tier, Tensor) else self._pinned(*tier)
-            places.append((part.data_ptr(), len(part), self._width))
+        parts = [tier if isinstance(tier, Tensor) else self._pinned(*tier) for tier in self._tiers]
+        places = [(part.data_ptr(), len(part), self._width) for part in parts]
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
 
-        def table(**options: int | str) -> _core.TieredTable:
-            return _core.TieredTable(self._width, places, row_of=index, first_id=self._first_id, **options)  # type: ignore[arg-type]
-
-        self._table = table()
-        self._widened: _core.TieredTable | None = None
+        table = partial(_core.TieredTable, self._width, places, row_of=index, first_id=self._first_id)
+        self._table = self._widened = table()
         if self.dtype in _WIDENED:
             factor = 0 if self._scale is None else self._scale.data_ptr()
             self._widened = table(widen=_WIDENED[self.dtype], scale=factor)
@@ -169,30 +157,22 @@ class TieredRows:
         called on the host with the ids, the positions and the rows of ``out`` when one is out of range: it raises the
         error that names it."""
         dtype = self.dtype if dtype is None else dtype
-        if dtype != self.dtype and (dtype != torch.float32 or self.dtype not in _WIDENED):
-            raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
+        _check_widening(self.dtype, dtype)
         if out is None:
             out = torch.empty((len(ids), *self.row_shape), dtype=dtype, device=self.device)
         num_out = len(out)
 
         def launch(error: int) -> torch.cuda.Event | None:
-            ids_of = ids.data_ptr(), ids.element_size(), len(ids)
-            where = 0 if positions is None else positions.data_ptr()
-            call = _core.GatherCall(*ids_of, out.data_ptr(), num_out, error, where, 0)
-            if self.device.type != "cuda":
-                _core.host_gather(table, call, 64)
-                return None
-            stream = torch.cuda.current_stream(self.device)
-            _core.cuda_gather(table, call, self.device.index, stream.cuda_stream, max_blocks)
-            return stream.record_event()
+            stream = _launch(table, ids, out, error, positions, max_blocks)
+            return None if stream is None else stream.record_event()
 
-        def explain_on_host(_: int) -> None:
+        def explain_on_host() -> None:
             explain(ids.cpu(), None if positions is None else positions.cpu(), num_out)
 
         with self._errors.lock:
             if self._now_at() != self._addresses:
                 self._bind()
-            table = self._table if dtype == self.dtype or self._widened is None else self._widened
+            table = self._table if dtype == self.dtype else self._widened
             if trusted:
                 self._errors.trust(launch)
                 return out
@@ -220,8 +200,25 @@ class TieredRows:
                 pin.close()
 
 
-def widening_of(dtype: torch.dtype) -> str:
-    return " or torch.float32" if dtype in _WIDENED else f"; rows of {dtype} are not widened"
+def _launch(
+    table: _core.TieredTable, ids: Tensor, out: Tensor, error: int, positions: Tensor | None = None, max_blocks: int = 0
+) -> torch.cuda.Stream | None:
+    """Gathers on the current stream of the GPU that ``out`` is on, and returns that; on the host at once."""
+    where = 0 if positions is None else positions.data_ptr()
+    ids_of = ids.data_ptr(), ids.element_size(), len(ids)
+    call = _core.GatherCall(*ids_of, out.data_ptr(), len(out), error, where, 0)
+    if not out.is_cuda:
+        _core.host_gather(table, call, 64)
+        return None
+    stream = torch.cuda.current_stream(out.device)
+    _core.cuda_gather(table, call, out.device.index, stream.cuda_stream, max_blocks)
+    return stream
+
+
+def _check_widening(own: torch.dtype, dtype: torch.dtype) -> None:
+    if dtype != own and (dtype != torch.float32 or own not in _WIDENED):
+        other = " or torch.float32" if own in _WIDENED else f"; rows of {own} are not widened"
+        raise TypeError(f"dtype = {dtype}: expected {own}, the rows' own{other}")
 
 
 def _rows_of(tensor: Tensor) -> Tensor:
@@ -397,8 +394,7 @@ class Feature:
     def _widened(
         self, ids: Tensor, out: Tensor | None, positions: Tensor | None, num_threads: int, dtype: torch.dtype
     ) -> Tensor:
-        if dtype != torch.float32 or self.dtype not in (torch.bfloat16, torch.float16, torch.int8):
-            raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
+        _check_widening(self.dtype, dtype)
         wide = self.gather(ids, num_threads=num_threads).to(dtype)
         if self.scale is not None:
             factor = Feature(self.scale, self.row_of, self.owned)[ids]
@@ -555,16 +551,14 @@ class WindowGather:
         if not ids:
             return iter(())
         flat = torch.cat(ids)
-        if bool(((flat < 0) | (flat >= len(self._slot))).any()):
-            for batch in ids:
-                self._fetch(batch)  # raises
-        # The last to write owns the slot of an id, and any owner will do.
-        position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
-        self._slot[flat] = position
-        distinct = flat[self._slot[flat] == position]
-        self._slot[distinct] = position[: len(distinct)]
-        slots = self._slot[flat]
         try:
+            require_in_range("ids", flat, len(self._slot))
+            # The last to write owns the slot of an id, and any owner will do.
+            position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
+            self._slot[flat] = position
+            distinct = flat[self._slot[flat] == position]
+            self._slot[distinct] = position[: len(distinct)]
+            slots = self._slot[flat]
             slab = self._fetch(distinct, max_blocks)
         except IndexError:
             for batch in ids:
@@ -583,11 +577,5 @@ class WindowGather:
         out = torch.empty((len(slots), *slab.shape[1:]), dtype=slab.dtype, device=slab.device)
         error = torch.full((1,), -1, dtype=torch.int64, device=slab.device)  # for the kernel: slots are in range
         width = slab[0].nbytes if len(slab) else 0
-        table = _core.TieredTable(width, [(slab.data_ptr(), len(slab), width)])
-        ids = slots.data_ptr(), slots.element_size(), len(slots)
-        call = _core.GatherCall(*ids, out.data_ptr(), len(out), error.data_ptr())
-        if self._place.is_host:
-            _core.host_gather(table, call, 64)
-        else:
-            _core.cuda_gather(table, call, slab.device.index, torch.cuda.current_stream(slab.device).cuda_stream)
+        _launch(_core.TieredTable(width, [(slab.data_ptr(), len(slab), width)]), slots, out, error.data_ptr())
         return out

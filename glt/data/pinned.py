@@ -10,10 +10,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, NamedTuple, Protocol
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -35,13 +34,6 @@ class _Chunk:
     device: int  # whose context registered it
     num_users: int = 0
     readers: set[int] = field(default_factory=set)  # the devices that have used it
-
-
-class Owner(Protocol):
-    @property
-    def has_moved(self) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 class PinnedPages:
@@ -68,7 +60,7 @@ class PinnedPages:
         self._holder: int | None = None  # the thread that has the lock
         self._late: list[list[_Chunk]] = []  # released meanwhile, by the collector in that same thread
         self._pid = os.getpid()
-        self._owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+        self._owners: weakref.WeakSet[PinnedMemory] = weakref.WeakSet()
 
     def acquire(self, address: int, num_bytes: int, device: int) -> list[_Chunk]:
         """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none. Returns what
@@ -77,15 +69,11 @@ class PinnedPages:
         begin, end = address // page * page, -(-(address + num_bytes) // page) * page
         with self._held():
             used, fresh = self._cover(begin, end, device)
-            done: list[_Chunk] = []
-            try:
+            with ExitStack() as undo:
                 for chunk in fresh:
                     self._register(chunk.begin, chunk.end - chunk.begin, device)
-                    done.append(chunk)
-            except BaseException:
-                for chunk in done:
-                    self._unregister(chunk.begin, chunk.device)
-                raise
+                    undo.callback(self._unregister, chunk.begin, device)
+                undo.pop_all()
             for chunk in fresh:
                 bisect.insort(self._chunks, chunk, key=lambda c: c.begin)
             used += fresh
@@ -94,13 +82,17 @@ class PinnedPages:
                 chunk.readers.add(device)
             return used
 
-    def add_owner(self, owner: Owner) -> None:
+    def add_owner(self, owner: PinnedMemory) -> None:
         with self._held():
             self._owners.add(owner)
 
-    def owners(self) -> list[Owner]:
+    def close_moved(self) -> None:
+        """Unregisters what torch has put elsewhere, see :attr:`PinnedMemory.has_moved`."""
         with self._held():
-            return list(self._owners)
+            owners = list(self._owners)
+        for owner in owners:
+            if owner.has_moved:
+                owner.close()
 
     def has_any(self, address: int, num_bytes: int) -> bool:
         with self._held():
@@ -171,62 +163,52 @@ class PinnedPages:
 # those of the page cache, which all processes pin.
 
 
-class _Area(NamedTuple):
-    begin: int
-    end: int
-    is_private: bool
-    offset: int
-    inode: int
-    path: str
-    has_own_pages: bool  # it has been written to
-
-
 def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
     """Maps the file behind ``[address, address + num_bytes)`` shared and read-only: the same bytes at another address,
     uint8. None unless the memory is of one private map of a file that is still there under its name, and has not been
     written to."""
-    area = _area_of(address)
-    if area is None or address + num_bytes > area.end or area.has_own_pages or not area.is_private:
+    begin, end, fields, is_written = _area_of(address)
+    if len(fields) < 6 or address + num_bytes > end or is_written or fields[1][3] != "p":
         return None
     try:
-        file = os.open(area.path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(fields[5], os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None  # "(deleted)", or out of reach: the map that there is works as well, at the price of copies
     try:
         found = os.fstat(file)
-        at = area.offset + address - area.begin
-        if found.st_ino != area.inode or found.st_size < at + num_bytes:
+        at = int(fields[2], 16) + address - begin
+        if found.st_ino != int(fields[4]) or found.st_size < at + num_bytes:
             return None  # another file has taken the name
-        begin = at // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(file, at + num_bytes - begin, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=begin)
+        first = at // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(file, at + num_bytes - first, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=first)
     finally:
         os.close(file)
-    start = np.frombuffer(mapped, np.uint8).ctypes.data + at - begin
+    start = np.frombuffer(mapped, np.uint8).ctypes.data + at - first
     bytes_ = (ctypes.c_uint8 * num_bytes).from_address(start)
     bytes_._map = mapped  # type: ignore[attr-defined]  # which is unmapped with the last array that reads it
     return np.ctypeslib.as_array(bytes_)
 
 
-def _area_of(address: int) -> _Area | None:
-    found: list[str] | None = None
+def _area_of(address: int) -> tuple[int, int, list[str], bool]:
+    """Begin and end of the map around an address, its fields in proc(5)'s maps, and whether it was written to; no
+    fields where there is none."""
+    begin = end = 0
+    fields: list[str] = []
     with open("/proc/self/smaps") as lines:
         for line in lines:
             first = line.split(None, 1)[0]
-            if first.endswith(":"):
-                if found is not None and first == "Anonymous:":
-                    begin, end = (int(each, 16) for each in found[0].split("-"))
-                    path = found[5] if len(found) == 6 else ""
-                    is_private, offset, inode = found[1][3] == "p", int(found[2], 16), int(found[4])
-                    return _Area(begin, end, is_private, offset, inode, path, int(line.split()[1]) > 0)
-            else:
+            if not first.endswith(":"):
                 begin, end = (int(each, 16) for each in first.split("-"))
-                found = line.rstrip("\n").split(None, 5) if begin <= address < end else None
-    return None
+                fields = line.rstrip("\n").split(None, 5) if begin <= address < end else []
+            elif fields and first == "Anonymous:":
+                return begin, end, fields, int(line.split()[1]) > 0
+    return begin, end, [], False
 
 
 logger = logging.getLogger(__name__)
 
 
+@cache
 def _registry(read_only: bool) -> PinnedPages:
     # The flag admits read-only mappings of files, which are else refused.
     return PinnedPages(
@@ -236,14 +218,11 @@ def _registry(read_only: bool) -> PinnedPages:
     )
 
 
-@cache  # registrations of this process that GPUs only read: tables and graphs
-def process_pages() -> PinnedPages:
-    return _registry(True)
+# The registrations of this process: of what GPUs only read, tables and graphs, and of what they write to, channels.
+process_pages, process_buffers = partial(_registry, True), partial(_registry, False)
 
-
-@cache  # those that GPUs also write to: channels
-def process_buffers() -> PinnedPages:
-    return _registry(False)
+# CUDA contexts do not survive fork: a child starts with nothing registered.
+os.register_at_fork(after_in_child=_registry.cache_clear)
 
 
 # Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
@@ -252,25 +231,13 @@ def process_buffers() -> PinnedPages:
 SMALL_BYTES = 32 << 20
 
 
-# CUDA contexts do not survive fork: a child starts with nothing registered.
-os.register_at_fork(after_in_child=process_pages.cache_clear)
-os.register_at_fork(after_in_child=process_buffers.cache_clear)
-
-
 def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device, also where only some of its pages are registered here."""
     if device.type == "cuda":
-        close_moved(process_pages())  # else the clone may lie where CUDA still has other memory
+        process_pages().close_moved()  # else the clone may lie where CUDA still has other memory
         if process_pages().has_any(tensor.data_ptr(), tensor.nbytes):
             tensor = tensor.clone()
     return tensor.to(device, copy=True)  # also where the host plays the GPU
-
-
-def close_moved(registry: PinnedPages) -> None:
-    """Unregisters what torch has put elsewhere, see :attr:`PinnedMemory.has_moved`."""
-    for owner in registry.owners():
-        if owner.has_moved:
-            owner.close()
 
 
 class PinnedMemory:
@@ -308,14 +275,16 @@ class PinnedMemory:
         index = 0 if pages else cuda_device(device, "device").index
         self.tensor = tensor
         self.nbytes = _extent(tensor)
-        chunks: list[Any] = []
+        chunks: list[_Chunk] = []
         registry = pages or (process_buffers() if writable else process_pages())
-        close_moved(registry)  # small ones, too, may lie where CUDA still has other memory
-        if pages is None and self._is_torchs(tensor, registry):
+        registry.close_moved()  # small ones, too, may lie where CUDA still has other memory
+        # Of memory that was registered here CUDA says the same as of what torch pinned.
+        is_known = registry.has_any(tensor.data_ptr(), self.nbytes)
+        if self.nbytes == 0 or (pages is None and not is_known and tensor.is_pinned()):
             pass
-        elif pages is None and not writable and 0 < self.nbytes < SMALL_BYTES:
+        elif pages is None and not writable and self.nbytes < SMALL_BYTES:
             self.tensor = tensor.contiguous().pin_memory()
-        elif self.nbytes:
+        else:
             whole = tensor if whole is None else whole
             try:
                 chunks = self._registered(registry, index, writable, whole)
@@ -330,7 +299,7 @@ class PinnedMemory:
         if chunks:
             registry.add_owner(self)
 
-    def _registered(self, registry: PinnedPages, index: int, writable: bool, whole: Tensor) -> list[Any]:
+    def _registered(self, registry: PinnedPages, index: int, writable: bool, whole: Tensor) -> list[_Chunk]:
         address, nbytes = self.tensor.data_ptr(), self.nbytes
         mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
         if mapped is not None:
@@ -343,10 +312,6 @@ class PinnedMemory:
                 self.tensor = memory.as_strided(self.tensor.shape, self.tensor.stride())
                 return chunks
         return registry.acquire(whole.data_ptr(), _extent(whole), index)
-
-    def _is_torchs(self, tensor: Tensor, registry: PinnedPages) -> bool:
-        """Whether torch pinned it; of memory that was registered here CUDA says the same."""
-        return bool(self.nbytes) and not registry.has_any(tensor.data_ptr(), self.nbytes) and tensor.is_pinned()
 
     @property
     def has_moved(self) -> bool:

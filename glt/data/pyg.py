@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,45 +37,35 @@ class GraphArrays:
     schema: Schema
     num_nodes: list[int]
     edge_index: list[tuple[np.ndarray, np.ndarray]]
-    edge_ids: list[Any] = field(default_factory=list)
-    edge_weight: list[Any] = field(default_factory=list)
-    edge_time: list[Any] = field(default_factory=list)
-    node_tables: list[dict[str, Tensor]] = field(default_factory=list)
-    edge_tables: list[dict[str, Tensor]] = field(default_factory=list)
-    time_attr: str | None = None
-    time_level: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("edge_ids", "edge_weight", "edge_time"):
-            if not getattr(self, name):
-                setattr(self, name, [None] * len(self.schema.edge_types))
-        self.node_tables = self.node_tables or [{} for _ in self.schema.node_types]
-        self.edge_tables = self.edge_tables or [{} for _ in self.schema.edge_types]
+    edge_ids: list[Any]
+    edge_weight: list[Any]
+    edge_time: list[Any]
+    node_tables: list[dict[str, Tensor]]
+    edge_tables: list[dict[str, Tensor]]
+    time_attr: str | None
+    time_level: str | None
 
     @classmethod
     def from_arrays(
         cls,
         edge_index: Any,
         num_nodes: Any = None,
+        node_tables: Mapping[str, Any] = MappingProxyType({}),
+        edge_tables: Mapping[str, Any] = MappingProxyType({}),
         *,
-        node_tables: Mapping[str, Any],
-        edge_tables: Mapping[str, Any],
         edge_ids: Any = None,
         edge_weight: Any = None,
         edge_time: Any = None,
-        node_time: Any = None,
     ) -> GraphArrays:
-        """As :meth:`glt.data.Dataset.from_arrays`: single values, or dicts by type where ``edge_index`` is one."""
-        if node_time is not None and edge_time is not None:
+        """As :meth:`glt.data.Dataset.from_arrays`: single values, or dicts by type where ``edge_index`` is one. The
+        table ``time`` of nodes is the times to sample by."""
+        level = "node" if node_tables.get("time") is not None else None if edge_time is None else "edge"
+        if level == "node" and edge_time is not None:
             raise ValueError("node_time and edge_time are both given: expected the times of one kind")
-        if node_time is not None:
-            node_tables = {**node_tables, "time": node_time}
         schema = HOMOGENEOUS
         if isinstance(edge_index, Mapping):
             schema = Schema(tuple(_node_types(edge_index, num_nodes, *node_tables.values())), tuple(edge_index))
         counts = schema.per_node_type("num_nodes", num_nodes)
-        tables = {name: schema.per_node_type(_argument(name), table) for name, table in node_tables.items()}
-        of_edges = {name: schema.per_edge_type(_argument(name), table) for name, table in edge_tables.items()}
         self = cls(
             schema,
             [],
@@ -82,10 +73,10 @@ class GraphArrays:
             schema.per_edge_type("edge_ids", edge_ids),
             schema.per_edge_type("edge_weight", edge_weight),
             schema.per_edge_type("edge_time", edge_time),
-            [_rows(tables, t, _suffix(schema, name)) for t, name in enumerate(schema.node_types)],
-            [_rows(of_edges, r, _suffix(schema, name)) for r, name in enumerate(schema.edge_types)],
-            None if node_time is None and edge_time is None else "time",
-            "node" if node_time is not None else "edge" if edge_time is not None else None,
+            _rows(schema, node_tables, schema.node_types, schema.per_node_type),
+            _rows(schema, edge_tables, schema.edge_types, schema.per_edge_type),
+            None if level is None else "time",
+            level,
         )
         self.num_nodes = [self.count_nodes(t, count) for t, count in enumerate(counts)]
         return self
@@ -109,22 +100,22 @@ class GraphArrays:
 
     def topologies(self, edge_dir: str) -> list[Topology]:
         """Builds the rows of each edge type; errors of :class:`Topology` also name the edge type."""
-        layout = layout_of(edge_dir)
-        return _per_edge_type(self.schema, lambda r: self._topology(r, layout), range(len(self.edge_index)))
+        layout, ends_of = layout_of(edge_dir), self.schema.ends("out")
+        neighbor = 0 if layout == "CSC" else 1
 
-    def _topology(self, edge_type: int, layout: str) -> Topology:
-        ends = self.edge_index[edge_type]
-        source, target = self.schema.ends("out")[edge_type]
-        size = self.num_nodes[source], self.num_nodes[target]
-        time = self._edge_time(edge_type, *((source, ends[0]) if layout == "CSC" else (target, ends[1])))
-        weight, ids = self.edge_weight[edge_type], self.edge_ids[edge_type]
-        return Topology(ends, size, edge_ids=ids, layout=layout, edge_weight=weight, edge_time=time)
+        def topology(r: int) -> Topology:
+            size = self.num_nodes[ends_of[r][0]], self.num_nodes[ends_of[r][1]]
+            time = self._edge_time(r, ends_of[r][neighbor], self.edge_index[r][neighbor])
+            columns = {"edge_ids": self.edge_ids[r], "edge_weight": self.edge_weight[r], "edge_time": time}
+            return Topology(self.edge_index[r], size, layout=layout, **columns)
+
+        return _per_edge_type(self.schema, topology, range(len(self.edge_index)))
 
     def _edge_time(self, edge_type: int, neighbor_type: int, neighbors: np.ndarray) -> Any:
         if self.time_level != "node" or self.time_attr not in self.node_tables[neighbor_type]:
             return self.edge_time[edge_type]
         num_nodes = self.num_nodes[neighbor_type]
-        name = f"node_time{_suffix(self.schema, self.schema.node_types[neighbor_type])}"
+        name = label_of(self.schema, "time", self.schema.node_types[neighbor_type])
         time = as_times(self.node_tables[neighbor_type][self.time_attr], name, num_nodes, "node")
         if len(neighbors) and not 0 <= neighbors.min() <= neighbors.max() < num_nodes:
             return None  # the edges are refused anyway, by a message about ids
@@ -132,31 +123,31 @@ class GraphArrays:
 
 
 def _node_types(edge_index: Mapping[Any, Any], *by_type: Any) -> Iterable[NodeType]:
-    seen: dict[NodeType, None] = {}
-    for value in by_type:
-        if isinstance(value, Mapping):
-            seen.update(dict.fromkeys(value))
+    named = [name for value in by_type if isinstance(value, Mapping) for name in value]
     for edge_type in edge_index:
         if isinstance(edge_type, tuple) and len(edge_type) == 3:  # what is no edge type, Schema refuses
-            seen.update(dict.fromkeys((edge_type[0], edge_type[2])))
-    return seen
+            named += [edge_type[0], edge_type[2]]
+    return dict.fromkeys(named)
 
 
-_ARGUMENTS = {"x": "node_features", "y": "node_labels", "time": "node_time", "edge_attr": "edge_features"}
+ARGUMENTS = {"x": "node_features", "y": "node_labels", "time": "node_time", "edge_attr": "edge_features"}
 
 
-def _argument(table: str) -> str:
-    return _ARGUMENTS.get(table, table)
+def label_of(schema: Schema, table: str, type_: Any) -> str:
+    """What errors call a table of a node type or edge type: the argument that it is given as."""
+    return ARGUMENTS.get(table, table) + (f"[{type_!r}]" if schema.is_hetero else "")
 
 
-def _suffix(schema: Schema, name: Any) -> str:
-    return f"[{name!r}]" if schema.is_hetero else ""
-
-
-def _rows(tables: Mapping[str, list[Any]], index: int, suffix: str) -> dict[str, Tensor]:
-    return {
-        name: as_rows(each[index], _argument(name) + suffix) for name, each in tables.items() if each[index] is not None
-    }
+def _rows(
+    schema: Schema, tables: Mapping[str, Any], types: tuple[Any, ...], per_type: Callable[[str, Any], list[Any]]
+) -> list[dict[str, Tensor]]:
+    """The tables of each type by name."""
+    of_type: list[dict[str, Tensor]] = [{} for _ in types]
+    for name, table in tables.items():
+        for t, rows in enumerate(per_type(ARGUMENTS[name], table)):
+            if rows is not None:
+                of_type[t][name] = as_rows(rows, label_of(schema, name, types[t]))
+    return of_type
 
 
 def _per_edge_type(schema: Schema, build: Any, values: Iterable[Any]) -> list[Any]:
@@ -208,19 +199,21 @@ def arrays_of_pyg(
             hint = "; turn adj_t into edge_index first" if store.get("adj_t") is not None else ""
             raise ValueError(f"{where} has no edge_index: expected edge_index [2, E]{hint}")
 
-    arrays = GraphArrays(schema, [], [endpoints(store.edge_index) for store in edge_stores])
-    for t, store in enumerate(node_stores):
-        arrays.num_nodes.append(arrays.count_nodes(t, _num_nodes(store)))
-        if with_tables:
-            arrays.node_tables[t] = _tables(store, store.is_node_attr)
-    if with_tables:
-        arrays.edge_tables = [_tables(store, store.is_edge_attr) for store in edge_stores]
-    if weight_attr is not None:
-        arrays.edge_weight = [store.get(weight_attr) for store in edge_stores]
-        if all(weight is None for weight in arrays.edge_weight):
-            raise KeyError(f"weight_attr = {weight_attr!r}: expected the name of an edge-level attribute of data")
-    if time_attr is not None:
-        _take_times(arrays, time_attr, data, node_stores, edge_stores)
+    edges, none = [endpoints(store.edge_index) for store in edge_stores], [None] * len(edge_stores)
+    num_nodes = [_num_nodes(store) for store in node_stores]
+    node_tables = [_tables(store, store.is_node_attr) if with_tables else {} for store in node_stores]
+    edge_tables = [_tables(store, store.is_edge_attr) if with_tables else {} for store in edge_stores]
+    weight = none if weight_attr is None else [store.get(weight_attr) for store in edge_stores]
+    if weight_attr is not None and all(each is None for each in weight):
+        raise KeyError(f"weight_attr = {weight_attr!r}: expected the name of an edge-level attribute of data")
+    level = None if time_attr is None else _level_of(time_attr, data, schema, node_stores, edge_stores)
+    time = [store.get(time_attr) for store in edge_stores] if level == "edge" else none
+    if time_attr is not None and level == "node":
+        for store, tables in zip(node_stores, node_tables, strict=True):
+            if store.get(time_attr) is not None:
+                tables[time_attr] = as_rows(store[time_attr], time_attr)
+    arrays = GraphArrays(schema, [], edges, none, weight, time, node_tables, edge_tables, time_attr, level)
+    arrays.num_nodes = [arrays.count_nodes(t, given) for t, given in enumerate(num_nodes)]
     return arrays
 
 
@@ -233,8 +226,9 @@ def require_num_nodes(data: Data) -> None:
         )
 
 
-def _take_times(arrays: GraphArrays, name: str, data: Any, node_stores: list[Any], edge_stores: list[Any]) -> None:
-    if arrays.schema.is_hetero:
+def _level_of(name: str, data: Any, schema: Schema, node_stores: list[Any], edge_stores: list[Any]) -> str:
+    """Whether the times are an attribute of nodes or of edges."""
+    if schema.is_hetero:
         of_nodes, of_edges = (any(name in store for store in stores) for stores in (node_stores, edge_stores))
     else:
         of_nodes = name in data and data.is_node_attr(name)
@@ -243,13 +237,7 @@ def _take_times(arrays: GraphArrays, name: str, data: Any, node_stores: list[Any
         raise ValueError(f"time_attr = {name!r} is an attribute of nodes and of edges: rename one of them")
     if not of_nodes and not of_edges:
         raise ValueError(f"time_attr = {name!r}: expected the name of a node-level or edge-level attribute of data")
-    arrays.time_attr, arrays.time_level = name, "node" if of_nodes else "edge"
-    if of_edges:
-        arrays.edge_time = [store.get(name) for store in edge_stores]
-        return
-    for store, tables in zip(node_stores, arrays.node_tables, strict=True):
-        if store.get(name) is not None:
-            tables[name] = as_rows(store[name], name)
+    return "node" if of_nodes else "edge"
 
 
 def _num_nodes(store: Any) -> int | None:

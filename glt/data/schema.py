@@ -48,8 +48,10 @@ class Schema:
         for node_type in self.node_types:
             if not isinstance(node_type, str):
                 raise TypeError(f"node_types holds {node_type!r}: expected names of node types")
-        _require_unique("node_types", self.node_types)
-        _require_unique("edge_types", self.edge_types)
+        for name, types in (("node_types", self.node_types), ("edge_types", self.edge_types)):
+            for at, each in enumerate(types):
+                if each in types[:at]:
+                    raise ValueError(f"{name} holds {each!r} twice: expected each type once")
         for edge_type in self.edge_types:
             for end in (edge_type[0], edge_type[2]):
                 if end not in self.node_types:
@@ -133,12 +135,6 @@ def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
 
 def reverse_relation(relation: str) -> str:
     return relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
-
-
-def _require_unique(name: str, types: tuple[Any, ...]) -> None:
-    for at, each in enumerate(types):
-        if each in types[:at]:
-            raise ValueError(f"{name} holds {each!r} twice: expected each type once")
 
 
 def _position(kind: str, wanted: Any, types: tuple[Any, ...]) -> int:

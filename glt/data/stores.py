@@ -210,10 +210,7 @@ def dataset_of_stores(
         offers[schema.edge_index(attr.edge_type) if is_hetero else 0].setdefault(attr.layout, attr)
 
     topologies = [_read(graph_store, offer, layout_of(edge_dir)) for offer in offers]
-    counts = [
-        max(_num_nodes(schema, t, topologies, offers), _num_rows(feature_store, tensor_attrs, schema, t))
-        for t in range(len(schema.node_types))
-    ]
+    counts = _num_nodes(schema, topologies, offers, feature_store, tensor_attrs)
     level, times = _times(feature_store, tensor_attrs, schema, time_attr)
     graphs = []
     for r, (topology, (source, target)) in enumerate(zip(topologies, schema.ends("out"), strict=True)):
@@ -247,22 +244,21 @@ def _read(store: GraphStore, offer: dict[EdgeLayout, EdgeAttr], layout: str) -> 
     return Topology(ends, (num_sources, num_targets), layout=layout)
 
 
-def _num_nodes(schema: Schema, node_type: int, topologies: list[Topology], offers: list[dict]) -> int:
-    counts = [0]
-    for ends, topology, offer in zip(schema.ends("out"), topologies, offers, strict=True):
-        sizes = [topology.size, *(attr.size for attr in offer.values() if attr.size is not None)]
-        counts += [size[end] or 0 for end in (0, 1) if ends[end] == node_type for size in sizes]
-    return max(counts)
-
-
-def _num_rows(store: FeatureStore | None, tensor_attrs: Sequence[Any], schema: Schema, node_type: int) -> int:
-    """Rows of the first table of the node type: of nodes without edges only features know."""
+def _num_nodes(
+    schema: Schema, topologies: list[Topology], offers: list[dict], store: Any, tensor_attrs: Sequence[Any]
+) -> list[int]:
+    """Of each type, as many as the edges need or as the first table has: of nodes without edges only features know."""
+    counts = [0] * len(schema.node_types)
     for attr in tensor_attrs:
-        if store is not None and (not schema.is_hetero or attr.group_name == schema.node_types[node_type]):
+        group = attr.group_name if schema.is_hetero else schema.node_types[0]
+        if group in schema.node_types and not counts[schema.node_index(group)]:
             size = store.get_tensor_size(_whole(attr))
-            if size:
-                return int(size[0])
-    return 0
+            counts[schema.node_index(group)] = int(size[0]) if size else 0
+    for ends, topology, offer in zip(schema.ends("out"), topologies, offers, strict=True):
+        for size in (topology.size, *(attr.size for attr in offer.values() if attr.size is not None)):
+            for end, num_nodes in zip(ends, size, strict=True):
+                counts[end] = max(counts[end], num_nodes or 0)
+    return counts
 
 
 def _times(

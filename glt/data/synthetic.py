@@ -46,13 +46,17 @@ def synthetic_graph(
     Raises:
         ValueError: If an argument is out of its range.
     """
-    _check("num_classes", num_classes, num_classes >= 1, "at least 1")
-    _check("num_nodes", num_nodes, num_nodes >= max(num_classes, 4), f"at least 4 and num_classes ({num_classes})")
-    _check("num_features", num_features, num_features >= 1, "at least 1")
-    _check("avg_degree", avg_degree, 0 <= avg_degree < num_nodes, f"in [0, num_nodes) = [0, {num_nodes})")
-    _check("homophily", homophily, 0 <= homophily <= 1, "a probability in [0, 1]")
-    _check("power_law_exponent", power_law_exponent, power_law_exponent > 2, "above 2, where the mean degree is finite")
-    _check("feature_signal", feature_signal, feature_signal >= 0, "not negative")
+    for name, value, is_valid, expected in (
+        ("num_classes", num_classes, num_classes >= 1, "at least 1"),
+        ("num_nodes", num_nodes, num_nodes >= max(num_classes, 4), f"at least 4 and num_classes ({num_classes})"),
+        ("num_features", num_features, num_features >= 1, "at least 1"),
+        ("avg_degree", avg_degree, 0 <= avg_degree < num_nodes, f"in [0, num_nodes) = [0, {num_nodes})"),
+        ("homophily", homophily, 0 <= homophily <= 1, "a probability in [0, 1]"),
+        ("power_law_exponent", power_law_exponent, power_law_exponent > 2, "above 2, where the mean degree is finite"),
+        ("feature_signal", feature_signal, feature_signal >= 0, "not negative"),
+    ):
+        if not is_valid:
+            raise ValueError(f"synthetic_graph: {name} = {value}, expected {expected}")
     rng = np.random.default_rng(random_seed)
 
     # Nodes are first numbered class by class, so that choosing within a class is choosing within a range; the ids that
@@ -71,15 +75,14 @@ def synthetic_graph(
     x = rng.standard_normal((num_nodes, num_features), np.float32)
     x += centre.astype(np.float32)[y]
 
-    shuffled = torch.from_numpy(rng.permutation(num_nodes))
-    train_idx, val_idx, test_idx = shuffled.tensor_split([num_nodes // 2, num_nodes * 3 // 4])
     edges, rows, classes = (torch.from_numpy(array) for array in (edge_index, x, y))
-    return NodeTask("synthetic", num_nodes, edges, rows, classes, train_idx, val_idx, test_idx, num_classes)
+    return NodeTask("synthetic", num_nodes, edges, rows, classes, *_sets(rng, num_nodes), num_classes)
 
 
-def _check(name: str, value: float, is_valid: bool, expected: str) -> None:
-    if not is_valid:
-        raise ValueError(f"synthetic_graph: {name} = {value}, expected {expected}")
+def _sets(rng: np.random.Generator, num_nodes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Half of the nodes to learn from, a quarter each to choose by and to report."""
+    shuffled, half, most = torch.from_numpy(rng.permutation(num_nodes)), num_nodes // 2, num_nodes * 3 // 4
+    return shuffled[:half], shuffled[half:most], shuffled[most:]
 
 
 def _expected_degrees(rng: np.random.Generator, num_nodes: int, avg_degree: float, exponent: float) -> np.ndarray:
@@ -116,11 +119,7 @@ def _both_directions(source: np.ndarray, target: np.ndarray, num_nodes: int) -> 
     """``[2, E]`` int64, sorted by source and destination, no duplicates, no self-loops."""
     kept = source != target
     source, target = source[kept], target[kept]
-    # One number per edge: a sort of plain integers is several times faster than a lexicographic one.
-    key = np.concatenate([source * num_nodes + target, target * num_nodes + source])
-    key.sort()
-    key = key[np.concatenate([[True], key[1:] != key[:-1]])] if len(key) else key
-    return np.stack([key // num_nodes, key % num_nodes])
+    return _distinct(np.concatenate([source, target]), np.concatenate([target, source]), num_nodes)
 
 
 # A synthetic citation network of papers, authors and venues, for demos and tests without a network.
@@ -193,8 +192,7 @@ def synthetic_hetero_graph(
         ("paper", "written_by", "author"): link(1 + rng.poisson(authors_per_paper, num_papers), num_authors),
         ("paper", "published_in", "venue"): link(np.ones(num_papers, np.int64), num_venues),
     }
-    shuffled = torch.from_numpy(rng.permutation(num_papers))
-    train_idx, val_idx, test_idx = shuffled.tensor_split([num_papers // 2, num_papers * 3 // 4])
+    sets = _sets(rng, num_papers)
     author_class = np.arange(num_authors) % num_classes
     num_nodes = {"paper": num_papers, "author": num_authors, "venue": num_venues}
     edges = with_reverses({name: torch.from_numpy(ends) for name, ends in edge_index.items()})
@@ -203,7 +201,6 @@ def synthetic_hetero_graph(
         "author": _features(rng, author_class, num_classes, num_features // 2, feature_signal),
     }
     y, times = torch.from_numpy(paper_class), {"paper": torch.from_numpy(age_rank.astype(np.int64))}
-    sets = train_idx, val_idx, test_idx
     return HeteroNodeTask("synthetic_hetero", num_nodes, edges, x, "paper", y, *sets, num_classes, times)
 
 
@@ -229,6 +226,7 @@ def _citations(
 
 
 def _distinct(source: np.ndarray, target: np.ndarray, num_targets: int) -> np.ndarray:
+    # One number per edge: a sort of plain integers is several times faster than a lexicographic one.
     key = np.unique(source * num_targets + target)
     return np.stack([key // num_targets, key % num_targets])
 

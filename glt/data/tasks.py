@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.arrays import NpzFile
+from glt.data.arrays import BAD_HEADER
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+
+_SETS = ("train_idx", "val_idx", "test_idx")
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,10 @@ class NodeTask:
     num_classes: int
 
     def __post_init__(self) -> None:
-        _check_shape(self.name, "edge_index", self.edge_index)
-        check_range(self.name, "edge_index", self.edge_index.reshape(-1), self.num_nodes)
-        for part in ("x", "y"):
-            rows = len(getattr(self, part))
-            if rows != self.num_nodes:
-                raise ValueError(f"{self.name}: {part} has {rows} rows, expected one per node ({self.num_nodes})")
-        for part in ("train_idx", "val_idx", "test_idx"):
-            index = getattr(self, part)
-            check_range(self.name, part, index, self.num_nodes)
-            check_range(self.name, f"y[{part}]", self.y[index], self.num_classes)
+        _check_edges(self.name, "edge_index", self.edge_index, self.num_nodes, self.num_nodes)
+        _check_rows(self.name, "x", self.x, self.num_nodes)
+        _check_rows(self.name, "y", self.y, self.num_nodes)
+        _check_sets(self, self.num_nodes)
 
     @property
     def num_edges(self) -> int:
@@ -79,18 +77,32 @@ class NodeTask:
 
 def _masks(task: NodeTask | HeteroNodeTask, num_nodes: int) -> dict[str, Tensor]:
     masks = {}
-    for split in ("train", "val", "test"):
-        masks[f"{split}_mask"] = mask = torch.zeros(num_nodes, dtype=torch.bool)
-        mask[getattr(task, f"{split}_idx")] = True
+    for name in _SETS:
+        masks[name.replace("idx", "mask")] = mask = torch.zeros(num_nodes, dtype=torch.bool)
+        mask[getattr(task, name)] = True
     return masks
 
 
-def _check_shape(task: str, name: str, edges: Tensor) -> None:
+def _check_edges(task: str, name: str, edges: Tensor, num_sources: int, num_targets: int) -> None:
     if edges.dim() != 2 or edges.size(0) != 2:
         raise ValueError(f"{task}: {name} has shape {list(edges.shape)}, expected [2, num_edges]")
+    _check_range(task, f"{name}[0]", edges[0], num_sources)
+    _check_range(task, f"{name}[1]", edges[1], num_targets)
 
 
-def check_range(task: str, name: str, values: Tensor, end: int) -> None:
+def _check_rows(task: str, name: str, rows: Tensor, num_nodes: int) -> None:
+    if len(rows) != num_nodes:
+        raise ValueError(f"{task}: {name} has {len(rows)} rows, expected one per node ({num_nodes})")
+
+
+def _check_sets(task: NodeTask | HeteroNodeTask, num_nodes: int) -> None:
+    for name in _SETS:
+        index = getattr(task, name)
+        _check_range(task.name, name, index, num_nodes)
+        _check_range(task.name, f"y[{name}]", task.y[index], task.num_classes)
+
+
+def _check_range(task: str, name: str, values: Tensor, end: int) -> None:
     if values.numel() == 0 or (int(values.min()) >= 0 and int(values.max()) < end):
         return
     at = int(((values < 0) | (values >= end)).nonzero()[0])
@@ -123,24 +135,15 @@ class HeteroNodeTask:
 
     def __post_init__(self) -> None:
         schema = self.schema
-        schema.node_index(self.target)
-        for (source, relation, target), edges in self.edge_index.items():
-            name = f"edge_index[{source}, {relation}, {target}]"
-            _check_shape(self.name, name, edges)
-            check_range(self.name, f"{name}[0]", edges[0], self.num_nodes[source])
-            check_range(self.name, f"{name}[1]", edges[1], self.num_nodes[target])
+        for edge_type, edges in self.edge_index.items():
+            ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
+            _check_edges(self.name, f"edge_index of {'__'.join(edge_type)}", edges, *ends)
         tables = {"y": {self.target: self.y}, "x": self.x, "node_time": self.node_time}
         for name, by_type in tables.items():
             for node_type, rows in by_type.items():
-                expected = self.num_nodes[schema.node_types[schema.node_index(node_type)]]
-                if len(rows) != expected:
-                    raise ValueError(
-                        f"{self.name}: {name} of {node_type} has {len(rows)} rows, expected one per node ({expected})"
-                    )
-        for name in ("train_idx", "val_idx", "test_idx"):
-            index = getattr(self, name)
-            check_range(self.name, name, index, self.num_nodes[self.target])
-            check_range(self.name, f"y[{name}]", self.y[index], self.num_classes)
+                schema.node_index(node_type)  # refuses what is no type of the graph
+                _check_rows(self.name, f"{name} of {node_type}", rows, self.num_nodes[node_type])
+        _check_sets(self, self.num_nodes[self.target])
 
     @property
     def schema(self) -> Schema:
@@ -213,14 +216,12 @@ class LinkTask:
     def __post_init__(self) -> None:
         for edge_type in self.schema.edge_types:
             edges, label = self.edge_index[edge_type], "__".join(edge_type)
-            _check_shape(self.name, f"edge_index of {label}", edges)
-            for end in (0, 1):
-                count = self.num_nodes[edge_type[2 * end]]
-                check_range(self.name, f"edge_index[{end}] of {label}", edges[end], count)
+            ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
+            _check_edges(self.name, f"edge_index of {label}", edges, *ends)
             if edge_type in self.edge_time and len(self.edge_time[edge_type]) != edges.size(1):
                 raise ValueError(f"{self.name}: edge_time of {label} has not one time per edge ({edges.size(1)})")
-            for name in ("train_idx", "val_idx", "test_idx"):
-                check_range(self.name, f"{name} of {label}", getattr(self, name)[edge_type], edges.size(1))
+            for name in _SETS:
+                _check_range(self.name, f"{name} of {label}", getattr(self, name)[edge_type], edges.size(1))
 
     def links(self, split: Literal["train", "val", "test"]) -> dict[EdgeType, Tensor]:
         """The edges of a set, ``[2, .]`` by edge type: what to predict."""
@@ -241,23 +242,101 @@ class LinkTask:
             raise ValueError(f"{self.name}: edges = {edges!r}, expected 'train' or 'all'")
         if edges == "all" and not self.edge_time:
             raise ValueError(f"{self.name}: edges = 'all' would show what is to be predicted: there are no edge times")
-        data = HeteroData() if self.schema.is_hetero else Data(num_nodes=next(iter(self.num_nodes.values())))
-        if self.schema.is_hetero:
-            for node_type, num_nodes in self.num_nodes.items():
-                data[node_type].num_nodes = num_nodes
+        data = HeteroData() if self.schema.is_hetero else Data()
+        for node_type, num_nodes in self.num_nodes.items():
+            store = data[node_type] if self.schema.is_hetero else data
+            store.num_nodes = num_nodes
         for edge_type in self.schema.edge_types:
             kept = slice(None) if edges == "all" else self.train_idx[edge_type]
-            edge_index, time = self.edge_index[edge_type][:, kept], self.edge_time.get(edge_type)
-            time = None if time is None else time[kept]
+            edges_of, times = self.edge_index[edge_type][:, kept], self.edge_time.get(edge_type)
             if self.schema.is_hetero:
-                data[edge_type].edge_index, data[reverse_of(edge_type)].edge_index = edge_index, edge_index.flip(0)
-                if time is not None:
-                    data[edge_type].time = data[reverse_of(edge_type)].time = time
+                there, back = data[edge_type], data[reverse_of(edge_type)]
+                there.edge_index, back.edge_index = edges_of, edges_of.flip(0)
+                if times is not None:
+                    there.time = back.time = times[kept]
             else:
-                data.edge_index = torch.cat([edge_index, edge_index.flip(0)], 1)
-                if time is not None:
-                    data.edge_time = torch.cat([time, time])
+                data.edge_index = torch.cat([edges_of, edges_of.flip(0)], 1)
+                if times is not None:
+                    data.edge_time = times[kept].repeat(2)
         return data
+
+
+# Tasks in ``.npz`` files of plain arrays, nothing of which is unpickled.
+
+
+class NpzFile:
+    """The arrays of an open ``.npz`` file, read with errors that name them."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            self._arrays = np.load(path, allow_pickle=False)
+        except (*BAD_HEADER, OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"it is not a readable .npz file: {error}") from error
+        if not isinstance(self._arrays, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array, expected an .npz file of named arrays")
+        self.names: list[str] = self._arrays.files
+        self.close = self._arrays.close
+
+    def array(self, key: str) -> np.ndarray:
+        if key not in self.names:
+            raise ValueError(f"it has no array {key!r}; it has {sorted(self.names)}")
+        try:
+            array: np.ndarray = self._arrays[key]
+        except Exception as error:  # zlib, zipfile and numpy each have their own way to say "damaged"
+            raise ValueError(f"array {key!r} cannot be read: {error}") from error
+        return array
+
+    def ids(self, key: str) -> Tensor:
+        return torch.from_numpy(self.array(key).astype(np.int64))
+
+    def sets(self, prefix: str = "") -> dict[str, Any]:
+        return {name: self.ids(f"{prefix}{name}") for name in _SETS}
+
+    def meta(self) -> dict[str, Any]:
+        try:
+            meta = json.loads(self.array("meta").tobytes())
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"array 'meta' is no JSON in bytes: {error}") from error
+        if not isinstance(meta, dict):
+            raise ValueError(f"array 'meta' holds {meta!r}: expected a JSON object")
+        return meta
+
+    def features(self, key: str) -> Tensor:
+        """Reads a float32 matrix, dense as ``key``, or as CSR in ``key_indptr``, ``key_indices``, ``key_data`` and
+        ``key_shape``, which comes back dense."""
+        if key in self.names or f"{key}_indptr" not in self.names:
+            return torch.from_numpy(np.ascontiguousarray(self.array(key), np.float32))
+        indptr, columns, values, shape = (
+            self.array(f"{key}_{part}") for part in ("indptr", "indices", "data", "shape")
+        )
+        num_rows, num_columns = (int(size) for size in shape)
+        counts = np.diff(indptr)
+        sizes = len(counts), counts.sum(), len(values)
+        if sizes != (num_rows, len(columns), len(columns)) or counts.min(initial=0) < 0:
+            raise ValueError(
+                f"{key}_indptr ({len(indptr)} offsets), {key}_indices ({len(columns)}) and {key}_data ({len(values)}) "
+                f"do not describe a CSR matrix of {key}_shape [{num_rows}, {num_columns}]"
+            )
+        if len(columns) and not 0 <= columns.min() <= columns.max() < num_columns:
+            raise ValueError(
+                f"{key}_indices spans [{columns.min()}, {columns.max()}], {key}_shape has {num_columns} columns"
+            )
+        x = np.zeros((num_rows, num_columns), np.float32)
+        # add, not assign: a CSR matrix may list a cell twice and means the sum.
+        np.add.at(x, (np.repeat(np.arange(num_rows), counts), columns), values.astype(np.float32))
+        return torch.from_numpy(x)
+
+
+@contextmanager
+def _opened(path: str | Path, reader: str) -> Iterator[NpzFile]:
+    """The arrays of a file; what is wrong with them, or with what is made of them, names the reader and the file."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{reader}: {path} does not exist or is not a file")
+    try:
+        with closing(NpzFile(path)) as file:
+            yield file
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{reader}: {path}: {error}") from error
 
 
 def read_npz(path: str | Path, split: Literal["default", "split20"] = "default") -> NodeTask:
@@ -274,14 +353,97 @@ def read_npz(path: str | Path, split: Literal["default", "split20"] = "default")
     """
     if split not in ("default", "split20"):
         raise ValueError(f"read_npz: split = {split!r}, expected 'default' or 'split20'")
-    prefix = "" if split == "default" else f"{split}_"
-    with NpzFile(path, "read_npz") as file:
-        y, edge_index, x = _ids(file, "y"), _ids(file, "edge_index"), torch.from_numpy(file.features("x"))
-        sets = _sets(file, prefix)
-    try:
-        return NodeTask(file.path.stem, len(y), edge_index, x, y, **sets, num_classes=_num_classes(y))
-    except ValueError as error:
-        raise ValueError(f"read_npz: {file.path}: {error}") from error
+    with _opened(path, "read_npz") as file:
+        y, sets = file.ids("y"), file.sets("" if split == "default" else f"{split}_")
+        edge_index, x = file.ids("edge_index"), file.features("x")
+        return NodeTask(Path(path).stem, len(y), edge_index, x, y, **sets, num_classes=_num_classes(y))
+
+
+def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool = True) -> HeteroNodeTask:
+    """Reads a heterogeneous graph whose arrays are named ``TYPE/x``, ``TYPE/y`` and ``SRC__REL__DST/edge_index``.
+
+    The type with ``y`` is the one to classify; ``meta`` says how many nodes each type has. Sparse features come back
+    dense, as in :func:`read_npz`, whose errors these are.
+
+    Args:
+        path: The file.
+        split: ``'default'`` reads ``TYPE/{train,val,test}_idx``; another name, such as ``'split20'``, reads
+            ``TYPE/split20_{train,val,test}_idx``.
+        reverse: Add to every relation its reverse, named ``rev_...``.
+    """
+    with _opened(path, "read_hetero_npz") as file:
+        types = file.meta().get("node_types", {})
+        num_nodes = {name: int(about["num_nodes"]) for name, about in types.items()}
+        targets = [name for name in num_nodes if f"{name}/y" in file.names]
+        if len(targets) != 1:
+            raise ValueError(f"it has y for {targets}, expected it for one node type")
+        target = targets[0]
+        edge_index: dict[EdgeType, Tensor] = {}
+        for key in file.names:
+            if key.endswith("/edge_index"):
+                edge_type = tuple(key.removesuffix("/edge_index").split("__"))
+                if len(edge_type) != 3:
+                    raise ValueError(f"array {key!r} is not named SRC__REL__DST/edge_index")
+                edge_index[edge_type] = file.ids(key)
+        if reverse:
+            edge_index = with_reverses(edge_index)
+        has_x = [name for name in num_nodes if {f"{name}/x", f"{name}/x_indptr"} & {*file.names}]
+        x = {name: file.features(f"{name}/x") for name in has_x}
+        y, sets = file.ids(f"{target}/y"), file.sets(f"{target}/" if split == "default" else f"{target}/{split}_")
+        graph = num_nodes, edge_index, x, target
+        return HeteroNodeTask(Path(path).stem, *graph, y, **sets, num_classes=_num_classes(y))
+
+
+def read_links_npz(
+    path: str | Path, *, relations: Sequence[str] | None = None, node_type: str = "node", typed: bool = True
+) -> LinkTask:
+    """Reads a link prediction task: ``edge_index [2, E]`` and the edge ids ``train_idx``, ``val_idx``, ``test_idx``;
+    errors are those of :func:`read_npz`.
+
+    Where the file has ``edge_type [E]``, edges are grouped by it into the edge types of one node type, keeping their
+    order; where it has ``edge_time [E]``, the task has times. Reverse relations come with :meth:`LinkTask.to_pyg`.
+
+    Args:
+        path: The file.
+        relations: Name of each value of ``edge_type``. Default: ``'relation_0'``, ``'relation_1'``, ...
+        node_type: Name of the node type.
+        typed: False reads all edges as of one type, into a homogeneous task.
+    """
+    with _opened(path, "read_links_npz") as file:
+        edges, sets = file.ids("edge_index"), file.sets()
+        num_edges = edges.size(1)
+        schema, kind = HOMOGENEOUS, torch.zeros(num_edges, dtype=torch.int64)
+        if typed and "edge_type" in file.names:
+            kind = file.ids("edge_type")
+            num_relations = int(kind.max()) + 1 if len(kind) else 0
+            names = [f"relation_{i}" for i in range(num_relations)] if relations is None else list(relations)
+            if len(kind) != num_edges or len(names) < num_relations or (len(kind) and int(kind.min()) < 0):
+                raise ValueError(
+                    f"edge_type has {len(kind)} elements up to {num_relations - 1}, expected one in [0, {len(names)}) "
+                    f"for each of {num_edges} edges"
+                )
+            schema = Schema((node_type,), tuple((node_type, name, node_type) for name in names))
+        groups = [(kind == i).nonzero().view(-1) for i in range(len(schema.edge_types))]
+
+        # Edge ids of the file become positions within their group.
+        position = torch.empty(num_edges, dtype=torch.int64)
+        for group in groups:
+            position[group] = torch.arange(len(group))
+        for name, index in sets.items():
+            _check_range(Path(path).stem, name, index, num_edges)
+            sets[name] = schema.by_edge_type([position[index[kind[index] == i]] for i in range(len(groups))])
+        time = file.ids("edge_time") if "edge_time" in file.names else None
+        return LinkTask(
+            name=Path(path).stem,
+            schema=schema,
+            num_nodes=dict.fromkeys(schema.node_types, int(file.meta().get("num_nodes", 0))),
+            edge_index=schema.by_edge_type([edges[:, group] for group in groups]),
+            **sets,
+            edge_time={} if time is None else schema.by_edge_type([time[group] for group in groups]),
+        )
+
+
+# Tasks of others.
 
 
 def read_pyg(data: Data, name: str = "data") -> NodeTask:
@@ -333,31 +495,6 @@ def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
         nodeproppred = importlib.import_module("ogb.nodeproppred")
     except ImportError as error:
         raise ImportError(f"read_ogb: {name} needs the package ogb ({error}): pip install 'glt[ogb]'") from error
-    graph, labels, split = _load_ogb(nodeproppred, name, Path(root))
-
-    labels = np.asarray(labels) if not isinstance(labels, dict) else np.empty((0, 0))
-    if "edge_index" not in graph or graph.get("node_feat") is None or labels.ndim != 2 or labels.shape[1] != 1:
-        raise ValueError(
-            f"read_ogb: {name} is not a single-label task on one homogeneous graph with node features "
-            f"(it has {sorted(graph)}, labels of shape {list(labels.shape)}); try ogbn-products or ogbn-arxiv"
-        )
-    edge_index = torch.from_numpy(np.ascontiguousarray(graph["edge_index"], np.int64))
-    if undirected:
-        from torch_geometric.utils import to_undirected
-
-        edge_index = to_undirected(edge_index, num_nodes=int(graph["num_nodes"]))
-    # Nodes without a label have NaN where labels are floats (ogbn-papers100M).
-    y = torch.from_numpy(np.nan_to_num(labels[:, 0], nan=-1).astype(np.int64))
-    x = torch.from_numpy(np.ascontiguousarray(graph["node_feat"], np.float32))
-    train, val, test = (torch.from_numpy(np.array(split[key], np.int64)) for key in ("train", "valid", "test"))
-    return NodeTask(name, int(graph["num_nodes"]), edge_index, x, y, train, val, test, _num_classes(y))
-
-
-def _num_classes(y: Tensor) -> int:
-    return int(y.max()) + 1 if len(y) else 0
-
-
-def _load_ogb(nodeproppred: ModuleType, name: str, root: Path) -> tuple[dict, object, dict]:
     try:
         with _ogb_cache_readable():
             dataset = nodeproppred.NodePropPredDataset(name=name, root=str(root))
@@ -365,7 +502,27 @@ def _load_ogb(nodeproppred: ModuleType, name: str, root: Path) -> tuple[dict, ob
     except OSError as error:
         raise OSError(f"read_ogb: {name} is not in {root} and could not be downloaded: {error}") from error
     graph, labels = dataset[0]
-    return graph, labels, split
+    labels = np.asarray(labels) if not isinstance(labels, dict) else np.empty((0, 0))
+    if "edge_index" not in graph or graph.get("node_feat") is None or labels.ndim != 2 or labels.shape[1] != 1:
+        raise ValueError(
+            f"read_ogb: {name} is not a single-label task on one homogeneous graph with node features "
+            f"(it has {sorted(graph)}, labels of shape {list(labels.shape)}); try ogbn-products or ogbn-arxiv"
+        )
+    num_nodes = int(graph["num_nodes"])
+    edge_index = torch.from_numpy(np.ascontiguousarray(graph["edge_index"], np.int64))
+    if undirected:
+        from torch_geometric.utils import to_undirected
+
+        edge_index = to_undirected(edge_index, num_nodes=num_nodes)
+    # Nodes without a label have NaN where labels are floats (ogbn-papers100M).
+    y = torch.from_numpy(np.nan_to_num(labels[:, 0], nan=-1).astype(np.int64))
+    x = torch.from_numpy(np.ascontiguousarray(graph["node_feat"], np.float32))
+    train, val, test = (torch.from_numpy(np.array(split[key], np.int64)) for key in ("train", "valid", "test"))
+    return NodeTask(name, num_nodes, edge_index, x, y, train, val, test, _num_classes(y))
+
+
+def _num_classes(y: Tensor) -> int:
+    return int(y.max()) + 1 if len(y) else 0
 
 
 @contextmanager
@@ -381,119 +538,3 @@ def _ogb_cache_readable() -> Iterator[None]:
             del os.environ[switch]
         else:
             os.environ[switch] = before
-
-
-# Reads tasks on graphs of several types, and on links, from plain ``.npz`` files.
-
-
-def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool = True) -> HeteroNodeTask:
-    """Reads a heterogeneous graph whose arrays are named ``TYPE/x``, ``TYPE/y`` and ``SRC__REL__DST/edge_index``.
-
-    The type with ``y`` is the one to classify; ``meta`` says how many nodes each type has. Sparse features come back
-    dense, as in :func:`read_npz`, whose errors these are.
-
-    Args:
-        path: The file.
-        split: ``'default'`` reads ``TYPE/{train,val,test}_idx``; another name, such as ``'split20'``, reads
-            ``TYPE/split20_{train,val,test}_idx``.
-        reverse: Add to every relation its reverse, named ``rev_...``.
-    """
-    with NpzFile(path, "read_hetero_npz") as file:
-        types = file.meta().get("node_types", {})
-        num_nodes = {name: int(about["num_nodes"]) for name, about in types.items()}
-        targets = [name for name in num_nodes if f"{name}/y" in file]
-        if len(targets) != 1:
-            raise ValueError(f"read_hetero_npz: {file.path} has y for {targets}, expected it for one node type")
-        target = targets[0]
-        edge_index: dict[EdgeType, Tensor] = {}
-        for name in file.names:
-            if name.endswith("/edge_index"):
-                source, relation, destination = _edge_type(file, name)
-                edge_index[source, relation, destination] = _ids(file, name)
-        x = {
-            name: torch.from_numpy(file.features(f"{name}/x"))
-            for name in num_nodes
-            if f"{name}/x" in file or f"{name}/x_indptr" in file
-        }
-        prefix = f"{target}/" if split == "default" else f"{target}/{split}_"
-        sets, y = _sets(file, prefix), _ids(file, f"{target}/y")
-    try:
-        edge_index = with_reverses(edge_index) if reverse else edge_index
-        sets["num_classes"] = _num_classes(y)
-        return HeteroNodeTask(file.path.stem, num_nodes, edge_index, x, target, y, **sets)
-    except ValueError as error:
-        raise ValueError(f"read_hetero_npz: {file.path}: {error}") from error
-
-
-def read_links_npz(
-    path: str | Path, *, relations: Sequence[str] | None = None, node_type: str = "node", typed: bool = True
-) -> LinkTask:
-    """Reads a link prediction task: ``edge_index [2, E]`` and the edge ids ``train_idx``, ``val_idx``, ``test_idx``;
-    errors are those of :func:`read_npz`.
-
-    Where the file has ``edge_type [E]``, edges are grouped by it into the edge types of one node type, keeping their
-    order; where it has ``edge_time [E]``, the task has times. Reverse relations come with :meth:`LinkTask.to_pyg`.
-
-    Args:
-        path: The file.
-        relations: Name of each value of ``edge_type``. Default: ``'relation_0'``, ``'relation_1'``, ...
-        node_type: Name of the node type.
-        typed: False reads all edges as of one type, into a homogeneous task.
-    """
-    with NpzFile(path, "read_links_npz") as file:
-        num_nodes = int(file.meta().get("num_nodes", 0))
-        edges = _ids(file, "edge_index")
-        sets = _sets(file)
-        time = _ids(file, "edge_time") if "edge_time" in file else None
-        kind = _ids(file, "edge_type") if typed and "edge_type" in file else None
-    if kind is None:
-        schema, groups = HOMOGENEOUS, [torch.arange(edges.size(1))]
-    else:
-        num_relations = int(kind.max()) + 1 if len(kind) else 0
-        names = [f"relation_{i}" for i in range(num_relations)] if relations is None else list(relations)
-        if len(kind) != edges.size(1) or len(names) < num_relations or (len(kind) and int(kind.min()) < 0):
-            raise ValueError(
-                f"read_links_npz: {file.path}: edge_type has {len(kind)} elements up to {num_relations - 1}, expected "
-                f"one in [0, {len(names)}) for each of {edges.size(1)} edges"
-            )
-        schema = Schema((node_type,), tuple((node_type, name, node_type) for name in names))
-        groups = [(kind == i).nonzero().view(-1) for i in range(len(names))]
-
-    # Edge ids of the file become positions within their group.
-    position = torch.empty(edges.size(1), dtype=torch.int64)
-    group_of = torch.empty(edges.size(1), dtype=torch.int64)
-    for i, group in enumerate(groups):
-        position[group], group_of[group] = torch.arange(len(group)), i
-
-    def part(name: str) -> dict[EdgeType, Tensor]:
-        index = sets[name]
-        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < edges.size(1):
-            raise ValueError(f"read_links_npz: {file.path}: {name} holds ids outside [0, {edges.size(1)})")
-        return schema.by_edge_type([position[index[group_of[index] == i]] for i in range(len(groups))])
-
-    try:
-        return LinkTask(
-            name=file.path.stem,
-            schema=schema,
-            num_nodes=dict.fromkeys(schema.node_types, num_nodes),
-            edge_index=schema.by_edge_type([edges[:, group] for group in groups]),
-            **{name: part(name) for name in sets},
-            edge_time={} if time is None else schema.by_edge_type([time[group] for group in groups]),
-        )
-    except (ValueError, IndexError) as error:
-        raise ValueError(f"read_links_npz: {file.path}: {error}") from error
-
-
-def _sets(file: NpzFile, prefix: str = "") -> dict[str, Any]:
-    return {f"{name}_idx": _ids(file, f"{prefix}{name}_idx") for name in ("train", "val", "test")}
-
-
-def _ids(file: NpzFile, key: str) -> Tensor:
-    return torch.from_numpy(file.array(key).astype(np.int64))
-
-
-def _edge_type(file: NpzFile, name: str) -> list[str]:
-    parts = name.removesuffix("/edge_index").split("__")
-    if len(parts) != 3:
-        raise ValueError(f"{file.reader}: {file.path}: array {name!r} is not named SRC__REL__DST/edge_index")
-    return parts

@@ -19,17 +19,17 @@ from glt.data.schema import PartitionBook, check_edge_dir
 
 def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns sources and destinations ``[E]``, both int32 or both int64; raises TypeError or ValueError."""
-    if not isinstance(edge_index, Tensor | np.ndarray | Sequence) or isinstance(edge_index, str):
+    if not _is_list(edge_index):
         raise TypeError(
             f"edge_index is a {type(edge_index).__name__}: expected sources and destinations, [2, num_edges], int32 or "
             "int64; of a graph without edges torch.empty(2, 0, dtype=torch.int64)"
         )
-    if isinstance(edge_index, Tensor | np.ndarray) and (edge_index.ndim != 2 or edge_index.shape[0] != 2):
-        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}: expected [2, num_edges]")
-    if len(edge_index) != 2:
-        raise ValueError(f"edge_index has {len(edge_index)} rows: expected sources and destinations")
+    is_array = isinstance(edge_index, Tensor | np.ndarray)
+    if (is_array and edge_index.ndim != 2) or len(edge_index) != 2:
+        shape = tuple(edge_index.shape) if is_array else (len(edge_index),)
+        raise ValueError(f"edge_index has shape {shape}: expected [2, num_edges], sources and destinations")
     for name, ends in zip(("sources", "destinations"), edge_index, strict=True):
-        if not isinstance(ends, Tensor | np.ndarray | Sequence) or isinstance(ends, str):
+        if not _is_list(ends):
             raise TypeError(f"edge_index: the {name} are a {type(ends).__name__}, expected ids [num_edges]")
     row, col = (_ids(ends) for ends in edge_index)
     if len(row) != len(col):
@@ -37,6 +37,10 @@ def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
     if row.dtype != col.dtype or row.dtype not in (np.int32, np.int64):
         raise TypeError(f"edge_index has dtypes {row.dtype} and {col.dtype}: expected int32 or int64 for both")
     return row, col
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray | Sequence) and not isinstance(value, str)
 
 
 def coo_of(edges: Any, layout: str) -> Any:
@@ -90,9 +94,9 @@ class TimedEdges(NamedTuple):
 def as_times(value: Any, name: str, size: int, each: str = "edge") -> np.ndarray:
     """Returns one time per edge (or node) as int64; raises TypeError or ValueError."""
     tensor = _column(value, name, size, f"time per {each}")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64):
-        if not (size == 0 and not isinstance(value, Tensor)):
-            raise TypeError(f"{name} has dtype {tensor.dtype}: expected integers, such as seconds; convert it to int64")
+    is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64))
+    if not is_integer and (size > 0 or isinstance(value, Tensor)):
+        raise TypeError(f"{name} has dtype {tensor.dtype}: expected integers, such as seconds; convert it to int64")
     return as_numpy(tensor.cpu().to(torch.int64).contiguous())
 
 
@@ -420,12 +424,9 @@ def _checked_size(num_nodes: int | Size | None, source: np.ndarray, target: np.n
 
 
 def _checked_edge_ids(edge_ids: Any, num_edges: int) -> np.ndarray:
-    require_data(edge_ids, "edge_ids")
-    ids = as_numpy(torch.as_tensor(edge_ids).contiguous())
+    ids = as_numpy(_column(edge_ids, "edge_ids", num_edges, "id per edge").cpu().contiguous())
     if ids.dtype not in (np.int32, np.int64):
         raise TypeError(f"edge_ids has dtype {ids.dtype}: expected int32 or int64")
-    if ids.shape != (num_edges,):
-        raise ValueError(f"edge_ids has shape {list(ids.shape)}: expected one id per edge, [{num_edges}]")
     if ids.min(initial=0) < 0:
         raise ValueError(f"edge_ids has a negative id, {ids.min()}: expected ids of at least 0")
     return ids

@@ -1,12 +1,8 @@
-"""One row at a time, from the native core and from the reference."""
+"""One row at a time, from the native core."""
 
 import numpy as np
 
 from glt import _core
-from glt.testing import philox
-from glt.testing.reference import reference_picks
-
-TREE = 5  # Purpose::kTree
 
 
 def star(*degrees, **arrays):
@@ -42,35 +38,6 @@ def table(csr, nodes, k, replace=False, key=0, **options):
     rows = np.stack(one_hop(csr, nodes, k, replace, key, **options))
     assert rows.shape == (len(nodes), k)
     return rows - (csr.num_edges // csr.num_nodes) * np.asarray(nodes)[:, None]
-
-
-def reference_hop(indptr, nodes, k, replace=False, key=0, hop=0, *, edge_type=0, tree=None, indices=None, excluded=(),
-                  weight=None, time=None, seed_time=None, last=False):  # fmt: skip
-    """The picks of each node by the reference; excluded is a set of pairs, weight and time are per edge."""
-    found = []
-    for i, node in enumerate(int(n) for n in nodes):
-        begin, end = int(indptr[node]), int(indptr[node + 1])
-        node_key = key
-        if tree is not None:
-            word = philox((int(tree[i]), 0, 0, 0xFFFF0000 | TREE), key)
-            node_key = word[1] << 32 | word[0]
-
-        def draw(number, bound, node=node, node_key=node_key):
-            words = philox((node & 0xFFFFFFFF, node >> 32, number // 2, edge_type << 16 | hop << 8), node_key)
-            return (words[number % 2 * 2 + 1] << 32 | words[number % 2 * 2]) * bound >> 64
-
-        allowed = [e for e in range(begin, end) if not excluded or (node, int(indices[e])) not in excluded]
-        if seed_time is not None:
-            allowed = [e for e in allowed if time[e] <= int(seed_time[i])]
-        weights = None if weight is None else [int(w) for w in weight[begin:end]]
-        picks = reference_picks(draw, [e - begin for e in allowed], k, replace, weight=weights, last=last)
-        found.append(np.array(picks, np.int64) + begin)
-    return found
-
-
-def assert_same_rows(got, expected):
-    for i, (a, b) in enumerate(zip(got, expected, strict=True)):
-        assert np.array_equal(a, b), (i, a, b)
 
 
 def exclusions(pairs):

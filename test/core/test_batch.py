@@ -91,18 +91,6 @@ def test_all_neighbours_of_all_nodes():
     assert expected[4:] == ([800, 0, 0], [6000, 0])
 
 
-def test_without_edge_ids_the_rest_is_the_same():
-    graph = random_graph(200, 2000, seed=3)
-    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-    with_ids = run(batch_of(200), csr, range(0, 200, 3), [3, 3], key=5)
-    without = run(batch_of(200), csr, range(0, 200, 3), [3, 3], key=5, with_edge=False)
-    assert_same(without[:3] + without[4:], with_ids[:3] + with_ids[4:])
-    batch = batch_of(200)
-    run(batch, csr, np.arange(3), [2], with_edge=False)
-    with pytest.raises(ValueError, match="edge was asked for, but the batch was started without edge ids"):
-        batch.copy_edges(0, *np.zeros((3, batch.num_edges(0)), np.int64))
-
-
 @pytest.mark.parametrize("limit", [DENSE, HASHED])
 def test_duplicate_seeds_keep_their_rows_and_take_the_same_picks(limit):
     csr = Topology(ring_graph(10, 4).edge_index, 10, layout="CSC").csr
@@ -113,15 +101,6 @@ def test_duplicate_seeds_keep_their_rows_and_take_the_same_picks(limit):
     assert picks[0] == picks[1] == picks[2]
     assert not np.isin(node[4:], [7, 3]).any()
     assert not np.isin(row, [1, 3]).any(), "a neighbour that is a seed means the seed's first row"
-
-
-def test_seeds_without_edges_and_no_seeds():
-    csr = Topology(np.array([[0], [1]]), 5, layout="CSC").csr
-    for replace in (False, True):
-        node, row, _, _, nodes, edges = run(batch_of(5), csr, [2, 4, 2], [3, 3], replace)
-        assert (node.tolist(), row.tolist(), nodes, edges) == ([2, 4, 2], [], [3, 0, 0], [0, 0])
-        node, row, _, _, nodes, edges = run(batch_of(5), csr, [], [3, 3], replace)
-        assert (node.tolist(), row.tolist(), nodes, edges) == ([], [], [0, 0, 0], [0, 0])
 
 
 def test_a_fan_out_far_above_every_degree_costs_no_memory():
@@ -191,6 +170,9 @@ def test_copies_refuse_arrays_of_another_size():
         arrays = [np.zeros(batch.num_edges(0) + (i == j), np.int64) for j in range(3)]
         with pytest.raises(ValueError, match=f"^{name} has"):
             batch.copy_edges(0, *arrays)
+    batch.start([(0, np.arange(3))], with_edge=False)
+    with pytest.raises(ValueError, match="edge was asked for, but the batch was started without edge ids"):
+        batch.copy_edges(0, *np.zeros((3, 0), np.int64))
 
 
 def test_parts_that_do_not_cover_the_frontier_once_are_refused():
@@ -227,23 +209,6 @@ def test_stamps_that_run_out_clear_the_table(tmp_path, cxx):
     )
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("num_nodes", [2000, 20_000])
-def test_a_hash_table_grows_in_the_middle_of_a_batch(num_nodes):
-    """It starts with 4096 slots; ids far apart and ids next to each other find their slots again after it doubles."""
-    csr = Topology(ring_graph(num_nodes, 3).edge_index, num_nodes).csr
-    dense, hashed = _core.Batch([num_nodes], [(0, 0)]), _core.Batch([num_nodes], [(0, 0)], 0)
-    for seeds in (np.arange(5), np.arange(0, num_nodes, 7), np.arange(num_nodes), np.arange(3)):
-        outputs = []
-        for batch in (dense, hashed):
-            batch.start([(0, seeds)])
-            batch.sample([csr], [[-1, 2, 2]], replace=False, batch_key=0)
-            arrays = [np.zeros(n, np.int64) for n in [batch.num_nodes(0), *[batch.num_edges(0)] * 3]]
-            batch.copy_nodes(0, arrays[0])
-            batch.copy_edges(0, *arrays[1:])
-            outputs.append(np.concatenate(arrays))
-        assert np.array_equal(*outputs)
 
 
 def test_ids_far_above_the_dense_limit():

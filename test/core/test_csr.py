@@ -9,14 +9,13 @@ from typed_world import DENSE, HASHED, assert_same, csr_of, native_exclusions, r
 from glt import _core
 
 
-def build(rows, cols, num_nodes, *, dtype=np.int64, ids_in=None, row_of=None, num_rows=None, id_dtype=np.int64):
+def build(rows, cols, num_nodes, *, dtype=np.int64, row_of=None, num_rows=None, id_dtype=np.int64):
     rows, cols = (np.ascontiguousarray(ends, dtype) for ends in (rows, cols))
     num_rows = num_nodes if num_rows is None else num_rows
     indptr, indices = np.full(num_rows + 1, -7, np.int64), np.full(len(rows), -7, np.int32)
     ids = np.full(len(rows), -7, id_dtype)
-    largest = len(rows) if ids_in is None else int(np.max(ids_in, initial=0))
-    options = {"row_of": row_of, "largest_edge_id": largest}
-    _core.build_csr(rows, cols, num_nodes, num_nodes, indptr, indices, ids, edge_ids_in=ids_in, **options)
+    options = {"row_of": row_of, "largest_edge_id": len(rows)}
+    _core.build_csr(rows, cols, num_nodes, num_nodes, indptr, indices, ids, **options)
     return indptr, indices, ids
 
 
@@ -40,15 +39,6 @@ def test_rows_are_a_stable_sort_of_the_edges(graph, dtype, id_dtype):
     assert (csr.num_rows, csr.num_nodes, csr.num_edges) == (num_nodes, num_nodes, len(rows))
 
 
-@settings(max_examples=50, deadline=None)
-@given(edge_lists(), st.randoms(use_true_random=False))
-def test_given_edge_ids_follow_their_edges(graph, random):
-    num_nodes, (rows, cols) = graph
-    given_ids = np.array(random.sample(range(10**12, 10**12 + 1000), len(rows)), np.int64)
-    _, _, ids = build(rows, cols, num_nodes, ids_in=given_ids)
-    assert np.array_equal(ids, given_ids[np.argsort(rows, kind="stable")])
-
-
 def test_a_partition_has_rows_for_its_nodes_only():
     owned = np.array([1, 4, 5])
     row_of = np.full(6, 2**32 - 1, np.uint32)
@@ -59,14 +49,6 @@ def test_a_partition_has_rows_for_its_nodes_only():
     assert ids.tolist() == [1, 3, 0, 2]
     with pytest.raises(IndexError, match=r"rows\[1\] = 0 has row 4294967295, but there are 3"):
         build([5, 0], [0, 0], 6, row_of=row_of, num_rows=3)
-
-
-@pytest.mark.parametrize("num_nodes", [0, 1, 5])
-def test_graphs_without_edges(num_nodes):
-    indptr, indices, _ = build([], [], num_nodes)
-    assert indptr.tolist() == [0] * (num_nodes + 1)
-    csr = _core.Csr(indptr, indices)
-    assert csr.num_nodes == num_nodes
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -108,11 +90,6 @@ def test_negative_int32_ids_are_found_whatever_the_number_of_nodes():
 def test_damaged_rows_are_refused(indptr, indices, message):
     with pytest.raises(ValueError, match=message):
         _core.Csr(np.array(indptr, np.int64), np.array(indices, np.int64))
-
-
-def test_damaged_columns_are_refused():
-    with pytest.raises(IndexError, match=r"indices\[1\] = 2 is outside \[0, 2\)"):
-        _core.Csr(np.array([0, 1, 2]), np.array([0, 2]))
 
 
 def test_arrays_of_the_wrong_kind_are_named():
@@ -188,47 +165,43 @@ def test_ranges_group_as_the_array_of_their_owners(num_parts):
         _core.require_owned(ranges, everything[owner == part], part)
 
 
-def test_bad_ids_books_and_owners_are_named():
+@pytest.mark.parametrize(
+    "book", [_core.Book(np.array([0, 0, 1, 2], np.uint16), 3), _core.Book.of_ranges(np.array([0, 2, 3, 4]))]
+)
+def test_the_first_id_that_a_book_lacks_or_that_is_anothers_is_named(book):
+    def require_owned(book, ids):
+        _core.require_owned(book, ids, 0)
+
+    for ids in ([0, 1, 0], []):
+        require_owned(book, np.array(ids, np.int64))
+    for call, ids, message in [
+        (_core.group_by_owner, [0, 4, -1], r"ids\[1\] = 4 is outside \[0, 4\)"),
+        (_core.find_owners, [-1], r"ids\[0\] = -1 is outside"),
+        (require_owned, [9], r"ids\[0\] = 9 is outside \[0, 4\)"),
+        (require_owned, [0, 2, 3], r"ids\[1\] = 2 belongs to partition 1, not here \(partition 0\)"),
+    ]:
+        with pytest.raises(IndexError, match=message):
+            call(book, np.array(ids))
+    with pytest.raises(ValueError, match="part = 3: expected 0 to 2"):
+        _core.require_owned(book, np.array([0]), 3)
+
+
+def test_books_that_are_none_are_refused():
     owner = np.array([0, 1, 0, 2], np.uint8)
-    for book in (_core.Book(owner, 3), _core.Book.of_ranges(np.array([0, 2, 3, 4]))):
-        for call in (_core.group_by_owner, _core.find_owners):
-            with pytest.raises(IndexError, match=r"ids\[1\] = 4 is outside \[0, 4\)"):
-                call(book, np.array([0, 4, -1]))
-            with pytest.raises(IndexError, match=r"ids\[0\] = -1"):
-                call(book, np.array([-1]))
     with pytest.raises(IndexError, match="node 3 is owned by partition 2 of 2: the partition book is damaged"):
         _core.group_by_owner(_core.Book(owner, 2), np.array([0, 3]))
     with pytest.raises(TypeError, match="owner: expected a 1-d array of uint32, got int64"):
         _core.Book(owner.astype(np.int64), 3)
     with pytest.raises(ValueError, match="num_parts = 0: expected at least 1"):
         _core.Book(owner, 0)
-
-
-@pytest.mark.parametrize(
-    ("offset", "error"),
-    [
+    for offset, message in [
         ([0], "offset has 1 elements: expected one more than partitions, at least 2"),
         ([], "offset has 0 elements"),
         ([1, 2], r"offset\[0\] = 1: expected 0"),
         ([0, 3, 2], r"offset\[2\] = 2 is below offset\[1\] = 3"),
-        ([0, -1], r"offset\[1\] = -1 is below"),
-    ],
-)
-def test_offsets_that_are_no_ranges_are_named(offset, error):
-    with pytest.raises(ValueError, match=error):
-        _core.Book.of_ranges(np.array(offset, np.int64))
-
-
-def test_require_owned_names_the_first_stranger():
-    for book in (_core.Book(np.array([0, 0, 1, 2], np.uint16), 3), _core.Book.of_ranges(np.array([0, 2, 3, 4]))):
-        _core.require_owned(book, np.array([0, 1, 0]), 0)
-        _core.require_owned(book, np.array([], np.int64), 0)
-        with pytest.raises(IndexError, match=r"ids\[1\] = 2 belongs to partition 1, not here \(partition 0\)"):
-            _core.require_owned(book, np.array([0, 2, 3]), 0)
-        with pytest.raises(IndexError, match=r"ids\[0\] = 9 is outside \[0, 4\)"):
-            _core.require_owned(book, np.array([9]), 0)
-        with pytest.raises(ValueError, match="part = 3: expected 0 to 2"):
-            _core.require_owned(book, np.array([0]), 3)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.Book.of_ranges(np.array(offset, np.int64))
 
 
 def test_rows_of_a_range_are_read_without_a_map():
@@ -239,18 +212,20 @@ def test_rows_of_a_range_are_read_without_a_map():
     count, neighbor = np.empty(3, np.uint32), np.empty(3, np.int64)
     hop.copy_out(count, neighbor)
     assert count.tolist() == [2, 1, 0] and neighbor.tolist() == [0, 1, 4]
-    with pytest.raises(IndexError, match=r"nodes\[1\] = 1 belongs to partition 0, not here \(partition 2\)"):
-        _core.OneHop(csr, np.array([2, 1]), -1, False, 1, 0, with_edge=False)
-    with pytest.raises(IndexError, match=r"nodes\[0\] = 5 is outside \[0, 5\)"):
-        _core.OneHop(csr, np.array([5]), -1, False, 1, 0, with_edge=False)
-    with pytest.raises(ValueError, match="partition 0 owns 2 nodes but indptr has 3 rows: expected one for each"):
-        _core.Csr(indptr, indices, num_nodes=5, book=book)
-    with pytest.raises(ValueError, match="part = 3: expected 0 to 2"):
-        _core.Csr(indptr, indices, num_nodes=5, book=book, part=3)
-    with pytest.raises(ValueError, match="book has 5 ids: expected 6"):
-        _core.Csr(indptr, indices, num_nodes=6, book=book, part=2)
-    with pytest.raises(ValueError, match="row_of: expected none beside a book of ranges"):
-        _core.Csr(indptr, indices, row_of=np.zeros(5, np.uint32), num_nodes=5, book=book, part=2)
+    for nodes, message in [
+        ([2, 1], r"nodes\[1\] = 1 belongs to partition 0, not here \(partition 2\)"),
+        ([5], r"nodes\[0\] = 5 is outside \[0, 5\)"),
+    ]:
+        with pytest.raises(IndexError, match=message):
+            _core.OneHop(csr, np.array(nodes), -1, False, 1, 0, with_edge=False)
+    for options, message in [
+        ({}, "partition 0 owns 2 nodes but indptr has 3 rows: expected one for each"),
+        ({"part": 3}, "part = 3: expected 0 to 2"),
+        ({"num_nodes": 6, "part": 2}, "book has 5 ids: expected 6"),
+        ({"row_of": np.zeros(5, np.uint32), "part": 2}, "row_of: expected none beside a book of ranges"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.Csr(indptr, indices, **({"num_nodes": 5, "book": book} | options))
 
 
 def test_rows_of_a_table_may_begin_at_any_id():
@@ -338,71 +313,41 @@ def test_induced_edges_are_those_of_the_whole_graph(ranges):
         assert_same(got[2], got[0])
 
 
-def two_parts(num_neighbors=4):
-    book = _core.Book(np.array([0, 1, 0, 1], np.uint8), 2)
-    row_of = np.array([0, 0, 1, 1], np.uint32)
-    indptr, indices, edge_ids = np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1])
-    return [_core.Csr(indptr, indices, edge_ids, row_of, 4, num_neighbors, book=book, part=part) for part in (0, 1)]
+def part_of(part, owner=(0, 1, 0, 1), num_neighbors=4, edge_ids=(0, 1), **columns):
+    """One of two partitions of a graph of four nodes."""
+    arrays = [np.array([0, 1, 2]), np.array([0, 1]), None if edge_ids is None else np.array(edge_ids)]
+    sizes = {"num_nodes": 4, "num_neighbor_nodes": num_neighbors, "row_of": np.array([0, 0, 1, 1], np.uint32)}
+    return _core.Csr(*arrays, **sizes, book=_core.Book(np.array(owner, np.uint8), 2), part=part, **columns)
+
+
+LACKS = "csr 1 of a graph lacks edge ids, or has weights or times otherwise"
 
 
 @pytest.mark.parametrize(
-    ("csrs", "error"),
+    ("csrs", "seed", "kind", "error"),
     [
-        (two_parts()[::-1], r"csr 0 of 2 of a graph is that of partition 1 of 2"),
-        (two_parts() + two_parts()[:1], r"csr 0 of 3 of a graph is that of partition 0 of 2"),
-        ([two_parts()[0], None], r"None is no partition of a graph"),
-        ([two_parts()[0], two_parts(5)[1]], r"csr 1 of a graph has 4 nodes with 5 possible neighbours"),
-        ([], r"a graph of no partitions"),
-        ([_core.Csr(np.array([0, 0]), np.zeros(0, np.int64))] * 2, r"csr 0 of 2 .* partition 0 of 1: expected all"),
+        ([part_of(1), part_of(0)], 2, ValueError, r"csr 0 of 2 of a graph is that of partition 1 of 2"),
+        ([part_of(0), part_of(1), part_of(0)], 2, ValueError, r"csr 0 of 3 of a graph is that of partition 0 of 2"),
+        ([part_of(0), None], 2, ValueError, r"None is no partition of a graph"),
+        ([part_of(0), part_of(1, num_neighbors=5)], 2, ValueError, r"csr 1 .* has 4 nodes with 5 possible neighbours"),
+        ([], 2, ValueError, r"a graph of no partitions"),
+        ([_core.Csr(np.array([0, 0]), np.zeros(0, np.int64))] * 2, 2, ValueError, r"partition 0 of 1: expected all"),
+        ([part_of(0)], 1, IndexError, r"frontier\[0\] = 1 belongs to partition 1"),
+        # Node 2 is the first partition's by its copy of the book, and the second's by the other.
+        (
+            [part_of(0), part_of(1, (0, 1, 1, 0))],
+            3,
+            IndexError,
+            r"= 3 belongs to partition 0, not here",
+        ),
+        ([part_of(0), part_of(1, edge_ids=None)], 3, ValueError, LACKS),
+        ([part_of(0), part_of(1, time=np.array([0, 1]))], 3, ValueError, LACKS),
+        ([part_of(0, (0, 7, 0, 1)), part_of(1, (0, 7, 0, 1))], 1, IndexError, "node 1 is owned by partition 7 of 2"),
     ],
-    ids=["order", "too many", "none", "sizes", "empty", "whole"],
+    ids=["order", "too many", "none", "sizes", "empty", "whole", "alone", "books", "ids", "times", "damaged owner"],
 )
-def test_what_are_not_the_partitions_of_a_graph_is_refused(csrs, error):
+def test_what_are_not_the_partitions_of_a_graph_is_refused(csrs, seed, kind, error):
     batch = _core.Batch([4], [(0, 0)])
-    batch.start([(0, np.array([1, 2]))])
-    with pytest.raises(ValueError, match=error):
-        batch.sample([csrs], [[2]], replace=False, batch_key=0)
-
-
-def test_rows_of_one_partition_alone_refuse_the_others_nodes():
-    batch = _core.Batch([4], [(0, 0)])
-    batch.start([(0, np.array([1]))])
-    with pytest.raises(IndexError, match=r"frontier\[0\] = 1 belongs to partition 1"):
-        batch.sample([two_parts()[:1]], [[2]], replace=False, batch_key=0)
-
-
-def test_copies_of_a_book_that_differ_are_noticed():
-    """Node 2 is the first partition's by its copy, and the second's by the other."""
-    csrs = []
-    for part, owners in enumerate(([0, 1, 0, 1], [0, 1, 1, 0])):
-        rows = {"row_of": np.array([0, 0, 1, 1], np.uint32), "num_nodes": 4, "num_neighbor_nodes": 4, "part": part}
-        book = _core.Book(np.array(owners, np.uint8), 2)
-        csrs.append(_core.Csr(np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1]), book=book, **rows))
-    batch = _core.Batch([4], [(0, 0)])
-    batch.start([(0, np.array([2, 3]))])
-    with pytest.raises(IndexError, match=r"= 3 belongs to partition 0, not here \(partition 1\)"):
-        batch.sample([csrs], [[2]], replace=False, batch_key=0)
-
-
-def test_columns_that_differ_between_partitions_are_refused():
-    whole = two_parts()
-    rows = {"row_of": np.array([0, 0, 1, 1], np.uint32), "num_nodes": 4, "num_neighbor_nodes": 4, "part": 1}
-    book = _core.Book(np.array([0, 1, 0, 1], np.uint8), 2)
-    plain = (np.array([0, 1, 2]), np.array([0, 1]))
-    timed = (*plain, np.array([0, 1]))
-    batch = _core.Batch([4], [(0, 0)])
-    for other in (_core.Csr(*plain, book=book, **rows), _core.Csr(*timed, book=book, time=np.array([0, 1]), **rows)):
-        batch.start([(0, np.array([2, 3]))])
-        with pytest.raises(ValueError, match="csr 1 of a graph lacks edge ids, or has weights or times otherwise"):
-            batch.sample([[whole[0], other]], [[2]], replace=False, batch_key=0)
-
-
-def test_damaged_owners_are_named():
-    book = _core.Book(np.array([0, 7, 0, 1], np.uint8), 2)
-    rows = {"row_of": np.array([0, 0, 1, 1], np.uint32), "num_nodes": 4, "num_neighbor_nodes": 4, "book": book}
-    edges = np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1])
-    csrs = [_core.Csr(*edges, part=part, **rows) for part in (0, 1)]
-    batch = _core.Batch([4], [(0, 0)])
-    batch.start([(0, np.array([2, 1]))])
-    with pytest.raises(IndexError, match="node 1 is owned by partition 7 of 2: the partition book is damaged"):
+    batch.start([(0, np.array([seed, 2]))])
+    with pytest.raises(kind, match=error):
         batch.sample([csrs], [[2]], replace=False, batch_key=0)

@@ -16,6 +16,26 @@ def random_graph(generator, num_nodes, num_edges, dtype=np.int32):
     return np.searchsorted(rows[order], np.arange(num_nodes + 1)), cols[order].astype(dtype)
 
 
+def random_case(seed, num_nodes, num_parts, num_labels, num_edges=60, dtype=np.int32):
+    """Random numbers, a graph, a label of each node, and an equal share of the nodes of each label."""
+    generator = np.random.default_rng(seed)
+    graph = random_graph(generator, num_nodes, num_edges, dtype)
+    label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
+    return generator, graph, label, -(-np.bincount(label, minlength=num_labels) // num_parts)
+
+
+def random_owner(generator, num_nodes, num_parts):
+    """Owned by some of the partitions."""
+    return generator.integers(0, generator.integers(1, num_parts + 1), num_nodes).astype(np.uint8)
+
+
+def counted(label, owner, num_labels, num_parts):
+    """Nodes of each label in each partition."""
+    counts = np.zeros((num_labels, num_parts), np.int64)
+    np.add.at(counts, (label, owner), 1)
+    return counts
+
+
 def degree_class(degree):
     return (int(degree).bit_length() + 2) // 3
 
@@ -60,11 +80,8 @@ def replay(indptr, indices, num_parts, label, label_cap, edges, edge_cap, penalt
     dtype=st.sampled_from([np.int32, np.int64]),
 )
 def test_every_choice_is_a_best_one(seed, num_nodes, num_edges, num_parts, num_labels, penalty, dtype):
-    generator = np.random.default_rng(seed)
-    indptr, indices = random_graph(generator, num_nodes, num_edges, dtype)
-    label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
-    cap = -(-np.bincount(label, minlength=num_labels) // num_parts) + generator.integers(0, 2)
-    edges = generator.integers(0, 5, num_nodes)
+    generator, (indptr, indices), label, cap = random_case(seed, num_nodes, num_parts, num_labels, num_edges, dtype)
+    cap, edges = cap + generator.integers(0, 2), generator.integers(0, 5, num_nodes)
     edge_cap = int(edges.sum() // num_parts + generator.integers(0, 6))
     owner = np.zeros(num_nodes, np.uint8 if num_parts <= 256 else np.uint16)
     before = None
@@ -89,18 +106,11 @@ def test_every_choice_is_a_best_one(seed, num_nodes, num_edges, num_parts, num_l
 def test_overfull_partitions_are_emptied_to_their_caps_and_the_others_left_alone(
     seed, num_nodes, num_parts, num_labels
 ):
-    generator = np.random.default_rng(seed)
-    indptr, indices = random_graph(generator, num_nodes, 60)
-    label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
-    cap = -(-np.bincount(label, minlength=num_labels) // num_parts)
-    owner = generator.integers(0, generator.integers(1, num_parts + 1), num_nodes).astype(np.uint8)
-    before = np.zeros((num_labels, num_parts), np.int64)
-    np.add.at(before, (label, owner), 1)
-    old = owner.copy()
-    num_moved = _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, num_nodes, 1.0, seed, owner)
-    after = np.zeros_like(before)
-    np.add.at(after, (label, owner), 1)
-    assert (after <= cap[:, None]).all()
+    generator, graph, label, cap = random_case(seed, num_nodes, num_parts, num_labels)
+    owner = random_owner(generator, num_nodes, num_parts)
+    before, old = counted(label, owner, num_labels, num_parts), owner.copy()
+    num_moved = _core.move_overfull(*graph, num_parts, label, cap, None, 0, num_nodes, 1.0, seed, owner)
+    assert (counted(label, owner, num_labels, num_parts) <= cap[:, None]).all()
     assert num_moved == np.count_nonzero(owner != old) == (before - cap[:, None]).clip(0).sum()
 
 
@@ -114,18 +124,13 @@ def test_overfull_partitions_are_emptied_to_their_caps_and_the_others_left_alone
 )
 def test_no_partition_keeps_more_than_its_share_of_all_labels_together(seed, num_nodes, num_parts, num_labels, room):
     """The caps of rare labels add up to more than a share of the nodes."""
-    generator = np.random.default_rng(seed)
-    indptr, indices = random_graph(generator, num_nodes, 60)
-    label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
-    cap = -(-np.bincount(label, minlength=num_labels) // num_parts) + generator.integers(0, 2)
-    node_cap = -(-num_nodes // num_parts) + room
-    owner = generator.integers(0, generator.integers(1, num_parts + 1), num_nodes).astype(np.uint8)
-    _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, node_cap, 1.0, seed, owner)
-    after = np.zeros((num_labels, num_parts), np.int64)
-    np.add.at(after, (label, owner), 1)
+    generator, graph, label, cap = random_case(seed, num_nodes, num_parts, num_labels)
+    cap, node_cap = cap + generator.integers(0, 2), -(-num_nodes // num_parts) + room
+    owner = random_owner(generator, num_nodes, num_parts)
+    _core.move_overfull(*graph, num_parts, label, cap, None, 0, node_cap, 1.0, seed, owner)
+    after, again = counted(label, owner, num_labels, num_parts), owner.copy()
     assert (after <= cap[:, None]).all() and after.sum(0).max() <= node_cap
-    again = owner.copy()
-    assert _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, node_cap, 1.0, seed, again) == 0
+    assert _core.move_overfull(*graph, num_parts, label, cap, None, 0, node_cap, 1.0, seed, again) == 0
     assert (again == owner).all()
 
 
@@ -137,19 +142,15 @@ def test_no_partition_keeps_more_than_its_share_of_all_labels_together(seed, num
     num_labels=st.sampled_from([1, 3]),
 )
 def test_partitions_with_too_many_edges_give_some_away_within_the_caps_of_nodes(seed, num_nodes, num_parts, num_labels):
-    generator = np.random.default_rng(seed)
-    indptr, indices = random_graph(generator, num_nodes, 60)
-    label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
-    cap = -(-np.bincount(label, minlength=num_labels) // num_parts) + 1
-    node_cap = -(-num_nodes // num_parts) + 1
+    generator, graph, label, cap = random_case(seed, num_nodes, num_parts, num_labels)
+    cap, node_cap = cap + 1, -(-num_nodes // num_parts) + 1
     edges = (generator.random(num_nodes) ** 4 * 20).astype(np.int64)
     edge_cap = int(edges.sum() * 1.1 / num_parts) + 1
     owner = generator.integers(0, num_parts, num_nodes).astype(np.uint8)
-    _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, node_cap, 1.0, seed, owner)
+    _core.move_overfull(*graph, num_parts, label, cap, None, 0, node_cap, 1.0, seed, owner)
     before = np.bincount(owner, edges, num_parts)
-    _core.move_overfull(indptr, indices, num_parts, label, cap, edges, edge_cap, node_cap, 1.0, seed, owner)
-    of_label = np.zeros((num_labels, num_parts), np.int64)
-    np.add.at(of_label, (label, owner), 1)
+    _core.move_overfull(*graph, num_parts, label, cap, edges, edge_cap, node_cap, 1.0, seed, owner)
+    of_label = counted(label, owner, num_labels, num_parts)
     after = np.bincount(owner, edges, num_parts)
     assert (of_label <= cap[:, None]).all() and of_label.sum(0).max() <= node_cap
     assert (after <= np.maximum(before, edge_cap)).all()

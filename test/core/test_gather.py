@@ -11,21 +11,10 @@ from covering import covering
 
 from glt import _core
 
-DTYPES = [np.bool_, np.int8, np.uint8, np.int16, np.float16, np.int32, np.float32, np.int64, np.float64, np.complex64,
-          np.complex128]  # fmt: skip
-
 
 def table_of(num_rows, width, dtype=np.uint8, seed=0):
     values = np.random.default_rng(seed).integers(0, 2 if dtype is np.bool_ else 100, (num_rows, width))
     return values.astype(dtype)
-
-
-@covering(width=[1, 3], dtype=DTYPES)
-def test_every_dtype(dtype, width):
-    table, ids = table_of(50, width, dtype), np.random.default_rng(1).integers(0, 50, 333)
-    out = np.zeros((333, width), dtype)
-    _core.gather_rows(table, ids, out)
-    assert np.array_equal(out, table[ids])
 
 
 STREAMED_BYTES = 17 << 20  # from 16 MiB on, some processors write past their caches
@@ -55,15 +44,6 @@ def test_output_and_table_at_any_address(offset, width, out_bytes):
     _core.gather_rows(odd_table, ids, out, num_threads=2)
     assert np.array_equal(out, odd_table[ids])
     assert (memory[:begin] == 255).all() and (memory[begin + n * width :] == 255).all()
-
-
-@pytest.mark.parametrize("shape", [(20,), (20, 3, 2), (20, 0)])
-def test_tables_of_any_number_of_dimensions(shape):
-    table = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    ids = np.array([3, 3, 19, 0])
-    out = np.zeros((4, *shape[1:]), np.float32)
-    _core.gather_rows(table, ids, out)
-    assert np.array_equal(out, table[ids])
 
 
 @covering(
@@ -98,17 +78,6 @@ def test_ids_without_a_row_are_named_and_nothing_is_written_beside_the_output(ba
     row_of = np.zeros(100, np.uint32)
     with pytest.raises(IndexError, match=rf"ids\[4999\] = {bad} is outside \[0, 100\)"):
         _core.gather_rows(table, ids, np.zeros((5000, 512), np.uint8), row_of, num_threads=num_threads)
-
-
-def test_a_row_that_is_not_here_and_a_position_that_is_not_there():
-    table = table_of(10, 4)
-    row_of = np.array([0, 2**32 - 1], np.uint32)
-    with pytest.raises(IndexError, match=r"ids\[1\] = 1 is row 4294967295 of 10"):
-        _core.gather_rows(table, np.array([0, 1]), np.zeros((2, 4), np.uint8), row_of)
-    with pytest.raises(IndexError, match=r"positions\[1\] = 2 is outside \[0, 2\)"):
-        _core.gather_rows(
-            table, np.array([0, 1]), np.zeros((2, 4), np.uint8), positions=np.array([0, 2], dtype=np.uint32)
-        )
 
 
 def test_outputs_that_do_not_fit_are_refused():

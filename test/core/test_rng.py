@@ -130,16 +130,15 @@ def test_candidates_follow_node_weights():
 
 
 def test_draws_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="num_nodes = 0: negatives need a node to draw"):
-        draws([0], num_nodes=0)
-    with pytest.raises(ValueError, match="all 2 weights are zero"):
-        draws([0], num_nodes=2, weight_sum=np.zeros(2, np.uint64))
-    with pytest.raises(ValueError, match="weight_sum has 3 elements: expected 2"):
-        draws([0], num_nodes=2, weight_sum=np.zeros(3, np.uint64))
-    with pytest.raises(ValueError, match="side = 2"):
-        draws([0], side=2)
-    with pytest.raises(ValueError, match="attempt = -1"):
-        draws([0], attempt=-1)
+    for options, message in [
+        ({"num_nodes": 0}, "num_nodes = 0: negatives need a node to draw"),
+        ({"num_nodes": 2, "weight_sum": np.zeros(2, np.uint64)}, "all 2 weights are zero"),
+        ({"num_nodes": 2, "weight_sum": np.zeros(3, np.uint64)}, "weight_sum has 3 elements: expected 2"),
+        ({"side": 2}, "side = 2"),
+        ({"attempt": -1}, "attempt = -1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            draws([0], **options)
     assert len(draws([], num_nodes=0)) == 0
 
 

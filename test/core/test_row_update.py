@@ -78,20 +78,22 @@ def test_a_row_outside_the_table_is_named_before_anything_moves():
 
 def test_wrong_arrays_are_refused():
     rows, grads = np.zeros(2, np.int64), np.ones((2, 3), np.float32)
-    with pytest.raises(TypeError, match="grads: expected float32"):
-        _core.RowMerge([(rows, grads.astype(np.float64))], 5, 3)
-    with pytest.raises(TypeError, match="rows: expected a 1-d array of int64"):
-        _core.RowMerge([(rows.astype(np.int32), grads)], 5, 3)
-    with pytest.raises(ValueError, match=r"grads: expected \[2, 4\]"):
-        _core.RowMerge([(rows, grads)], 5, 4)
+    for part, dim, error, message in [
+        ((rows, grads.astype(np.float64)), 3, TypeError, "grads: expected float32"),
+        ((rows.astype(np.int32), grads), 3, TypeError, "rows: expected a 1-d array of int64"),
+        ((rows, grads), 4, ValueError, r"grads: expected \[2, 4\]"),
+    ]:
+        with pytest.raises(error, match=message):
+            _core.RowMerge([part], 5, dim)
     merge = _core.RowMerge([(rows, grads)], 5, 3)
     right, wrong = table_of(torch.zeros(5, 3)), table_of(torch.zeros(4, 3))
-    with pytest.raises(ValueError, match="dtype = float64: expected float32, bfloat16 or float16"):
-        merge.adagrad(right, "float64", right, 1.0, 0.1, 1e-10)
-    with pytest.raises(ValueError, match="weights has 5 rows of 12 bytes: expected 5 of 6"):
-        merge.adagrad(right, "float16", right, 1.0, 0.1, 1e-10)
-    with pytest.raises(ValueError, match="state has 4 rows of 12 bytes: expected 5 of 12"):
-        merge.adagrad(right, "float32", wrong, 1.0, 0.1, 1e-10)
+    for dtype, state, message in [
+        ("float64", right, "dtype = float64: expected float32, bfloat16 or float16"),
+        ("float16", right, "weights has 5 rows of 12 bytes: expected 5 of 6"),
+        ("float32", wrong, "state has 4 rows of 12 bytes: expected 5 of 12"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            merge.adagrad(right, dtype, state, 1.0, 0.1, 1e-10)
 
 
 def steps_of_torch(kind, options, weights, batches):
@@ -104,42 +106,33 @@ def steps_of_torch(kind, options, weights, batches):
     return embedding.weight.detach(), optimizer.state[embedding.weight]
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "options", "names"),
+    [
+        (torch.optim.Adagrad, {"lr": 0.3, "lr_decay": 0.01, "eps": 1e-6}, ["sum"]),
+        (torch.optim.SparseAdam, {"lr": 0.01, "betas": (0.8, 0.99), "eps": 1e-8}, ["exp_avg", "exp_avg_sq"]),
+    ],
+    ids=["Adagrad", "Adam"],
+)
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_adagrad_is_that_of_torch(num_threads, num_parts):
+def test_steps_are_those_of_torch(kind, options, names, num_parts):
     rng = torch.Generator().manual_seed(2)
     weights = torch.randn(NUM_ROWS, DIM, generator=rng)
     batches = [batch(rng, n % 40) for n in range(200)]
-    lr, lr_decay, eps = 0.3, 0.01, 1e-6
-    options = {"lr": lr, "lr_decay": lr_decay, "eps": eps}
-    expected, state = steps_of_torch(torch.optim.Adagrad, options, weights, batches)
-    total = torch.zeros(NUM_ROWS, DIM)
+    expected, state = steps_of_torch(kind, options, weights, batches)
+    kept = [torch.zeros(NUM_ROWS, DIM) for _ in names]
+    tables, lr, eps = [table_of(each) for each in (weights, *kept)], options["lr"], options["eps"]
     for step, (rows, grads) in enumerate(batches):
-        parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
-        merge = merge_of(*parts)
-        merge.adagrad(table_of(weights), "float32", table_of(total), 1.0, lr / (1 + step * lr_decay), eps, num_threads)
+        merge = merge_of(*zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True))
+        if kind is torch.optim.Adagrad:
+            merge.adagrad(tables[0], "float32", tables[1], 1.0, lr / (1 + step * options["lr_decay"]), eps, 3)
+        else:
+            beta1, beta2 = options["betas"]
+            step_size = lr * (1 - beta2 ** (step + 1)) ** 0.5 / (1 - beta1 ** (step + 1))
+            merge.adam(tables[0], "float32", *tables[1:], 1.0, step_size, 1 - beta1, 1 - beta2, eps, 3)
     torch.testing.assert_close(weights, expected)
-    torch.testing.assert_close(total, state["sum"])
-
-
-@pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_adam_is_that_of_torch(num_threads, num_parts):
-    rng = torch.Generator().manual_seed(3)
-    weights = torch.randn(NUM_ROWS, DIM, generator=rng)
-    batches = [batch(rng, n % 40) for n in range(200)]
-    lr, (beta1, beta2), eps = 0.01, (0.8, 0.99), 1e-8
-    options = {"lr": lr, "betas": (beta1, beta2), "eps": eps}
-    expected, state = steps_of_torch(torch.optim.SparseAdam, options, weights, batches)
-    mean, square = torch.zeros(NUM_ROWS, DIM), torch.zeros(NUM_ROWS, DIM)
-    for step, (rows, grads) in enumerate(batches, start=1):
-        parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
-        step_size = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
-        tables = table_of(weights), "float32", table_of(mean), table_of(square)
-        merge_of(*parts).adam(*tables, 1.0, step_size, 1 - beta1, 1 - beta2, eps, num_threads)
-    torch.testing.assert_close(weights, expected)
-    torch.testing.assert_close(mean, state["exp_avg"])
-    torch.testing.assert_close(square, state["exp_avg_sq"])
+    for name, found in zip(names, kept, strict=True):
+        torch.testing.assert_close(found, state[name])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,93 +34,66 @@ def holds_in_a_fork(check):
     return os.waitpid(pid, 0)[1] == 0
 
 
-@pytest.fixture(scope="module")
-def csr():
-    graph = random_graph(5000, 60_000, seed=4)
-    return Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-
-
 def batch_of(csr):
     return _core.Batch([csr.num_nodes], [(0, 0)])
 
 
-def sample(batch, csr, index, num_threads):
-    seeds = np.random.default_rng(index).integers(0, csr.num_nodes, 600)
+@pytest.fixture(scope="module")
+def large():
+    graph = random_graph(20_000, 300_000, seed=4)
+    return Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
+
+
+def sampled(batch, large, num_seeds, index, num_threads=1, num_neighbors=(10, 5)):
+    seeds = np.random.default_rng(index).integers(0, large.num_nodes, num_seeds)
     batch.start([(0, seeds)])
-    batch.sample([csr], [[10, 5]], replace=False, batch_key=index, num_threads=num_threads)
+    batch.sample([large], [list(num_neighbors)], replace=False, batch_key=index, num_threads=num_threads)
+    return batch
+
+
+def copied(batch):
     arrays = [np.zeros(n, np.int64) for n in [batch.num_nodes(0), *[batch.num_edges(0)] * 3]]
     batch.copy_nodes(0, arrays[0])
     batch.copy_edges(0, *arrays[1:])
-    return np.concatenate(arrays)
+    return arrays
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 5])
-def test_python_threads_with_batches_of_their_own_do_not_disturb_each_other(csr, num_threads):
-    expected = [sample(batch_of(csr), csr, i, 1) for i in range(80)]
-    mine = threading.local()
-
-    def work(index):
-        if not hasattr(mine, "batch"):
-            mine.batch = batch_of(csr)
-        return sample(mine.batch, csr, index, num_threads)
-
-    with ThreadPoolExecutor(4) as threads:
-        for got, want in zip(threads.map(work, range(80)), expected, strict=True):
-            assert np.array_equal(got, want)
+def same(arrays, expected):
+    return all(map(np.array_equal, arrays, expected))
 
 
-def test_errors_on_helper_threads_reach_the_caller_and_spare_the_others(csr):
+def test_errors_on_helper_threads_reach_the_caller_and_spare_the_others(large):
     """One Python thread keeps failing on a damaged graph while another samples a sound one with the same helpers."""
-    row_of = np.arange(csr.num_nodes, dtype=np.uint32)
+    row_of = np.arange(large.num_nodes, dtype=np.uint32)
     row_of[4321] = 2**32 - 1
-    damaged = _core.Csr(np.zeros(csr.num_nodes + 1, np.int64), np.zeros(0, np.int64), None, row_of, csr.num_nodes)
-    expected = sample(batch_of(csr), csr, 3, 1)
+    damaged = _core.Csr(np.zeros(large.num_nodes + 1, np.int64), np.zeros(0, np.int64), None, row_of, large.num_nodes)
+    expected = copied(sampled(batch_of(large), large, 600, 3))
 
     def fail():
-        batch = batch_of(csr)
-        batch.start([(0, np.arange(csr.num_nodes))])
+        batch = batch_of(large)
+        batch.start([(0, np.arange(large.num_nodes))])
         with pytest.raises(IndexError, match=r"frontier\[4321\] = 4321 has no row"):
             batch.sample([damaged], [[2]], replace=False, batch_key=0, num_threads=3)
 
     with ThreadPoolExecutor(2) as threads:
         failures = [threads.submit(fail) for _ in range(50)]
-        batch = batch_of(csr)
+        batch = batch_of(large)
         for _ in range(50):
-            assert np.array_equal(sample(batch, csr, 3, 3), expected)
+            assert same(copied(sampled(batch, large, 600, 3, 3)), expected)
         for failure in failures:
             failure.result(timeout=60)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_samples_with_threads_of_its_own(csr):
+def test_a_forked_child_samples_with_threads_of_its_own(large):
     """DataLoader workers are forks: the parent's helper threads do not exist there, its Batch objects do."""
-    batch = batch_of(csr)
-    expected = sample(batch, csr, 5, 2)  # the parent's helpers are running now
-    assert holds_in_a_fork(lambda: all(np.array_equal(sample(b, csr, 5, 2), expected) for b in (batch, batch_of(csr))))
-    assert np.array_equal(sample(batch, csr, 5, 2), expected)
+    batch = batch_of(large)
+    expected = copied(sampled(batch, large, 600, 5, 2))  # the parent's helpers are running now
 
+    def is_same_again():
+        return all(same(copied(sampled(each, large, 600, 5, 2)), expected) for each in (batch, batch_of(large)))
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_while_other_threads_sample_never_hangs_the_child(csr):
-    """The child gets the parent's memory as it was that instant, whichever locks its threads held."""
-    expected = sample(batch_of(csr), csr, 5, 2)
-    stop = threading.Event()
-
-    def keep_sampling():
-        batch = batch_of(csr)
-        while not stop.is_set():
-            sample(batch, csr, 5, 2)
-
-    batch = batch_of(csr)
-    with ThreadPoolExecutor(2) as pool:
-        try:
-            sampling = [pool.submit(keep_sampling) for _ in range(2)]
-            for _ in range(20):
-                assert holds_in_a_fork(lambda: np.array_equal(sample(batch, csr, 5, 2), expected))
-        finally:
-            stop.set()
-        for done in sampling:
-            done.result(timeout=60)
+    assert holds_in_a_fork(is_same_again) and is_same_again()
 
 
 PROGRAM = """
@@ -188,26 +162,6 @@ def test_daemon_threads_do_not_abort_a_process_that_ends(work, attempt):
     """Python unwinds such a thread as soon as it asks for the GIL, and no destructor lets that through."""
     ended = subprocess.run([sys.executable, "-c", PROGRAM, work], capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ends\n", "")
-
-
-@pytest.fixture(scope="module")
-def large():
-    graph = random_graph(20_000, 300_000, seed=4)
-    return Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-
-
-def sampled(batch, large, num_seeds, index, num_threads=1, num_neighbors=(10, 5)):
-    seeds = np.random.default_rng(index).integers(0, large.num_nodes, num_seeds)
-    batch.start([(0, seeds)])
-    batch.sample([large], [list(num_neighbors)], replace=False, batch_key=index, num_threads=num_threads)
-    return batch
-
-
-def copied(batch):
-    arrays = [np.zeros(n, np.int64) for n in [batch.num_nodes(0), *[batch.num_edges(0)] * 3]]
-    batch.copy_nodes(0, arrays[0])
-    batch.copy_edges(0, *arrays[1:])
-    return arrays
 
 
 def handed(batch):
@@ -340,24 +294,14 @@ def test_after_that_it_takes_no_call_but_start(large, num_seeds):
     batch = sampled(batch_of(large), large, num_seeds, 1)
     expected = copied(batch)
     batch.hand_over()
-    for call in (
-        batch.hand_over,
-        batch.end_hop,
-        batch.begin_induce,
-        lambda: batch.induce([large]),
-        lambda: batch.sample([large], [[1]], replace=False, batch_key=0),
-        lambda: batch.expand_from(0, []),
-        lambda: batch.induce_from(0, []),
-        lambda: batch.frontier(0),
-        lambda: batch.nodes(0),
-        lambda: batch.edges(0),
-        lambda: batch.num_nodes(0),
-        lambda: batch.num_edges(0),
-        lambda: batch.num_sampled_nodes(0),
-        lambda: batch.num_sampled_edges(0),
-        lambda: batch.copy_nodes(0, np.zeros(0, np.int64)),
-        lambda: batch.copy_edges(0, *np.zeros((3, 0), np.int64)),
-    ):
+    none = np.zeros((3, 0), np.int64)
+    without = [batch.hand_over, batch.end_hop, batch.begin_induce]
+    of_type = [batch.frontier, batch.nodes, batch.edges, batch.num_nodes, batch.num_edges, batch.num_sampled_nodes]
+    calls = without + [partial(call, 0) for call in [*of_type, batch.num_sampled_edges]]
+    calls += [partial(batch.expand_from, 0, []), partial(batch.induce_from, 0, []), partial(batch.induce, [large])]
+    calls += [partial(batch.copy_nodes, 0, none[0]), partial(batch.copy_edges, 0, *none)]
+    calls += [partial(batch.sample, [large], [[1]], replace=False, batch_key=0)]
+    for call in calls:
         with pytest.raises(ValueError, match="the batch has been handed over: call start first"):
             call()
     assert_same([copied(sampled(batch, large, num_seeds, 1))], [expected])
@@ -369,7 +313,7 @@ def test_threads_hand_over_and_let_go_at_will(large):
     def work(number):
         batch = batch_of(large)
         for i in range(40):
-            arrays = handed(sampled(batch, large, 1500, (i + number) % 8, 1 + number % 2))
+            arrays = handed(sampled(batch, large, 1500, (i + number) % 8, 1 + number % 3 * 2))
             assert_same([arrays], [expected[(i + number) % 8]])
             for array in arrays:
                 array[:] = -1
@@ -388,17 +332,15 @@ def test_a_fork_finds_a_pool_that_is_whole_open_and_empty(large):
     def keep_sampling():
         batch = batch_of(large)
         while not stop.is_set():
-            handed(sampled(batch, large, 1500, 5))
+            handed(sampled(batch, large, 1500, 5, 2))
 
     batch, inherited = batch_of(large), handed(sampled(batch_of(large), large, 1500, 5))
 
     def pool_is_sound():
         empty = _core.BlockPool.of_process().stats()["free_bytes"] == 0
-        same = [np.array_equal(a, b) for a, b in zip(inherited, expected, strict=True)]
+        is_kept = same(inherited, expected)
         inherited.clear()
-        again = [handed(sampled(batch, large, 1500, 5)) for _ in range(3)]
-        same += [np.array_equal(a, b) for arrays in again for a, b in zip(arrays, expected, strict=True)]
-        return empty and all(same)
+        return empty and is_kept and all(same(handed(sampled(batch, large, 1500, 5, 2)), expected) for _ in range(3))
 
     with ThreadPoolExecutor(2) as pool:
         try:

@@ -4,10 +4,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typed_world import DENSE, HASHED, assert_same, expected_of, native_exclusions, random_world, result, stepwise
+from typed_world import (
+    DENSE,
+    HASHED,
+    TypedWorld,
+    assert_same,
+    csr_of,
+    expected_of,
+    native_exclusions,
+    random_world,
+    result,
+    stepwise,
+)
 
 from glt import _core
-from glt.testing import ReferenceEdges, reference_batch, reference_key, reference_typed_batch, ring_graph
+from glt.testing import ReferenceEdges, reference_typed_batch
 
 
 def fan_outs(rng, world, replace, hops=None):
@@ -80,6 +91,48 @@ def test_weighted_batches_without_some_edges_equal_the_reference(seed, replace, 
     check_options(seed, world, seeds, num_neighbors, disjoint=disjoint, replace=replace, **options)
 
 
+def threshold_world(rng, kind):
+    """Rows of all lengths around every threshold of the core, with parallel edges to few neighbours; weights over many
+    magnitudes, many of them equal, zero or tiny."""
+    degrees = np.concatenate([[0, 1, 2, 8, 15, 16, 17, 18, 700], rng.integers(0, 40, 19)])
+    center = np.repeat(np.arange(28), rng.permutation(degrees))
+    num_edges, weight = len(center), None
+    if kind in ("float32", "float64"):
+        weight = np.where(rng.random(num_edges) < 0.3, 0, np.exp(rng.normal(0, 8, num_edges))).astype(kind)
+        weight[rng.random(num_edges) < 0.2] = 1
+        weight[center == rng.integers(0, 28)] = 0
+    time = rng.integers(-5, 6, num_edges) if kind in ("timed", "last") else None
+    edges = ReferenceEdges(0, 1, center, rng.integers(0, 28, num_edges), time=time, weight=weight)
+    return TypedWorld([28, 28], [edges], [csr_of(edges, 28, 28)])
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "timed", "last", "float32", "float64"])
+def test_rows_around_every_threshold(kind, replace):
+    rng = np.random.default_rng(1)
+    world = threshold_world(rng, kind)
+    (edges,), nodes = world.edges, rng.permutation(np.repeat(np.arange(28), 2))
+    # Some neighbours of a few nodes, every neighbour of two, and pairs that are no edges.
+    some = (rng.random(len(edges.center)) < 0.1) | np.isin(edges.center, rng.integers(0, 28, 2))
+    pairs = set(zip(edges.center[some].tolist(), edges.neighbor[some].tolist(), strict=True)) | {(3, 10**12)}
+    for k in [0, 1, 2, 3, 7, 16, 31, 33, 60, 257, 400] + [-1] * (not replace):
+        options = {"replace": replace, "last": kind == "last", "disjoint": bool(k % 2)}
+        if kind in ("timed", "last"):
+            options |= {"disjoint": True, "seed_time": rng.integers(-7, 8, len(nodes))}
+        for excluded in (None, pairs):
+            check_options(k + 9, world, [(0, nodes)], [[k]], exclusions=[excluded], **options)
+
+
+def test_many_exclusions_of_one_weighted_row():
+    """Beyond 256 excluded and taken edges sums are kept in a tree; the picks are the same function of draws."""
+    rng = np.random.default_rng(4)
+    edges = ReferenceEdges(0, 1, np.zeros(1000, np.int64), rng.integers(0, 3, 1000), weight=rng.random(1000))
+    world = TypedWorld([1, 3], [edges], [csr_of(edges, 1, 3)])
+    for k, replace in [(3, False), (3, True), (250, False), (300, False), (300, True), (660, False)]:
+        for excluded in (None, {(0, 1)}):
+            check_options(9, world, [(0, np.zeros(2, np.int64))], [[k]], replace=replace, exclusions=[excluded])
+
+
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
 def test_threads_and_tables_do_not_change_a_batch(replace, disjoint):
@@ -133,18 +186,6 @@ def test_a_disjoint_batch_is_its_seeds_batches_side_by_side():
         assert np.array_equal(batch.trees(kind), tree[kind])
     for r, e in enumerate(world.edges):
         assert np.array_equal(tree[e.found][row[r]], tree[e.expanded][col[r]]), "no edge between two trees"
-
-
-def test_same_type_edges_are_the_homogeneous_batch():
-    graph = ring_graph(50, 4)
-    ends = graph.edge_index.numpy()
-    batch = _core.Batch([50], [(0, 0)])
-    indptr, indices, ids = np.zeros(51, np.int64), *np.zeros((2, 200), np.int64)
-    _core.build_csr(ends[1], ends[0], 50, 50, indptr, indices, ids)
-    batch.start([(0, np.arange(0, 50, 7))])
-    batch.sample([_core.Csr(indptr, indices, ids)], [[2, 2]], replace=False, batch_key=reference_key(1, 2, 3))
-    want = reference_batch(ends, 50, range(0, 50, 7), [2, 2], False, 1, 2, 3)
-    assert np.array_equal(batch.nodes(0), want.node) and np.array_equal(batch.edges(0), want.edge)
 
 
 def test_edge_types_draw_independently():

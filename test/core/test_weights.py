@@ -38,46 +38,41 @@ def test_weights_keep_their_proportions():
         assert sums.max(initial=0) < 2**62
 
 
-def test_arrays_of_the_wrong_kind_are_refused():
+def test_arrays_of_the_wrong_kind_and_damaged_ones_are_refused():
     with pytest.raises(TypeError, match="weight: expected a 1-d array of float32 or float64, got int64"):
         weights_of(INDPTR, np.ones(5, np.int64))
-    sums, guide = np.zeros(5, np.uint64), np.zeros(_core.weight_guide_size(3, 5), np.uint32)
-    with pytest.raises(ValueError, match="weight_sum has 4 elements: expected 5"):
-        _core.build_weights(INDPTR, np.ones(5), sums[:4], guide)
-    with pytest.raises(ValueError, match="weight_guide has 2 elements: expected 3"):
-        _core.build_weights(INDPTR, np.ones(5), sums, guide[:2])
-    with pytest.raises(ValueError, match=r"indptr\[3\] = 5: expected the number of edges, 4"):
-        _core.build_weights(INDPTR, np.ones(4), sums[:4], guide)
-    with pytest.raises(ValueError, match="weight_sum and weight_guide belong together"):
-        star(2, 0, 3, weight_sum=sums)
-    with pytest.raises(ValueError, match="time has 4 elements: expected 5"):
-        star(2, 0, 3, time=np.zeros(4, np.int64))
-
-
-def test_damaged_weights_and_unsorted_times_are_refused():
     built = weights_of(INDPTR, np.array([1.0, 2, 3, 4, 5]))
-    damaged = built["weight_sum"].copy()
-    damaged[3] = 1
-    with pytest.raises(ValueError, match=r"weight_sum\[3\] = 1 is below the sum before it"):
-        star(2, 0, 3, weight_sum=damaged, weight_guide=built["weight_guide"])
-    guide = built["weight_guide"].copy()
-    guide[-1] = 2**31
-    with pytest.raises(ValueError, match=r"weight_guide\[2\] = 2147483648: expected 0"):
-        star(2, 0, 3, weight_sum=built["weight_sum"], weight_guide=guide)
-    with pytest.raises(ValueError, match=r"time\[3\] = 4 is below time\[2\] = 7 of the same row \(row 2\)"):
-        star(2, 0, 3, time=np.array([5, 5, 7, 4, 9]))
+    sums, guide = built["weight_sum"], built["weight_guide"]
+    for num_edges, arrays, message in [
+        (5, (sums[:4], guide), "weight_sum has 4 elements: expected 5"),
+        (5, (sums, guide[:2]), "weight_guide has 2 elements: expected 3"),
+        (4, (sums[:4], guide), r"indptr\[3\] = 5: expected the number of edges, 4"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.build_weights(INDPTR, np.ones(num_edges), *(array.copy() for array in arrays))
+    falling = np.where(np.arange(5) == 3, np.uint64(1), sums)
+    far = np.where(np.arange(3) == 2, np.uint32(2**31), guide)
+    for columns, message in [
+        ({"weight_sum": sums}, "weight_sum and weight_guide belong together"),
+        ({"time": np.zeros(4, np.int64)}, "time has 4 elements: expected 5"),
+        (built | {"weight_sum": falling}, r"weight_sum\[3\] = 1 is below the sum before it"),
+        (built | {"weight_guide": far}, r"weight_guide\[2\] = 2147483648: expected 0"),
+        ({"time": np.array([5, 5, 7, 4, 9])}, r"time\[3\] = 4 is below time\[2\] = 7 of the same row \(row 2\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            star(2, 0, 3, **columns)
 
 
 def test_options_that_exclude_each_other_are_refused():
     csr = star(2, 0, 3, time=np.zeros(5, np.int64), **weights_of(INDPTR, np.ones(5)))
-    with pytest.raises(ValueError, match="edges with times and weights"):
-        one_hop(csr, [0], 1, seed_time=np.zeros(1, np.int64))
-    with pytest.raises(ValueError, match="edges with times and weights"):
-        one_hop(csr, [0], 1, last=True)
-    with pytest.raises(ValueError, match="tree has 2 elements: expected 1"):
-        one_hop(csr, [0], 1, tree=np.zeros(2, np.uint32))
-    with pytest.raises(ValueError, match="seed_time has 2 elements: expected 1"):
-        one_hop(csr, [0], 1, seed_time=np.zeros(2, np.int64))
+    for options, message in [
+        ({"seed_time": np.zeros(1, np.int64)}, "edges with times and weights"),
+        ({"last": True}, "edges with times and weights"),
+        ({"tree": np.zeros(2, np.uint32)}, "tree has 2 elements: expected 1"),
+        ({"seed_time": np.zeros(2, np.int64)}, "seed_time has 2 elements: expected 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            one_hop(csr, [0], 1, **options)
 
 
 def test_all_edges_of_a_weighted_row_come_in_order():

@@ -51,43 +51,23 @@ def test_every_number_of_neighbors_that_has_a_kernel_of_its_own(replace):
         check(world, CPU, seeds=world.seeds(rng), num_neighbors=[[k]] * len(world.ends), batch_key=k, **options)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS))
-def test_edges_up_to_a_time(seed, replace, last, order):
-    """Edge types with and without times; `last` without seed times too."""
-    rng, world = np.random.default_rng(seed), device_world(seed, timed=True)
-    seeds, disjoint = world.seeds(rng), bool(rng.random() < 0.8)
-    time = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds))) if disjoint else None
-    options = {"last": last, "disjoint": disjoint, "seed_time": time}
-    options |= {"native": {"order": order, "shuffle_seed": seed}}
-    check(world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace, **options)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS))
-def test_draws_by_weight(seed, replace, disjoint, order):
-    """Edge types with and without weights, a fifth of them 0; hubs with cut points, and rows that run out of weight."""
-    rng, world = np.random.default_rng(seed), device_world(seed, largest=12, weighted=True)
-    options = {"replace": replace, "disjoint": disjoint}
-    options |= {"native": {"order": order, "shuffle_seed": seed, "first_room": 50}}
-    check(world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, **options)
-
-
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=240, deadline=None)
 @given(
-    st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS),
+    st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(ORDERS),
     st.sampled_from(["plain", "weighted", "timed", "last"]),
 )  # fmt: skip
-def test_excluded_edges(seed, replace, disjoint, order, kind):
-    """Parallel edges, more of them than first have room, rows that lose all; by weight, by time, and the last ones."""
+def test_weights_times_and_excluded_edges(seed, replace, disjoint, excluding, order, kind):
+    """Edge types with and without weights and times; hubs with cut points, rows that run out of weight, parallel edges,
+    more excluded ones than first have room, rows that lose all; the last ones without seed times too."""
     rng = np.random.default_rng(seed)
     world = device_world(seed, largest=12, weighted=kind == "weighted", timed=kind in ("timed", "last"))
-    seeds, options = world.seeds(rng), {"replace": replace, "last": kind == "last"}
+    seeds, options = world.seeds(rng), {"replace": replace, "last": kind == "last", "disjoint": disjoint}
     if kind in ("timed", "last") and disjoint:
         options["seed_time"] = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
-    named = {"disjoint": disjoint, "exclusions": world.exclusions(rng)}
-    named |= {"native": {"order": order, "shuffle_seed": seed, "first_room": 50}}
-    check(world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, **named, **options)
+    if excluding:
+        options["exclusions"] = world.exclusions(rng)
+    native = {"order": order, "shuffle_seed": seed, "first_room": 50}
+    check(world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, native=native, **options)
 
 
 def test_thousands_of_excluded_edges_of_a_hub():

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -130,20 +131,12 @@ def meta(*shape, dtype=torch.int64):
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "edge_index", "node_feat", "edge_feat", "node_label", "edge_weight", "edge_time", "node_time", "node_attrs",
-        "hotness", "balance_ntypes",
-    ],
-)  # fmt: skip
-def test_of_partitioners(tmp_path, name):
-    given = meta(2, 20) if name == "edge_index" else meta(20 if name.startswith("edge") else 10)
-    given = {"a": given} if name == "node_attrs" else given
-    words = "node_attrs['a']" if name == "node_attrs" else name
-    with pytest.raises(ValueError) as caught:
-        RandomPartitioner(tmp_path / "parts", 2, **({"num_nodes": 10, "edge_index": EDGES} | {name: given}))
-    assert str(caught.value).startswith(f"{words} is a tensor [") and "on the meta device" in str(caught.value)
+PARTITIONED = {
+    **{name: meta(20) for name in ("edge_feat", "edge_weight", "edge_time")},
+    **{name: meta(10) for name in ("node_feat", "node_label", "node_time", "hotness", "balance_ntypes")},
+    "edge_index": meta(2, 20),
+    "node_attrs": {"a": meta(10)},
+}
 
 
 class Nowhere(PartitionerBase):
@@ -157,6 +150,13 @@ SEEDS = {"edge_label_index": EDGES[:, :4]}
 @pytest.mark.parametrize(
     ("name", "make"),
     [
+        *(
+            (
+                "node_attrs['a']" if name == "node_attrs" else name,
+                partial(RandomPartitioner, num_parts=2, **({"num_nodes": 10, "edge_index": EDGES} | {name: given})),
+            )
+            for name, given in PARTITIONED.items()
+        ),
         ("owners", lambda root: AssignedPartitioner(root, 2, 10, EDGES, owners=meta(10))),
         ("what Nowhere.assign_nodes returned", lambda root: Nowhere(root, 2, 10, EDGES).partition()),
         ("rows", lambda _: to_original_order(meta(10, 2), torch.arange(10))),
@@ -185,7 +185,7 @@ SEEDS = {"edge_label_index": EDGES[:, :4]}
         ("seeds", lambda _: NeighborSampler(TIMED, [2]).sample_prob(meta(4), 10)),
     ],
 )
-def test_of_everything_else(tmp_path, name, make):
+def test_tensors_on_the_meta_device_are_named(tmp_path, name, make):
     with pytest.raises(ValueError) as caught:
         make(tmp_path / "parts")
     assert str(caught.value).startswith(f"{name} is a tensor [") and "on the meta device" in str(caught.value)

@@ -8,11 +8,9 @@ import pytest
 import torch
 import torch.multiprocessing
 from fake_cuda import PAGE, FakeCuda
-from gpus import DEVICES, needs_gpu
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from gpus import DEVICES, GPU, needs_gpu
 
 import glt
-from glt import _core
 from glt.data import Dataset, Feature, Graph, Topology
 from glt.data.dataset import DeviceTopology
 from glt.data.device import Accelerator
@@ -21,9 +19,15 @@ from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, process_page
 from glt.data.schema import PartitionBook
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
-from glt.testing import check_batch, random_graph
+from glt.testing import random_graph
 
 IDS = torch.arange(40)
+CPU = torch.device("cpu")
+
+
+def as_words(tensor):
+    """The same memory in a dtype that torch sends and computes with."""
+    return tensor.view(torch.int64 if tensor.element_size() == 8 else torch.int32)
 
 
 def sent(tensor):
@@ -55,50 +59,28 @@ def test_rows_of_a_feature(move):
     assert torch.equal(feature[IDS], x) and torch.equal(indexed[IDS], x)
 
 
-def neighbors(csr):
-    """All neighbours of all nodes, as the core reads them."""
-    nodes = np.arange(50)
-    hop = _core.OneHop(csr, nodes, -1, False, 0, 0)
-    neighbor, edge = torch.empty(hop.num_edges, dtype=torch.int64), torch.empty(hop.num_edges, dtype=torch.int64)
-    hop.copy_out(np.empty(len(nodes), np.uint32), neighbor.numpy(), edge.numpy())
-    return neighbor
-
-
-def test_rows_of_a_topology():
-    topology = Topology(random_graph(50, 400).edge_index, 50, layout="CSC")
-    assert neighbors(topology.csr).any()
-    moved([topology.indices])
-    topology.indices.zero_()
-    assert not neighbors(topology.csr).any()
-
-
 @pytest.mark.parametrize("at", range(9))
 def test_each_column_of_a_topology_is_looked_after(at):
     """The views that read a column are made anew when it alone has moved; those that do not, are not."""
-    ends, book = (
-        random_graph(50, 400).edge_index,
-        PartitionBook.of_arrays(torch.zeros(50, dtype=torch.uint8), torch.arange(50).to(torch.uint32), 1),
-    )
+    ends = random_graph(50, 400).edge_index
+    book = PartitionBook.of_arrays(torch.zeros(50, dtype=torch.uint8), torch.arange(50).to(torch.uint32), 1)
     whole = Topology(ends, 50, edge_weight=torch.rand(400), edge_time=torch.arange(400).flip(0))
-    assert whole.weights is not None and whole.by_time is not None
     topology = Topology.from_rows(
         whole.indptr, whole.indices, whole.edge_ids, weights=whole.weights, by_time=whole.by_time, book=book
     )
-    assert book.owner is not None and book.row_of is not None and whole.edge_ids is not None
-    of_all = [whole.indptr, book.owner, book.row_of.view(torch.int32)]
-    of_plain = [whole.indices, whole.edge_ids]
-    of_weighted = [array.view(torch.int64 if array.element_size() == 8 else torch.int32) for array in whole.weights]
-    of_timed = [whole.by_time.indices, whole.by_time.time]
+    of_all, of_plain = [whole.indptr, book.owner, as_words(book.row_of)], [whole.indices, whole.edge_ids]
+    of_weighted, of_timed = map(as_words, whole.weights), [whole.by_time.indices, whole.by_time.time]
     column = [*of_all, *of_plain, *of_weighted, *of_timed][at]
-    before = topology.csr_unweighted, topology.csr, topology.csr_by_time
-    assert (topology.csr_unweighted, topology.csr, topology.csr_by_time) == before
+
+    def views():
+        return topology.csr_unweighted, topology.csr, topology.csr_by_time
+
+    before = views()
+    assert views() == before
     moved([column])
-    plain, weighted, timed = (
-        new is not old
-        for new, old in zip((topology.csr_unweighted, topology.csr, topology.csr_by_time), before, strict=True)
-    )
     expected = {3: (True, True, True), 5: (True, True, False), 7: (False, True, False), 9: (False, False, True)}
-    assert (plain, weighted, timed) == next(reads for end, reads in expected.items() if at < end)
+    reads = next(reads for end, reads in expected.items() if at < end)
+    assert tuple(new is not old for new, old in zip(views(), before, strict=True)) == reads
 
 
 @pytest.mark.parametrize("has_ranges", [False, True])
@@ -115,46 +97,6 @@ def test_owners_of_a_book(has_ranges):
     else:
         owner[2] = 1
     assert book.owners(ids).tolist() == [0, 0, 1, 1, 1, 1]
-
-
-def test_a_loader_goes_on_after_its_graph_was_sent_to_another_process():
-    graph = random_graph(500, 5000)
-    data = graph.to_data()
-    data.edge_time = torch.arange(5000)
-    with_times = {"time_attr": "edge_time", "input_time": torch.full((500,), 2500)}
-    for options in ({}, {"subgraph_type": "induced"}, with_times):
-        loader, unmoved = (
-            glt.loader.NeighborLoader(data.clone(), [4, 3], batch_size=50, random_seed=1, **options) for _ in range(2)
-        )
-        for each in (loader, unmoved):
-            next(iter(each))
-        ForkingPickler.dumps(loader.data)
-        ForkingPickler.dumps(loader.node_sampler)
-        trash = [torch.full((5000,), 7) for _ in range(50)]  # takes the memory that is free now
-        for batch, before in zip(loader, unmoved, strict=True):
-            assert torch.equal(batch.n_id, before.n_id) and torch.equal(batch.edge_index, before.edge_index)
-            assert torch.equal(batch.x, before.x) and torch.equal(batch.e_id, before.e_id)
-            if not options:
-                check_batch(batch, graph.edge_index, [4, 3], num_nodes=500, x=graph.x, y=graph.y)
-        del trash
-
-
-def test_a_sampler_of_links_goes_on():
-    data = random_graph(500, 5000).to_data()
-    sampler = NeighborSampler(data, [4], random_seed=1)
-    asked = EdgeSamplerInput(None, torch.arange(20), torch.arange(20, 40), None)
-    before = sampler.sample_from_edges(asked, NegativeSampling("binary"), batch_key=5)
-    ForkingPickler.dumps(sampler)
-    after = sampler.sample_from_edges(asked, NegativeSampling("binary"), batch_key=5)
-    assert torch.equal(before.node, after.node) and torch.equal(before.row, after.row)
-
-
-CPU = torch.device("cpu")
-
-
-def as_words(tensor):
-    """The same memory in a dtype that torch sends and computes with."""
-    return tensor.view(torch.int64 if tensor.element_size() == 8 else torch.int32)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32])
@@ -249,9 +191,8 @@ COLUMNS = ["indices", "edge_ids", "weight_sum", "weight_guide", "timed indices",
 
 
 def columns_of(topology):
-    assert topology.weights is not None and topology.by_time is not None and topology.edge_ids is not None
     columns = [topology.indices, topology.edge_ids, *topology.weights, *topology.by_time]
-    return dict(zip(COLUMNS, [as_words(column) for column in columns if column is not None], strict=True))
+    return dict(zip(COLUMNS, map(as_words, columns), strict=True))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -278,14 +219,16 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("mode", ["ZERO_COPY", "CUDA"])
+PLACES = [("CPU", None)] + [(mode, "host") for mode in ("ZERO_COPY", "CUDA")]
+PLACES += [pytest.param(mode, "cuda", marks=GPU.marks) for mode in ("ZERO_COPY", "CUDA")]
+
+
+@pytest.mark.parametrize(("mode", "device"), PLACES)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda given: "-".join(given))
-def test_a_loader_goes_on(options, mode, device):
+def test_a_loader_goes_on_after_its_graph_was_sent_to_another_process(options, mode, device):
     data = random_graph(500, 5000).to_data()
     data.edge_time, data.edge_weight = torch.arange(5000), torch.rand(5000)
     attrs = {name: options.get(name) for name in ("time_attr", "weight_attr")}
-
     datasets = [Dataset.from_pyg(data.clone(), **attrs).with_mode(mode, device) for _ in range(2)]
     loader, unmoved = (
         glt.loader.NeighborLoader(dataset, [4, 3], batch_size=50, random_seed=1, device=device, **options)
@@ -302,7 +245,7 @@ def test_a_loader_goes_on(options, mode, device):
         assert torch.equal(batch.n_id, expected.n_id) and torch.equal(batch.edge_index, expected.edge_index)
         assert torch.equal(batch.x, expected.x) and torch.equal(batch.e_id, expected.e_id)
     del trash
-    if device == "host" and mode == "ZERO_COPY" and not options:
+    if (mode, device) in [("CPU", None), ("ZERO_COPY", "host")] and not options:
         topology.indices.zero_()  # where it was, nobody writes any more
         for batch in loader:
             assert batch.num_edges and not batch.n_id[batch.edge_index[0]].any()

@@ -23,9 +23,17 @@ from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, shared_map
 CPU = torch.device("cpu")
 
 
-def test_whole_pages_around_what_was_asked_for():
-    driver = FakeCuda()
-    pages = driver.pages
+@pytest.fixture
+def driver():
+    return FakeCuda()
+
+
+@pytest.fixture
+def pages(driver):
+    return driver.pages
+
+
+def test_whole_pages_around_what_was_asked_for(driver, pages):
     held = pages.acquire(10 * PAGE + 100, PAGE, 0)
     assert driver.sizes == {10 * PAGE: (2 * PAGE, 0)} and pages.num_bytes == 2 * PAGE
     pages.release(held)
@@ -41,9 +49,7 @@ def test_large_memory_is_registered_in_chunks():
     assert not driver.sizes
 
 
-def test_overlaps_and_duplicates_are_counted():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_overlaps_and_duplicates_are_counted(driver, pages):
     middle = pages.acquire(20 * PAGE, 4 * PAGE, 0)
     around = pages.acquire(18 * PAGE, 10 * PAGE, 1)  # before, over and after
     again = pages.acquire(20 * PAGE, 4 * PAGE, 0)
@@ -61,9 +67,7 @@ def test_overlaps_and_duplicates_are_counted():
     assert not driver.held
 
 
-def test_other_devices_that_read_there_are_waited_for_before_pages_go():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_other_devices_that_read_there_are_waited_for_before_pages_go(driver, pages):
     ours, theirs = pages.acquire(10 * PAGE, PAGE, 0), pages.acquire(10 * PAGE, PAGE, 1)
     pages.release(ours)
     assert driver.synchronized == [] and driver.held
@@ -117,9 +121,7 @@ def test_an_owner_that_is_collected_in_the_middle_of_a_call_is_given_back_after_
     assert not driver.held
 
 
-def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected(driver, pages):
     tensor = torch.zeros(3 * PAGE, dtype=torch.uint8)
     first, last = tensor.data_ptr() // PAGE * PAGE, (tensor.data_ptr() + 3 * PAGE - 1) // PAGE * PAGE
     with PinnedMemory(tensor, CPU, pages=pages) as memory:
@@ -137,10 +139,8 @@ def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
     assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.held
 
 
-def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path):
+def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path, driver, pages):
     """CUDA refuses copies of memory of which a part is registered; a second map nobody copies."""
-    driver = FakeCuda()
-    pages = driver.pages
     table = torch.zeros(8 * PAGE, dtype=torch.uint8)
     with PinnedMemory(table[7 * PAGE :], CPU, pages=pages, whole=table) as memory:
         assert memory.nbytes == PAGE and memory.tensor.data_ptr() == table[7 * PAGE :].data_ptr()
@@ -153,11 +153,9 @@ def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path
     assert not driver.held
 
 
-def test_of_a_file_that_is_mapped_privately_its_own_pages_are_pinned(tmp_path):
+def test_of_a_file_that_is_mapped_privately_its_own_pages_are_pinned(tmp_path, driver, pages):
     rows = np.arange(4000, dtype=np.int64).reshape(1000, 4)
     np.save(tmp_path / "rows.npy", rows)
-    driver = FakeCuda()
-    pages = driver.pages
     tensor = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
     with PinnedMemory(tensor[100:, 1:3], CPU, pages=pages) as memory:
         assert memory.tensor.data_ptr() != tensor[100:, 1:3].data_ptr()
@@ -188,10 +186,8 @@ def test_a_driver_that_refuses_read_only_maps_gets_the_private_one(tmp_path):
     assert not driver.held
 
 
-def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch):
+def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch, driver, pages):
     """CUDA says of registered pages what it says of torch's; they would be lost with their first user."""
-    driver = FakeCuda()
-    pages = driver.pages
     monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)
     monkeypatch.setattr(pinned_memory, "cuda_device", lambda device, name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() // PAGE * PAGE in driver.held)
@@ -225,9 +221,7 @@ def test_a_refusal_names_the_memory_and_what_to_do():
         PinnedMemory(tensor, CPU, "rows", pages=pages)
 
 
-def test_a_forked_child_leaves_the_registrations_of_its_parent_alone():
-    driver = FakeCuda()
-    pages = driver.pages
+def test_a_forked_child_leaves_the_registrations_of_its_parent_alone(driver, pages):
     memory = PinnedMemory(torch.zeros(100), CPU, pages=pages)
     pages._lock.acquire()  # as if another thread were registering: the child must not wait for it
     child = os.fork()
@@ -316,23 +310,15 @@ def test_what_the_gpu_reports_then_is_a_warning(waits, monkeypatch, caplog):
 def test_rows_in_tiers(waits, is_closed):
     rows = TieredRows(torch.rand(8, 2), CPU, num_hot=8)  # all in the GPU's memory: nothing is pinned
     rows.device = GPU
-    rows._bind()
+    for _ in range(2):
+        rows.close()
+        rows._bind()
     waits.memory = weakref.ref(rows._hot[0])
     waits.found.clear()
     if is_closed:
         rows.close()
     del rows
     assert waits.found == [True] and waits.memory() is None
-
-
-def test_rows_that_are_bound_again_after_they_were_closed(waits):
-    rows = TieredRows(torch.rand(8, 2), CPU, num_hot=8)
-    rows.device = GPU
-    rows.close()
-    rows._bind()
-    waits.found.clear()
-    del rows
-    assert len(waits.found) == 1
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
@@ -394,12 +380,6 @@ def test_the_same_bytes_in_a_shared_map_that_goes_with_its_array(rows, begin, en
     assert flags_at(address) != "r--s"
 
 
-def test_what_was_written_to_is_no_longer_the_file(rows):
-    assert shared_map(rows.ctypes.data, rows.nbytes) is not None
-    rows[40_000] = -1
-    assert shared_map(rows.ctypes.data, rows.nbytes) is None
-
-
 def test_a_file_that_has_lost_its_name_or_was_cut(rows, tmp_path):
     path = tmp_path / "rows.npy"
     path.rename(tmp_path / "old.npy")
@@ -409,20 +389,11 @@ def test_a_file_that_has_lost_its_name_or_was_cut(rows, tmp_path):
     assert shared_map(rows.ctypes.data, rows.nbytes) is None  # "old.npy (deleted)"
 
 
-def test_other_memory_has_no_file():
-    own = np.arange(50_000)
-    assert shared_map(own.ctypes.data, own.nbytes) is None
+def test_memory_that_is_no_private_map_of_a_file(rows, tmp_path):
+    assert shared_map(rows.ctypes.data, rows.nbytes + (1 << 20)) is None, "it reaches beyond its file"
+    shared, own = np.load(tmp_path / "rows.npy", mmap_mode="r+"), np.arange(50_000)
+    assert shared_map(shared.ctypes.data, rows.nbytes) is shared_map(own.ctypes.data, own.nbytes) is None
     with mmap.mmap(-1, 1 << 20) as anonymous:
         view = np.frombuffer(anonymous, np.uint8)
         assert shared_map(view.ctypes.data, view.nbytes) is None
         del view
-
-
-def test_shared_maps_are_pinned_as_they_are(tmp_path):
-    np.save(tmp_path / "rows.npy", np.arange(50_000))
-    rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
-    assert shared_map(rows.ctypes.data, rows.nbytes) is None
-
-
-def test_a_range_that_reaches_beyond_its_file(rows):
-    assert shared_map(rows.ctypes.data, rows.nbytes + (1 << 20)) is None

@@ -116,22 +116,24 @@ def test_a_homogeneous_store_lists_tables_of_nodes_and_serves_those_of_edges():
 def test_what_a_store_refuses():
     dataset = Dataset.from_pyg(hetero_data())
     features, edges = stores_of(dataset)
-    with pytest.raises(KeyError, match=r"'paper' has no table 'z': expected one of \['x', 'y'\]"):
-        features.get_tensor("paper", "z", None)
-    with pytest.raises(KeyError, match="group 'venue' is not in the dataset"):
-        features.get_tensor("venue", "x", None)
-    with pytest.raises(IndexError, match="30"):
-        features.get_tensor("paper", "x", torch.tensor([30]))
-    with pytest.raises(ValueError, match="index of 'x' is given: expected a whole table"):
-        features.put_tensor(torch.zeros(1, 4), "paper", "x", torch.tensor([0]))
-    with pytest.raises(ValueError, match="z has 3 rows: expected one per node, 30"):
-        features.put_tensor(torch.zeros(3), "paper", "z", None)
-    with pytest.raises(KeyError, match="not found"):
-        edges.get_edge_index(("paper", "reads", "paper"), "coo")
-    with pytest.raises(ValueError, match="cannot be put: the graph of a glt Dataset is fixed"):
-        edges.put_edge_index(edges.get_edge_index(CITES, "coo"), CITES, "coo")
-    with pytest.raises(ValueError, match="cannot be removed"):
-        edges.remove_edge_index(CITES, "coo")
+    get, put, one, cites = (
+        features.get_tensor,
+        features.put_tensor,
+        torch.tensor([0]),
+        edges.get_edge_index(CITES, "coo"),
+    )
+    for call, arguments, error, message in [
+        (get, ("paper", "z", None), KeyError, r"'paper' has no table 'z': expected one of \['x', 'y'\]"),
+        (get, ("venue", "x", None), KeyError, "group 'venue' is not in the dataset"),
+        (get, ("paper", "x", one + 30), IndexError, "30"),
+        (put, (torch.zeros(1, 4), "paper", "x", one), ValueError, "index of 'x' is given: expected a whole table"),
+        (put, (torch.zeros(3), "paper", "z", None), ValueError, "z has 3 rows: expected one per node, 30"),
+        (edges.get_edge_index, (("paper", "reads", "paper"), "coo"), KeyError, "not found"),
+        (edges.put_edge_index, (cites, CITES, "coo"), ValueError, "cannot be put: the graph of a glt Dataset is fixed"),
+        (edges.remove_edge_index, (CITES, "coo"), ValueError, "cannot be removed"),
+    ]:
+        with pytest.raises(error, match=message):
+            call(*arguments)
 
 
 def test_edge_ids_that_are_no_positions_are_refused():

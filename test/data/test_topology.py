@@ -7,6 +7,7 @@ import pytest
 import torch
 from fake_cuda import FakeCuda
 from gpus import needs_gpu
+from torch_geometric import EdgeIndex
 
 import glt.data
 import glt.data.dataset
@@ -39,20 +40,16 @@ def test_rows_keep_the_order_of_the_edges(layout, dtype):
         [[0, 2, 1], [1, 0, 1]],
         (torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1])),
         torch.tensor([[0, 1], [2, 0], [1, 1]]).t(),  # a view, not contiguous
+        np.broadcast_to(np.array([[0, 2, 1], [1, 0, 1]]), (2, 3)),  # read-only, as a mapped file
+        EdgeIndex([[0, 2, 1], [1, 0, 1]], sparse_size=(3, 3)),
     ],
-    ids=["tensor", "array", "lists", "pair", "view"],
+    ids=["tensor", "array", "lists", "pair", "view", "read-only", "PyG's"],
 )
 def test_edges_from_whatever_holds_them(edge_index):
     topology = Topology(edge_index)
     assert topology.num_nodes == 3
     assert topology.indptr.tolist() == [0, 1, 2, 3]
     assert topology.indices.tolist() == [1, 1, 0]
-
-
-def test_a_pyg_edge_index_is_an_edge_index():
-    EdgeIndex = pytest.importorskip("torch_geometric").EdgeIndex
-    edges = EdgeIndex([[0, 1, 1], [1, 0, 2]], sparse_size=(3, 3), sort_order="row")
-    assert Topology(edges, 3).indices.tolist() == [1, 0, 2]
 
 
 def test_given_edge_ids_are_kept_in_the_smallest_type():
@@ -113,14 +110,6 @@ def test_existing_rows_are_wrapped_without_a_copy_and_checked():
         Topology.from_rows(indptr, indices.to_sparse())
 
 
-def test_a_topology_survives_pickling():
-    graph = random_graph(50, 300)
-    topology = Topology(graph.edge_index, 50, layout="CSC")
-    copy = pickle.loads(pickle.dumps(topology))
-    assert torch.equal(copy.indices, topology.indices)
-    assert copy.csr.num_edges == 300 and copy.layout == "CSC"
-
-
 def test_graph_modes():
     topology = Topology(torch.tensor([[0], [1]]))
     assert glt.data.Graph is Graph
@@ -162,13 +151,6 @@ def test_neighbours_beyond_the_reach_of_32_bits():
     assert rows.csr.num_edges == 1
     with pytest.raises(IndexError, match=r"= 2147483653 is outside \[0, 2147483648\)"):
         Topology(torch.tensor([[far], [0]]), (2**31, 1), layout="CSC")
-
-
-def test_edges_from_a_mapped_file(tmp_path):
-    edges = np.array([[0, 2, 1], [1, 0, 1]])
-    np.save(tmp_path / "edges.npy", edges)
-    mapped = np.load(tmp_path / "edges.npy", mmap_mode="r")
-    assert torch.equal(Topology(mapped, 3).indices, Topology(edges, 3).indices)
 
 
 CPU = torch.device("cpu")
@@ -218,16 +200,15 @@ def test_without_a_gpu_zero_copy_means_cpu_and_cuda_is_refused(topology, monkeyp
     monkeypatch.setattr(glt.data.dataset, "missing_for_cuda", lambda: "there is no GPU")
     monkeypatch.setattr(glt.data.device, "missing_for_cuda", lambda: "there is no GPU")
     assert Graph(topology, "ZERO_COPY").num_edges == 6
-    with pytest.raises(ValueError, match=r"mode = 'CUDA': there is no GPU\. Or use 'CPU' or 'ZERO_COPY'"):
-        Graph(topology, "CUDA")
-    with pytest.raises(ValueError, match="device = 0: there is no GPU"):
-        Graph(topology, "ZERO_COPY", 0)
-    with pytest.raises(ValueError, match="device = 'cuda': there is no GPU"):
-        Graph(topology, "ZERO_COPY").placed()
-    with pytest.raises(ValueError, match="device = 0: mode = 'CPU' is not for GPUs"):
-        Graph(topology, "CPU", 0)
-    with pytest.raises(ValueError, match="mode = 'CPU': the edges are for CPU samplers"):
-        Graph(topology).placed(0)
+    for options, message in [
+        (("CUDA",), r"mode = 'CUDA': there is no GPU\. Or use 'CPU' or 'ZERO_COPY'"),
+        (("ZERO_COPY", 0), "device = 0: there is no GPU"),
+        (("ZERO_COPY",), "device = 'cuda': there is no GPU"),
+        (("CPU", 0), "device = 0: mode = 'CPU' is not for GPUs"),
+        (("CPU",), "mode = 'CPU': the edges are for CPU samplers"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Graph(topology, *options).placed()
 
 
 def test_with_a_gpu_it_keeps_where_the_mode_says(topology, monkeypatch):
