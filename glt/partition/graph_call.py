@@ -226,8 +226,8 @@ def _of_pieces(
         for each, piece in zip(graph.nodes, pieces, strict=True)
     ]
     edges = [
-        {"edge_index": each.edge_index, **attrs("edge", each.edge_type, pieces[each.expanded][each.row_ids])}
-        for each in graph.edges
+        {"edge_index": whole.index, **attrs("edge", each.edge_type, pieces[each.expanded][each.row_ids])}
+        for whole, each in zip(given.edges, graph.edges, strict=True)
     ]
     origin = {"pieces": type(fine).__name__, "num_trainers_per_machine": num_trainers, **fine.strategy_arguments()}
     arguments = {**given, **arguments_by_type(graph.schema, nodes, edges)}

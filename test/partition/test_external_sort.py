@@ -160,9 +160,10 @@ def test_some_edges_of_many_keep_their_ids(tmp_path, graph, sort_memory_bytes):
     (edges,) = RandomPartitioner(tmp_path / "unused", 1, **graph).graph.edges
     some = replace(edges, edge_ids=ids, id_bound=int(ids[-1]) + 1)
     (tmp_path / "parts").mkdir()
-    writer = PartitionWriter(tmp_path / "parts", 1, 2, lambda _: None, [1])
+    options = {"chunk_size": 1, "num_threads": 2, "thread_bytes": sort_memory_bytes, "relabel": False}
+    writer = PartitionWriter(tmp_path / "parts", [1], lambda _: None, **options)
     book = Book.of(np.full(NUM_NODES, 1, np.uint8), 3)
-    counts, _ = write_graph(writer, some, [book], sort_memory_bytes)
+    counts, _ = write_graph(writer, some, [book])
     assert counts == (0, NUM_EDGES, 0)
     order = np.argsort(edges.row_ids, kind="stable")
     directory = tmp_path / "parts" / "part1" / "graph" / "node__to__node"

@@ -269,9 +269,7 @@ def test_memory_is_that_of_the_sort_and_of_the_books(tmp_path):
     assert nodes.peak_memory_bytes - small.peak_memory_bytes == pytest.approx(13e8, rel=0.01)
     many = np.broadcast_to(edge_index, (2, 3_000_000_000))  # nothing reads them
     partitioner = RandomPartitioner(tmp_path / "a", 2, 1000, edge_index, num_threads=4)
-    object.__setattr__(partitioner.graph.edges[0], "edge_index", many)
-    object.__setattr__(partitioner.graph.edges[0], "row_ids", many[0])
-    object.__setattr__(partitioner.graph.edges[0], "col_ids", many[1])
+    object.__setattr__(partitioner.graph.edges[0], "index", many)
     edges = partitioner.forecast()
     assert edges.peak_memory_bytes - small.peak_memory_bytes == pytest.approx(256 << 20, rel=0.05)
     assert edges.scratch_bytes == 12 * 3_000_000_000

@@ -220,9 +220,7 @@ class AdjacencyPartitioner(PartitionerBase):
             return np.zeros(self._label_count.sum(), owner_dtype(1))
         caps = label_caps(self._label_count, self.num_parts, self.imbalance)
         with scratch_directory(self.output_dir) as directory:
-            adjacency = Adjacency.of(
-                self.graph, directory, self.num_threads, self.sort_memory_bytes // self.num_threads
-            )
+            adjacency = Adjacency.of(self.graph, directory, self.num_threads, self.thread_bytes)
         return self.assign_all(adjacency, self._label, caps)
 
 

@@ -4,8 +4,7 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
@@ -16,7 +15,16 @@ from glt._checks import check_flag, integer
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry, progress_bar, require_free, require_space, staging
+from glt.partition.format.files import (
+    BLOCK_BYTES,
+    Array,
+    FileEntry,
+    Rows,
+    progress_bar,
+    require_free,
+    require_space,
+    staging,
+)
 from glt.partition.format.load import load_id_map
 from glt.partition.format.manifest import Manifest, ReadForecast, installed_version
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
@@ -29,8 +37,6 @@ from glt.partition.methods.writer import (
     edge_tables,
     node_entry,
     node_tables,
-    relabel_edges,
-    relabel_nodes,
     write_graph,
 )
 
@@ -257,6 +263,11 @@ class PartitionerBase(ABC):
         require_free(self.output_dir)
 
     @property
+    def thread_bytes(self) -> int:
+        """Memory of each thread for sorting edges."""
+        return self.sort_memory_bytes // self.num_threads
+
+    @property
     def hotness(self) -> tuple[NodeHotness | None, ...]:
         """By node type, numbers of all nodes for each partition; None where none were given."""
         return self.caches.hotness
@@ -283,10 +294,8 @@ class PartitionerBase(ABC):
 
     def forecast_of(self, graph: GraphInput) -> Forecast:
         """Returns what partitioning a graph takes, of which only the sizes are looked at."""
-        thread_bytes = self.sort_memory_bytes // self.num_threads
-        expected = forecast(
-            graph, self.num_parts, self.num_threads, thread_bytes, self.chunk_size, self.assign_node_bytes, self.relabel
-        )
+        sizes = (self.num_parts, self.num_threads, self.thread_bytes, self.chunk_size, self.assign_node_bytes)
+        expected = forecast(graph, *sizes, self.relabel)
         return expected.with_files(*self.caches.most_files(self.num_parts, graph.nodes))
 
     @overload
@@ -347,11 +356,17 @@ class PartitionerBase(ABC):
     def books(self) -> list[Book]:
         """Returns the book of each node type, from :meth:`assign_nodes`."""
         self._require_in_place()
-        return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
+        books = []
+        for at, nodes in enumerate(self.graph.nodes):
+            of_type = f" of node type {nodes.node_type!r}" if self.graph.schema.is_hetero else ""
+            name = f"what {type(self).__name__}.assign_nodes returned{of_type}"
+            owner = checked_owners(name, self.assign_nodes(at, nodes.num_nodes), nodes.num_nodes, self.num_parts)
+            books.append(Book.of(owner, self.num_parts))
+        return books
 
-    def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the arrays that :meth:`partition` will read, and the arguments that they came as."""
-        yield from self.graph.arrays()
+    def given_arrays(self) -> Iterator[tuple[str, Rows | np.ndarray]]:
+        """Yields the tables and arrays that :meth:`partition` will read, and the arguments that they came as."""
+        yield from self.graph.tables()
         for hotness in self.hotness:
             for array in hotness.arrays if isinstance(hotness, WholeHotness) else ():
                 yield self.hotness_argument, array
@@ -360,28 +375,25 @@ class PartitionerBase(ABC):
         for name, array in self.given_arrays():
             require_in_place(name, array)
 
-    def _book(self, at: int, nodes: NodeInput) -> Book:
-        name = f"what {type(self).__name__}.assign_nodes returned"
-        if self.graph.schema.is_hetero:
-            name += f" of node type {nodes.node_type!r}"
-        owner = self.assign_nodes(at, nodes.num_nodes)
-        return Book.of(checked_owners(name, owner, nodes.num_nodes, self.num_parts), self.num_parts)
-
     def _write(
         self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
     ) -> Manifest:
-        thread_bytes = self.sort_memory_bytes // self.num_threads
         with progress_bar("partition", bar_bytes) as advance:
-            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance, range(self.num_parts))
+            writer = self.writer(root, range(self.num_parts), advance)
             reads = []
             for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
                 plan = self.caches.plan(at, nodes, book)
                 reads.append(None if plan is None else plan.forecast)
-                _write_nodes(writer, nodes, book, plan, self.relabel)
-            graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
+                _write_nodes(writer, nodes, book, plan)
+            graphs = [_write_edges(writer, edges, books) for edges in self.graph.edges]
         manifest = self.manifest(self.graph, books, reads, graphs, writer.files, strategy_arguments)
         manifest.write(root)  # last: a directory without it does not load
         return manifest
+
+    def writer(self, root: Path, parts: Sequence[int], advance: Callable[[int], object]) -> PartitionWriter:
+        """Returns what writes ``parts`` under ``root``."""
+        options = {"chunk_size": self.chunk_size, "num_threads": self.num_threads}
+        return PartitionWriter(root, parts, advance, thread_bytes=self.thread_bytes, relabel=self.relabel, **options)
 
     def manifest(
         self,
@@ -416,30 +428,22 @@ class PartitionerBase(ABC):
         ).signed()
 
 
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None, relabel: bool) -> None:
-    if relabel:
-        relabel_nodes(writer, nodes.node_type, book)
-    else:
-        writer.nodes(nodes.node_type, book)
-    for path_of, rows in node_tables(nodes):
+def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None) -> None:
+    writer.nodes(nodes.node_type, book)
+    tables = node_tables(nodes)
+    for path_of, rows in tables:
         writer.node_rows(path_of, rows, book)
-    if nodes.time is not None:
-        writer.node_times(nodes.node_type, nodes.time, book)
     if plan is not None:
-        writer.node_hotness(nodes.node_type, plan.own)
-    if plan is not None and plan.cached():
-        new_id = book.position() if relabel else None
-        for idx, ids in plan.cached().items():
-            writer.cache(idx, nodes, ids, new_id)
+        writer.hotness(nodes.node_type, plan.own)
+        writer.caches(
+            nodes, book, plan.cached(), lambda ids: [rows.array[ids] for _, rows in tables], writer.chunk_size
+        )
 
 
-def _write_edges(
-    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
-) -> tuple[tuple[int, ...], int]:
-    new_ids = partial(relabel_edges, writer, edges, books[edges.expanded]) if relabel else None
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, new_ids)
+def _write_edges(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book]) -> tuple[tuple[int, ...], int]:
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books)
     if tables := edge_tables(edges):
-        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
+        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges)
     return part_num_edges, num_cut_edges
 
 
