@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
@@ -18,7 +18,6 @@ from glt.partition.format.book import Book, owner_dtype
 from glt.partition.format.files import (
     BLOCK_BYTES,
     Array,
-    FileEntry,
     Rows,
     progress_bar,
     require_free,
@@ -26,18 +25,15 @@ from glt.partition.format.files import (
     staging,
 )
 from glt.partition.format.load import load_id_map
-from glt.partition.format.manifest import Manifest, ReadForecast, installed_version
-from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
+from glt.partition.format.manifest import Manifest, installed_version
+from glt.partition.graph_input import GraphInput, require_in_place
 from glt.partition.methods.balance import Balance
 from glt.partition.methods.forecast import Forecast, forecast
-from glt.partition.methods.hotness import CacheInput, CachePlan, HotnessByType, NodeHotness, WholeHotness
+from glt.partition.methods.hotness import CacheInput, HotnessByType, NodeHotness
 from glt.partition.methods.writer import (
     PartitionWriter,
     edge_entry,
-    edge_tables,
     node_entry,
-    node_tables,
-    write_graph,
 )
 
 logger = logging.getLogger(__name__)
@@ -333,7 +329,11 @@ class PartitionerBase(ABC):
             expected = self.forecast()
             logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
-            manifest = self._write(root, self.books(), strategy_arguments, expected.work_bytes if progress else None)
+            books = self.books()
+            with progress_bar("partition", expected.work_bytes if progress else None) as advance:
+                writer = PartitionWriter(root, range(self.num_parts), advance, **self.writer_options)
+                manifest = self.write(writer, self.graph, books, strategy_arguments)
+            manifest.write(root)  # last: a directory without it does not load
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
         return (manifest, *self.original_ids()) if return_mapping else manifest
 
@@ -368,45 +368,33 @@ class PartitionerBase(ABC):
         """Yields the tables and arrays that :meth:`partition` will read, and the arguments that they came as."""
         yield from self.graph.tables()
         for hotness in self.hotness:
-            for array in hotness.arrays if isinstance(hotness, WholeHotness) else ():
+            for array in () if hotness is None else hotness.arrays:
                 yield self.hotness_argument, array
 
     def _require_in_place(self) -> None:
         for name, array in self.given_arrays():
             require_in_place(name, array)
 
-    def _write(
-        self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
-    ) -> Manifest:
-        with progress_bar("partition", bar_bytes) as advance:
-            writer = self.writer(root, range(self.num_parts), advance)
-            reads = []
-            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
-                plan = self.caches.plan(at, nodes, book)
-                reads.append(None if plan is None else plan.forecast)
-                _write_nodes(writer, nodes, book, plan)
-            graphs = [_write_edges(writer, edges, books) for edges in self.graph.edges]
-        manifest = self.manifest(self.graph, books, reads, graphs, writer.files, strategy_arguments)
-        manifest.write(root)  # last: a directory without it does not load
-        return manifest
+    @property
+    def writer_options(self) -> dict[str, Any]:
+        """Arguments of a :class:`PartitionWriter`."""
+        return {name: getattr(self, name) for name in ("chunk_size", "num_threads", "thread_bytes", "relabel")}
 
-    def writer(self, root: Path, parts: Sequence[int], advance: Callable[[int], object]) -> PartitionWriter:
-        """Returns what writes ``parts`` under ``root``."""
-        options = {"chunk_size": self.chunk_size, "num_threads": self.num_threads}
-        return PartitionWriter(root, parts, advance, thread_bytes=self.thread_bytes, relabel=self.relabel, **options)
-
-    def manifest(
-        self,
-        graph: GraphInput,
-        books: Sequence[Book],
-        reads: Sequence[ReadForecast | None],
-        graphs: Sequence[tuple[tuple[int, ...], int]],
-        files: Mapping[str, FileEntry],
-        strategy_arguments: dict[str, Any],
+    def write(
+        self, writer: PartitionWriter, graph: GraphInput, books: Sequence[Book], strategy_arguments: dict[str, Any]
     ) -> Manifest:
-        """Returns the manifest of a run on ``graph``, or a slice of it: ``reads`` are what caches are expected to save,
-        by node type, ``graphs`` what :func:`write_graph` returned of each edge type.
-        """
+        """Writes ``graph``, which ``writer`` may have a slice of, and returns the manifest."""
+        node_types, edge_types = [], []
+        for at, (nodes, book) in enumerate(zip(graph.nodes, books, strict=True)):
+            writer.write_nodes(at, nodes, book)
+            plan = self.caches.plan(at, nodes, book)
+            if plan is not None:
+                writer.write_caches(at, nodes, book, plan)
+            reads = None if plan is None else plan.forecast
+            node_types.append(node_entry(nodes, book, self.balance.entries(at, book), reads, self.relabel))
+        for at, edges in enumerate(graph.edges):
+            counts = writer.write_edges(at, edges, books)
+            edge_types.append(edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel))
         return Manifest(
             num_parts=self.num_parts,
             edge_dir=graph.edge_dir,
@@ -415,36 +403,11 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=graph.time_level,
             is_hetero=graph.schema.is_hetero,
-            node_types=tuple(
-                node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
-                for at, (nodes, book, read) in enumerate(zip(graph.nodes, books, reads, strict=True))
-            ),
-            edge_types=tuple(
-                edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel)
-                for edges, counts in zip(graph.edges, graphs, strict=True)
-            ),
-            files=dict(sorted(files.items())),
+            node_types=tuple(node_types),
+            edge_types=tuple(edge_types),
+            files=dict(sorted(writer.entries().items())),
             glt_version=installed_version(),
         ).signed()
-
-
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None) -> None:
-    writer.nodes(nodes.node_type, book)
-    tables = node_tables(nodes)
-    for path_of, rows in tables:
-        writer.node_rows(path_of, rows, book)
-    if plan is not None:
-        writer.hotness(nodes.node_type, plan.own)
-        writer.caches(
-            nodes, book, plan.cached(), lambda ids: [rows.array[ids] for _, rows in tables], writer.chunk_size
-        )
-
-
-def _write_edges(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book]) -> tuple[tuple[int, ...], int]:
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books)
-    if tables := edge_tables(edges):
-        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges)
-    return part_num_edges, num_cut_edges
 
 
 def checked_strategy(value: object) -> str:

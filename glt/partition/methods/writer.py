@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -26,6 +26,7 @@ from glt.partition.format.manifest import (
     balance_ratio,
 )
 from glt.partition.graph_input import EdgeInput, NodeInput
+from glt.partition.methods.hotness import CachePlan
 
 Table = tuple[Callable[[int], str], Rows]  # and the path of each partition's rows of it
 
@@ -103,33 +104,35 @@ class PartitionWriter:
         self._scatter(_rows(ids), pieces, book.owner, None, CHUNK_IDS, places=place)
         self.close([place, *ids])
 
-    def node_rows(self, path_of: Callable[[int], str], rows: Rows, book: Book) -> None:
-        """Writes each partition's rows of a table that has one row per node."""
-        writers = self.row_writers(path_of, rows, book.counts)
-        self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self.chunk_size)
-        self.close(writers)
+    def write_nodes(self, at: int, nodes: NodeInput, book: Book) -> None:
+        """Writes all nodes of a type, the one at position ``at``."""
+        self.nodes(nodes.node_type, book)
+        for path_of, rows in node_tables(nodes):
+            writers = self.row_writers(path_of, rows, book.counts)
+            self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self.chunk_size)
+            self.close(writers)
 
-    def hotness(self, node_type: NodeType, own: Mapping[int, np.ndarray]) -> None:
-        """Writes, of some partitions, how often each reads the nodes that it owns."""
-        for idx, numbers in own.items():
-            self.array(layout.in_part(idx, "node_hotness", node_type), numbers)
+    def write_caches(self, at: int, nodes: NodeInput, book: Book, plan: CachePlan) -> None:
+        """Writes the caches of nodes of a type, and how often partitions read the nodes that they own."""
+        tables = [rows.array for _, rows in node_tables(nodes)]
+        self.caches(nodes, book, plan, lambda ids: [table[ids] for table in tables], self.chunk_size)
 
     def caches(
         self,
         nodes: NodeInput,
         book: Book,
-        cached: Mapping[int, np.ndarray],
+        plan: CachePlan,
         fetch: Callable[[np.ndarray], Sequence[np.ndarray]],
         step: int,
     ) -> None:
-        """Writes copies of rows of nodes of one type: of ``cached``, the nodes in the cache of each partition that has
-        one, ascending. ``fetch``, called with ``step`` nodes at a time, returns their rows of each of
-        :func:`node_tables`.
-        """
+        """As :meth:`write_caches`; ``fetch``, called with the ids of ``step`` nodes at a time, returns their rows of
+        each of :func:`node_tables`."""
+        for idx, numbers in plan.own.items():
+            self.array(layout.in_part(idx, "node_hotness", nodes.node_type), numbers)
         tables = node_tables(nodes, cached=True)
-        new_id = book.position().astype(np.int64) if self.relabel and cached else None
-        for idx, ids in cached.items():
-            new_ids = ids if new_id is None else new_id[ids]
+        new_id = book.position() if self.relabel and plan.cached else None
+        for idx, ids in plan.cached.items():
+            new_ids = ids if new_id is None else new_id[ids].astype(np.int64)
             order = np.argsort(new_ids)
             self.array(layout.in_part(idx, "cache", nodes.node_type, "ids"), new_ids[order])
             writers = [self._row_writer(path_of(idx), rows, ids.size) for path_of, rows in tables]
@@ -138,19 +141,20 @@ class PartitionWriter:
                     self.advance(writer.write(found))
             self.close(writers)
 
-    def edge_rows(self, edges: EdgeInput, tables: Sequence[Table], book: Book, counts: Sequence[int]) -> None:
-        """Writes each partition's rows of edges by ascending edge id; with the edge book and the row of each edge,
-        unless edges are relabelled.
-
-        ``book`` has the owners of the nodes at the expanded ends; ``counts`` the number of edges of each partition.
+    def write_edges(self, at: int, edges: EdgeInput, books: Sequence[Book]) -> tuple[tuple[int, ...], int]:
+        """Writes all edges of a type, the one at position ``at``: rows by ascending edge id, with the edge book and the
+        row of each edge, unless edges are relabelled. Returns what :func:`write_graph` does.
         """
-        books = where = () if self.relabel else self.edge_books(edges.edge_type, book.owner.dtype, counts)
+        counts, num_cut_edges = write_graph(self, edges, books)
+        owner, tables = books[edges.expanded].owner, edge_tables(edges)
+        files = where = self.edge_books(edges.edge_type, owner.dtype, counts) if tables and not self.relabel else ()
         for path_of, rows in tables:
             writers = self.row_writers(path_of, rows, counts)
-            self._scatter(_rows(writers), self._pieces(rows.array), book.owner, edges.row_ids, self.chunk_size, *where)
+            self._scatter(_rows(writers), self._pieces(rows.array), owner, edges.row_ids, self.chunk_size, *where)
             self.close(writers)
             where = ()  # all tables have the same
-        self.close(books)
+        self.close(files)
+        return counts, num_cut_edges
 
     def edge_books(self, edge_type: EdgeType, owner_dtype: np.dtype, counts: Sequence[int]) -> tuple[NpyWriter, ...]:
         """Begins the edge book and the file of the row of each edge, given the number of edges of each partition."""
@@ -183,6 +187,10 @@ class PartitionWriter:
 
     def _row_writer(self, path: str, rows: Rows, num_rows: int) -> NpyWriter:
         return self.writer(path, rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
+
+    def entries(self) -> dict[str, FileEntry]:
+        """Returns the entries of all files of the directory."""
+        return self.files
 
     def close(self, writers: Sequence[NpyWriter]) -> None:
         """Notes files that are complete."""

@@ -16,22 +16,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from glt._checks import integer
 from glt._collective import Collective
 from glt.data.arrays import require_data
 from glt.errors import PeerLost
 from glt.partition.format.book import group_by_owner
 from glt.partition.format.files import Rows, scratch_array
 from glt.partition.graph_input import NODE_TABLES, GraphInput
-from glt.partition.methods.hotness import (
-    HotnessByType,
-    NodeHotness,
-    PartHotness,
-    Values,
-    any_read,
-    hotness_by_type,
-    map_rows,
-)
+from glt.partition.methods.hotness import HotnessByType, NodeHotness, PartHotness, Values, hotness_by_type
 
 Kind = tuple[np.dtype, tuple[int, ...]]  # dtype of a column, and shape of a row of it
 
@@ -71,20 +62,24 @@ class Exchange(Collective):
         received = self.all_to_all([[counts]] * self.world_size)
         return np.stack([each.view(np.int64).reshape(counts.shape) for each in received])
 
-    def gather_rows(self, rows: np.ndarray, num_rows: np.ndarray, scratch: Path | None = None) -> np.ndarray:
+    def gather_rows(
+        self, rows: np.ndarray | Sequence[np.ndarray], num_rows: np.ndarray, scratch: Path | None = None
+    ) -> np.ndarray:
         """Returns the slices of all ranks, ``num_rows [world_size]`` long, as one array; in a file in ``scratch``, if
-        given, for an array of one dimension.
+        given, for an array of one dimension. A list has what each of the first ranks gets; the others get nothing.
         """
+        of_ranks = [rows] * self.world_size if isinstance(rows, np.ndarray) else rows
+        dtype, row_shape = of_ranks[0].dtype, of_ranks[0].shape[1:]
         first = first_rows(num_rows)
-        shape = (int(first[-1]), *rows.shape[1:])
-        whole = np.empty(shape, rows.dtype) if scratch is None else scratch_array(scratch, shape[0], rows.dtype)
-        step = self.round_rows([(rows.dtype, rows.shape[1:])])
+        size = int(first[-1]) if self.rank < len(of_ranks) else 0
+        whole = np.empty((size, *row_shape), dtype) if scratch is None else scratch_array(scratch, size, dtype)
+        step = self.round_rows([(dtype, row_shape)])
         for begin in range(0, int(num_rows.max()), step):
-            piece = np.ascontiguousarray(rows[begin : begin + step])
-            received = self.all_to_all([[piece]] * self.world_size)
+            pieces = [[np.ascontiguousarray(each[begin : begin + step])] for each in of_ranks]
+            received = self.all_to_all(pieces + [[]] * (self.world_size - len(of_ranks)))
             for at, end, data in zip(first[:-1] + begin, first[1:], received, strict=True):
                 to = whole[at : min(at + step, end)] if at < end else whole[:0]
-                to[:] = data.view(rows.dtype).reshape(to.shape)
+                to[:] = data.view(dtype).reshape(to.shape)
         return whole
 
     def round_rows(self, kinds: Sequence[Kind]) -> int:
@@ -183,17 +178,23 @@ class GraphSlice:
             graph = GraphInput.of(num_nodes, edge_index, num_rows=rows, **tables).expanding(edge_dir)
         except IndexError as error:  # which names a position
             raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
-        exchange.agree({name: _kind(name, table) for name, table in graph.tables() if "edge_index" not in name})
+        exchange.agree(
+            {name: _kind(name, table) for name, table in graph.tables() if not name.startswith("edge_index")}
+        )
         node_rows = exchange.gather_counts(np.array(rows, np.int64))
         for at, nodes in enumerate(graph.nodes):
-            found = node_rows[:, at]
-            if (nodes.tables or nodes.time is not None) and found.sum() != nodes.num_nodes:
-                of_type = f" of type {nodes.node_type!r}" if graph.schema.is_hetero else ""
-                raise ValueError(
-                    f"tables of nodes{of_type} have {found.tolist()} rows on the ranks, {found.sum()} together: "
-                    f"expected num_nodes = {nodes.num_nodes}, each node on one rank"
-                )
+            of_type = f" of type {nodes.node_type!r}" if graph.schema.is_hetero else ""
+            if nodes.tables or nodes.time is not None:
+                _require_all(f"tables of nodes{of_type} have", "rows", node_rows[:, at], nodes.num_nodes)
         return cls(graph, node_rows, exchange.gather_counts(np.array([e.num_edges for e in graph.edges], np.int64)))
+
+
+def _require_all(what: str, noun: str, num_rows: np.ndarray, num_nodes: int) -> None:
+    if num_rows.sum() != num_nodes:
+        raise ValueError(
+            f"{what} {num_rows.tolist()} {noun} on the ranks, {num_rows.sum()} together: expected num_nodes = "
+            f"{num_nodes}, each node on one rank"
+        )
 
 
 def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any) -> Any:
@@ -212,12 +213,9 @@ def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any) -
     if not isinstance(value, np.ndarray | torch.Tensor):
         return value
     rows = Rows.of(name, value, value.shape[0] if value.ndim else 0, "node").array
-    num_rows = exchange.gather_counts(np.array([len(rows)]))[:, 0]
-    if num_nodes is not None and num_rows.sum() != num_nodes:
-        raise ValueError(
-            f"{name} has {num_rows.tolist()} elements on the ranks, {num_rows.sum()} together: expected num_nodes = "
-            f"{num_nodes}, each node on one rank"
-        )
+    num_rows = exchange.gather_counts(np.array(len(rows)))
+    if num_nodes is not None:
+        _require_all(f"{name} has", "elements", num_rows, num_nodes)
     return exchange.gather_rows(rows, num_rows)
 
 
@@ -261,29 +259,27 @@ class SlicedHotness(NodeHotness):
     """
 
     def __init__(self, exchange: Exchange, of_parts: PartHotness, is_shared: bool, num_rows: np.ndarray) -> None:
-        self._exchange, self._of_parts, self._is_shared, self._num_rows = exchange, of_parts, is_shared, num_rows
-        self._first = first_rows(num_rows)
-        self.num_parts = len(of_parts)
+        super().__init__(of_parts)
+        self._exchange, self._is_shared, self._num_rows = exchange, is_shared, num_rows
 
     def is_read(self) -> np.ndarray:
-        return self._exchange.gather_rows(any_read(self._of_parts), self._num_rows)
+        return self._exchange.gather_rows(super().is_read(), self._num_rows)
 
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        bounds = np.searchsorted(nodes, self._first)
-        rank = self._exchange.rank
-        mine = nodes[bounds[rank] : bounds[rank + 1]] - self._first[rank]
-        found = map_rows(self._of_parts, mine, of)
+        first, rank = first_rows(self._num_rows), self._exchange.rank
+        bounds = np.searchsorted(nodes, first)
+        found = super().map(nodes[bounds[rank] : bounds[rank + 1]] - first[rank], of)
         return [self._exchange.gather_rows(each, np.diff(bounds)) for each in found]
 
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
         world_size, rank = self._exchange.world_size, self._exchange.rank
         if self._is_shared:
-            column = self._exchange.gather_rows(self._of_parts[0], self._num_rows)
+            column = self._exchange.gather_rows(self.arrays[0], self._num_rows)
             yield from ((idx, column) for idx in range(rank, self.num_parts, world_size))
             return
         for first in range(0, self.num_parts, world_size):
-            wanted = self._of_parts[first : first + world_size]
-            column = self._column(wanted)
+            wanted = self.arrays[first : first + world_size]
+            column = self._exchange.gather_rows(wanted, self._num_rows)
             if rank < len(wanted):
                 yield first + rank, column
 
@@ -291,44 +287,28 @@ class SlicedHotness(NodeHotness):
         everything = dict(pair for of_rank in self._exchange.gather(list(found.items())) for pair in of_rank)
         return [everything[idx] for idx in range(self.num_parts)]
 
-    def _column(self, wanted: Sequence[np.ndarray]) -> np.ndarray:
-        """Sends the slices of ``wanted[r]`` to each rank r, and returns what comes of the one for this rank."""
-        exchange, dtype = self._exchange, self._of_parts[0].dtype
-        column = np.empty(int(self._first[-1]) if exchange.rank < len(wanted) else 0, dtype)
-        step = exchange.round_rows([(dtype, ())])
-        for begin in range(0, int(self._num_rows.max()), step):
-            pieces: list[list[np.ndarray]] = [[np.ascontiguousarray(each[begin : begin + step])] for each in wanted]
-            received = exchange.all_to_all(pieces + [[]] * (exchange.world_size - len(wanted)))
-            for at, data in zip((self._first[:-1] + begin).tolist(), received, strict=True):
-                piece = data.view(dtype)
-                if piece.size:
-                    column[at : at + piece.size] = piece
-        return column
-
 
 def sliced_hotness(
-    exchange: Exchange, name: str, value: Any, graph: GraphInput, num_parts: Any
+    exchange: Exchange, name: str, value: Any, graph: GraphInput, num_parts: int
 ) -> HotnessByType | None:
     """Returns hotness as a partitioner of ``graph`` takes it, given the slice of it that each rank has; or None."""
     exchange.agree({name: structure(value)})
     if value is None:
         return None
     schema = graph.schema
-    num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
     of_types = [_of_type(value, each if schema.is_hetero else None) for each in schema.node_types]
     rows = [_length_of_first(each) for each in of_types]
     found = hotness_by_type(name, value, schema, rows, num_parts)
     num_rows = exchange.gather_counts(np.array(rows, np.int64))
     by_type: list[NodeHotness | None] = []
-    for at, (each, count) in enumerate(zip(found, [nodes.num_nodes for nodes in graph.nodes], strict=True)):
-        if each is not None and num_rows[:, at].sum() != count:
-            of_type = f"[{schema.node_types[at]!r}]" if schema.is_hetero else ""
-            raise ValueError(
-                f"{name}{of_type} has {num_rows[:, at].tolist()} numbers on the ranks, {num_rows[:, at].sum()} "
-                f"together: expected num_nodes = {count}, each node on one rank"
-            )
+    for at, (each, nodes) in enumerate(zip(found, graph.nodes, strict=True)):
+        if each is None:
+            by_type.append(None)
+            continue
+        of_type = f"[{nodes.node_type!r}]" if schema.is_hetero else ""
+        _require_all(f"{name}{of_type} has", "numbers", num_rows[:, at], nodes.num_nodes)
         is_shared = not isinstance(of_types[at], list | tuple)
-        by_type.append(None if each is None else SlicedHotness(exchange, each, is_shared, num_rows[:, at]))
+        by_type.append(SlicedHotness(exchange, each, is_shared, num_rows[:, at]))
     return HotnessByType(tuple(by_type))
 
 

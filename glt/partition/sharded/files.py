@@ -5,81 +5,103 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from glt.partition.format import layout
 from glt.partition.format.book import Book, group_by_owner, id_dtype
-from glt.partition.format.files import NpyWriter, chunks, locked_directory, remove_stale, require_free, scratch_array
+from glt.partition.format.files import (
+    FileEntry,
+    NpyWriter,
+    chunks,
+    locked_directory,
+    remove_stale,
+    require_free,
+    scratch_array,
+)
 from glt.partition.graph_input import EdgeInput, NodeInput
+from glt.partition.methods.hotness import CachePlan
 from glt.partition.methods.writer import PartitionWriter, Table, edge_tables, node_tables, write_graph
-from glt.partition.sharded.exchange import Exchange, Kind, columns_of, first_rows, scatter_rows
+from glt.partition.sharded.exchange import Exchange, GraphSlice, Kind, columns_of, first_rows, scatter_rows
 
 
-@dataclass(frozen=True, eq=False)
-class RankWriter:
-    """What a rank writes with; its functions and those of :class:`EdgeFiles` are collectives of all ranks. ``leaders``
-    are the ranks that write what all partitions of their directory share.
+class RankWriter(PartitionWriter):
+    """Writes the partitions of a rank, and as a leader what all partitions of its directory share; all ranks write
+    together. ``slices`` are the slices of the graph, and ``leaders`` says by rank, who leads.
     """
 
-    exchange: Exchange
-    writer: PartitionWriter
-    leaders: Sequence[int]
+    def __init__(
+        self, exchange: Exchange, slices: GraphSlice, leaders: Sequence[int], root: Path, parts: range, **options: Any
+    ) -> None:
+        super().__init__(root, parts, lambda _: None, **options)
+        self.exchange = exchange
+        self.leaders = leaders
+        self._slices = slices
+        self._times: list[np.ndarray | None] = []  # by node type, of all nodes: others own neighbours of edges
 
     @property
     def is_leader(self) -> bool:
         return self.exchange.rank in self.leaders
 
-    def write_nodes(self, nodes: NodeInput, num_rows: np.ndarray, book: Book) -> None:
-        """Writes the nodes of a type: tables, and ids, unless relabelling gives partitions ranges of them.
-
-        ``nodes`` has the tables of the slice of this rank; ``num_rows [world_size]`` are the rows in the slice of each
-        rank; ``book`` has the owners of all nodes.
-        """
-        writer = self.writer
-        if self.is_leader and writer.relabel:
-            writer.nodes(nodes.node_type, book)
+    def write_nodes(self, at: int, nodes: NodeInput, book: Book) -> None:
+        exchange, num_rows, time = self.exchange, self._slices.node_rows[:, at], nodes.time
+        exchange.stage = f"the nodes of type {nodes.node_type!r}"
+        if time is not None:
+            time = exchange.gather_rows(time.astype(np.int64), num_rows, self.root)
+        self._times.append(time)
+        if self.is_leader and self.relabel:
+            self.nodes(nodes.node_type, book)
         elif self.is_leader:
             row = book.position()
             for begin, owner in chunks(book.owner):
                 row[begin : begin + owner.size] -= book.offset[owner].astype(np.uint32)
-            writer.array(layout.shared("node_book", nodes.node_type), book.owner)
-            writer.array(layout.shared("node_row", nodes.node_type), row)
-        for idx in () if writer.relabel else writer.parts:
-            writer.array(layout.in_part(idx, "node_ids", nodes.node_type), np.flatnonzero(book.owner == idx))
+            self.array(layout.shared("node_book", nodes.node_type), book.owner)
+            self.array(layout.shared("node_row", nodes.node_type), row)
+        for idx in () if self.relabel else self.parts:
+            self.array(layout.in_part(idx, "node_ids", nodes.node_type), np.flatnonzero(book.owner == idx))
         tables = node_tables(nodes)
         if not tables:
             return
         owners = [book.owner[begin:end] for begin, end in pairwise(first_rows(num_rows).tolist())]
         counts = np.array([Book.of(owner, book.num_parts).counts for owner in owners])
-        files = PartTables(writer, tables, counts)
+        files = PartTables(self, tables, counts)
 
         def slice_of(begin: int, end: int) -> tuple[np.ndarray, list[np.ndarray]]:
-            return owners[self.exchange.rank][begin:end], [rows.array[begin:end] for _, rows in tables]
+            return owners[exchange.rank][begin:end], [rows.array[begin:end] for _, rows in tables]
 
         kinds = [(rows.array.dtype, rows.row_shape) for _, rows in tables]
-        for batch in scatter_rows(self.exchange, book.num_parts, kinds, num_rows, slice_of):
+        for batch in scatter_rows(exchange, book.num_parts, kinds, num_rows, slice_of):
             files.put(*batch)
         files.close()
 
-    def write_caches(
-        self, nodes: NodeInput, num_rows: np.ndarray, book: Book, cached: Mapping[int, np.ndarray]
-    ) -> None:
-        """Writes the caches of this rank's partitions, as :meth:`PartitionWriter.caches`; other arguments as of
-        :meth:`write_nodes`."""
+    def write_caches(self, at: int, nodes: NodeInput, book: Book, plan: CachePlan) -> None:
+        self.exchange.stage = f"the caches of nodes of type {nodes.node_type!r}"
         tables = [rows.array for _, rows in node_tables(nodes)]
         step = self.exchange.round_rows([(np.dtype(np.int64), ()), *map(_kind, tables)])
-        num_rounds = self.exchange.gather_counts(np.array(sum(-(-ids.size // step) for ids in cached.values())))
-        fetch = partial(_fetch, self.exchange, tables, first_rows(num_rows))
-        self.writer.caches(nodes, book, cached, fetch, step)
-        for _ in range(num_rounds[self.exchange.rank], num_rounds.max()):  # others ask for more
+        own_rounds = sum(-(-ids.size // step) for ids in plan.cached.values())
+        num_rounds = self.exchange.gather_counts(np.array(own_rounds)).max()
+        fetch = partial(_fetch, self.exchange, tables, first_rows(self._slices.node_rows[:, at]))
+        self.caches(nodes, book, plan, fetch, step)
+        for _ in range(own_rounds, num_rounds):  # others ask for more
             fetch(np.empty(0, np.int64))
+
+    def write_edges(self, at: int, edges: EdgeInput, books: Sequence[Book]) -> tuple[tuple[int, ...], int]:
+        self.exchange.stage = f"the edges of type {edges.edge_type}"
+        timed = replace(edges, neighbor_time=self._times[edges.neighbor])
+        return EdgeFiles(self, timed, self._slices.num_edges[:, at], books).write()
+
+    def entries(self) -> dict[str, FileEntry]:
+        self.exchange.stage = "the end"
+        everyone = self.exchange.gather({path: vars(entry) for path, entry in self.files.items()})
+        found = {path: entry for of_rank in everyone for path, entry in of_rank.items()}
+        return {path: FileEntry(**entry | {"shape": tuple(entry["shape"])}) for path, entry in found.items()}
 
 
 def _kind(table: np.ndarray) -> Kind:
@@ -194,8 +216,8 @@ class EdgeFiles:
     slice of this rank, with ``neighbor_time`` of all nodes; ``num_edges [world_size]`` those in the slice of each rank.
     """
 
-    def __init__(self, rank: RankWriter, edges: EdgeInput, num_edges: np.ndarray, books: Sequence[Book]) -> None:
-        self._rank, self._exchange, self._writer = rank, rank.exchange, rank.writer
+    def __init__(self, writer: RankWriter, edges: EdgeInput, num_edges: np.ndarray, books: Sequence[Book]) -> None:
+        self._writer, self._exchange = writer, writer.exchange
         self._edges = edges
         self._num_edges = num_edges
         self._first = first_rows(num_edges)
@@ -230,7 +252,7 @@ class EdgeFiles:
     def _write_books(self) -> None:
         """Writes, on leaders, the owner of each edge and its row there, or the maps of ids, from what all ranks say."""
         exchange, writer, relabel = self._exchange, self._writer, self._writer.relabel
-        is_leader, edge_type, num_edges = self._rank.is_leader, self._edges.edge_type, int(self._first[-1])
+        is_leader, edge_type, num_edges = writer.is_leader, self._edges.edge_type, int(self._first[-1])
         number_dtype = id_dtype(num_edges) if relabel else np.dtype(np.uint32)
         files: Sequence[NpyWriter] = ()
         if is_leader and relabel:
@@ -244,8 +266,7 @@ class EdgeFiles:
             owner = self._owner(begin, begin + step)
             number = numbered(owner, following).astype(number_dtype)
             given = [number] if relabel else [owner, number]
-            leaders = self._rank.leaders
-            received = exchange.all_to_all([given if to in leaders else [] for to in range(exchange.world_size)])
+            received = exchange.all_to_all([given if to in writer.leaders else [] for to in range(exchange.world_size)])
             sizes = np.clip(self._num_edges - begin, 0, step).tolist()
             for first, size, data in zip((self._first[:-1] + begin).tolist(), sizes, received, strict=True):
                 if not (is_leader and size):

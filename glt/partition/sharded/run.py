@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Literal, overload
 
 import numpy as np
@@ -18,7 +16,7 @@ import torch.distributed as dist
 from glt._checks import integer
 from glt.data.schema import NodeType
 from glt.partition.format.book import id_dtype, owner_dtype
-from glt.partition.format.files import FileEntry, Rows, require_space
+from glt.partition.format.files import require_space
 from glt.partition.format.manifest import Manifest
 from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, EdgeInput, GraphInput
 from glt.partition.methods.partitioner import IdsOf, PartitionerBase, PerEdgeType, PerNodeType
@@ -30,7 +28,7 @@ from glt.partition.sharded.exchange import (
     sliced_hotness,
     structure,
 )
-from glt.partition.sharded.files import EdgeFiles, RankWriter, shared_staging
+from glt.partition.sharded.files import RankWriter, shared_staging
 
 
 def make_assigner(
@@ -71,49 +69,22 @@ def make_assigner(
     hotness = sliced_hotness(exchange, name, arguments.get(name), whole, num_parts)
     if hotness is not None:
         arguments[name] = hotness
-    required = [*inspect.signature(partitioner).parameters.values()][4:]  # after edge_index
-    for parameter in required:
-        plain = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        is_needed = parameter.default is parameter.empty or parameter.name == "probs"
-        if plain and is_needed and parameter.name not in arguments:
-            raise TypeError(f"{parameter.name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
-    exchange.agree({name: getattr(assigner, name) for name in ("edge_assign_strategy", "relabel")})
-    exchange.agree({"cache_ratio": assigner.caches.ratio, "cache_memory_budget": assigner.caches.budget_bytes})
+    given = {name: getattr(assigner, name) for name in ("edge_assign_strategy", "relabel")}
+    given |= {"cache_ratio": assigner.caches.ratio, "cache_memory_budget": assigner.caches.budget_bytes}
     strategy_arguments = assigner.strategy_arguments()
-    exchange.agree(strategy_arguments)
+    exchange.agree(given | strategy_arguments)
     return assigner, json.loads(json.dumps(strategy_arguments))
-
-
-def outline(slices: GraphSlice) -> GraphInput:
-    """Returns the graph with its true counts and kinds of rows; all of them are zero and take no memory."""
-    nodes = []
-    for node in slices.graph.nodes:
-        tables = {"feat": node.feat, "label": node.label, "time": node.time, "attrs": node.attrs}
-        nodes.append(replace(node, **{name: _zeros(each, node.num_nodes) for name, each in tables.items()}))
-    edges = []
-    for edge, count in zip(slices.graph.edges, slices.num_edges.sum(axis=0).tolist(), strict=True):
-        tables = {"feat": edge.feat, "weight": edge.weight, "time": edge.time, "attrs": edge.attrs}
-        zeros = {name: _zeros(each, count) for name, each in tables.items()}
-        edges.append(replace(edge, index=_zeros(edge.index.T, count).T, **zeros))
-    return replace(slices.graph, nodes=tuple(nodes), edges=tuple(edges))
-
-
-def _zeros(like: Any, num_rows: int) -> Any:
-    """So many rows like those of an array, of a table, or of each of several by name."""
-    if like is None:
-        return None
-    if isinstance(like, dict):
-        return {name: _zeros(each, num_rows) for name, each in like.items()}
-    if isinstance(like, Rows):
-        return Rows(_zeros(like.array, num_rows), like.torch_dtype)
-    return np.broadcast_to(np.zeros((), like.dtype), (num_rows, *like.shape[1:]))
 
 
 def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[int]) -> int:
     """Returns the space that the partitions of some ranks need, scratch files included, if all own equally much."""
-    graph = outline(slices)
-    share = sum(len(range(rank, assigner.num_parts, len(slices.num_edges))) for rank in ranks) / assigner.num_parts
+    num_edges = slices.num_edges.sum(axis=0).tolist()
+    indexes = [np.broadcast_to(np.zeros((), np.int64), (2, count)) for count in num_edges]  # which take no memory
+    pairs = zip(slices.graph.edges, indexes, strict=True)
+    graph = replace(slices.graph, edges=tuple(replace(edges, index=index) for edges, index in pairs))
+    num_parts, world_size = assigner.num_parts, len(slices.num_edges)
+    share = sum(len(range(rank, num_parts, world_size)) for rank in ranks) / num_parts
     collected = max([0, *(_collected(each, graph) for each in graph.edges)])
     times = sum(8 * nodes.num_nodes for nodes in graph.nodes if nodes.time is not None)
     of_parts = assigner.forecast_of(graph).disk_bytes + collected
@@ -259,59 +230,19 @@ def partition_distributed(
         slices = GraphSlice.of(exchange, assigner.graph.edge_dir, num_nodes, edge_index, tables)
         assigner.caches.require_use(slices.graph.nodes)
         with shared_staging(assigner.output_dir, exchange) as (root, leaders):
-            manifest = _write(exchange, assigner, strategy_arguments, slices, root, leaders)
+            exchange.stage = "the forecast"
+            here = [rank for rank, leader in enumerate(leaders) if leader == exchange.rank]
+            if here:  # this rank leads
+                require_space(assigner.output_dir, disk_bytes(assigner, slices, here))
+            exchange.stage = "the assignment of nodes"
+            books = assigner.books()
+            digests = [hashlib.blake2b(book.owner.data, digest_size=16).hexdigest() for book in books]
+            exchange.agree({"what assign_nodes returned": digests})
+            parts = exchange.parts(assigner.num_parts)
+            writer = RankWriter(exchange, slices, leaders, root, parts, **assigner.writer_options)
+            manifest = assigner.write(writer, slices.graph, books, strategy_arguments)
+            if here:
+                manifest.write(root)  # last: a directory without it does not load
         if exchange.rank == 0:
             logger.info("%s, in %s", manifest.summary(), assigner.output_dir)
     return (manifest, *assigner.original_ids()) if return_mapping else manifest
-
-
-def _write(
-    exchange: Exchange,
-    assigner: PartitionerBase,
-    strategy_arguments: dict[str, Any],
-    slices: GraphSlice,
-    root: Path,
-    leaders: Sequence[int],
-) -> Manifest:
-    """Writes everything into the staging directory."""
-    graph = slices.graph
-    exchange.stage = "the forecast"
-    here = [rank for rank, leader in enumerate(leaders) if leader == exchange.rank]
-    if here:  # this rank leads
-        require_space(assigner.output_dir, disk_bytes(assigner, slices, here))
-    exchange.stage = "the assignment of nodes"
-    books = assigner.books()
-    digests = [hashlib.blake2b(book.owner.data, digest_size=16).hexdigest() for book in books]
-    exchange.agree({"what assign_nodes returned": digests})
-    writer = assigner.writer(root, exchange.parts(assigner.num_parts), lambda _: None)
-    rank = RankWriter(exchange, writer, sorted(set(leaders)))
-    times, reads, graphs = [], [], []
-    for at, (nodes, book) in enumerate(zip(graph.nodes, books, strict=True)):
-        num_rows, time = slices.node_rows[:, at], nodes.time
-        exchange.stage = f"the nodes of type {nodes.node_type!r}"
-        if time is not None:  # all of them: edges have the times of neighbours that others own
-            time = exchange.gather_rows(time.astype(np.int64), num_rows, root)
-        times.append(time)
-        rank.write_nodes(nodes, num_rows, book)
-        exchange.stage = f"the caches of nodes of type {nodes.node_type!r}"
-        plan = assigner.caches.plan(at, nodes, book)
-        reads.append(None if plan is None else plan.forecast)
-        if plan is not None:
-            writer.hotness(nodes.node_type, plan.own)
-        if plan is not None and any(plan.forecast.num_cached):
-            rank.write_caches(nodes, num_rows, book, plan.cached())
-    for at, edges in enumerate(graph.edges):
-        exchange.stage = f"the edges of type {edges.edge_type}"
-        timed = replace(edges, neighbor_time=times[edges.neighbor])
-        files = EdgeFiles(rank, timed, slices.num_edges[:, at], books)
-        graphs.append(files.write())
-    exchange.stage = "the end"
-    entries = {
-        path: FileEntry(**entry | {"shape": tuple(entry["shape"])})
-        for of_rank in exchange.gather({path: vars(entry) for path, entry in writer.files.items()})
-        for path, entry in of_rank.items()
-    }
-    manifest = assigner.manifest(graph, books, reads, graphs, entries, strategy_arguments)
-    if here:
-        manifest.write(root)  # last: a directory without it does not load
-    return manifest
