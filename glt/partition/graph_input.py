@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -250,10 +250,9 @@ def _count(schema: Schema, at: int, nodes: Mapping[str, Any], edges: Sequence[Ma
     return largest + 1
 
 
-def require_in_place(name: str, table: Rows | np.ndarray) -> None:
-    """Raises RuntimeError if torch has moved the memory of a tensor that ``table`` is a view of: it does so when it
+def require_in_place(name: str, array: np.ndarray) -> None:
+    """Raises RuntimeError if torch has moved the memory of a tensor that ``array`` is a view of: it does so when it
     sends the tensor to another process, and in ``share_memory_()`` (see :class:`glt.data.arrays.NativeView`)."""
-    array = table.array if isinstance(table, Rows) else table
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -396,20 +395,25 @@ def _edge_weight(name: str, value: object, num_edges: int) -> np.ndarray:
         wide = not dtype.is_floating_point and dtype.itemsize > 2
         tensor = torch.as_tensor(as_torch_dtype(weight, torch_dtype))
         exact = tensor.to(torch.float64 if wide else torch.float32).numpy()
-    for begin, piece in chunks(exact):
-        bad = np.flatnonzero(~((piece >= 0) & (piece < np.inf)))
-        if bad.size:
-            raise ValueError(
-                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite weights of at least 0; a weight of 0 "
-                "keeps an edge out while others remain"
-            )
-        large = np.flatnonzero(piece > 2**53) if weight.dtype.kind in "iu" else bad
-        if large.size:
-            raise ValueError(
-                f"{name}[{begin + large[0]}] = {weight[begin + large[0]]}: expected weights that a double holds "
-                "exactly, up to 2**53; scale them down"
-            )
+    bad = first_where(exact, lambda piece: ~((piece >= 0) & (piece < np.inf)))
+    if bad is not None:
+        raise ValueError(
+            f"{name}[{bad}] = {exact[bad]}: expected finite weights of at least 0; a weight of 0 keeps an edge out "
+            "while others remain"
+        )
+    large = first_where(exact, lambda piece: piece > 2**53) if weight.dtype.kind in "iu" else None
+    if large is not None:
+        raise ValueError(
+            f"{name}[{large}] = {weight[large]}: expected weights that a double holds exactly, up to 2**53; scale them "
+            "down"
+        )
     return exact
+
+
+def first_where(array: np.ndarray, condition: Callable[[np.ndarray], np.ndarray]) -> int | None:
+    """Returns the position of the first element of which ``condition``, called with a piece at a time, is true."""
+    found = (begin + np.flatnonzero(condition(piece)) for begin, piece in chunks(array))
+    return next((int(positions[0]) for positions in found if positions.size), None)
 
 
 def _time(name: str, value: object, num_rows: int, what: str) -> np.ndarray | None:

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from distributed_run import join, random_graph, slice_of
 
-from glt.partition import FennelPartitioner, RandomPartitioner, load_partition, partition_distributed
+from glt.partition import RandomPartitioner, load_partition, partition_distributed
 from glt.partition.format.files import NpyWriter
 from glt.partition.sharded.exchange import Exchange
 from glt.testing.cluster import Cluster
@@ -66,11 +66,7 @@ def fail_in_turn(trainer, root):
         except Exception as error:
             raised.append((type(error).__name__, str(error)))
         NpyWriter.put = original
-    for refused in (FennelPartitioner, RandomPartitioner):  # the second is what works, after all that
-        try:
-            partition_distributed(refused, root / "parts", **slice_of(graph_with(), trainer.rank, 3))
-        except ValueError as error:
-            raised.append((type(error).__name__, str(error)))
+    partition_distributed(RandomPartitioner, root / "parts", **slice_of(graph_with(), trainer.rank, 3))
     if trainer.rank != 2:  # who comes too late is not waited for
         for group in (None, dist.group.WORLD):
             try:
@@ -93,12 +89,8 @@ def test_what_one_rank_raises_all_raise(tmp_path):
         for rank, wanted in ((2, first), (0, others), (1, others)):
             kind, text = raised[rank][at]
             assert kind == wanted[0] and wanted[1] in text, (name, rank, raised[rank][at])
-    for rank in range(3):
-        kind, text = raised[rank][len(CASES)]
-        assert kind == "ValueError" and "FennelPartitioner: its assignment needs the whole graph" in text
-        assert "owners = FennelPartitioner(...).books()[0].owner, and pass AssignedPartitioner with owners" in text
     for rank in (0, 1):
-        (first, text), (second, late) = raised[rank][len(CASES) + 1 :]
+        (first, text), (second, late) = raised[rank][len(CASES) :]
         assert first == second == "PeerLost"
         assert "did not find all others within timeout_s = 1 s" in text
         assert "at the beginning: not all of them came within timeout_s = 1 s; see" in late

@@ -149,6 +149,10 @@ def refused_by_two_ranks(tmp_path, monkeypatch, words, *slices):
         ),
         ({"edge_index": np.full((2, 3), 58)}, r"in the slice of rank [01]: edge_index\[0\]\[0\] = 58"),
         ({"halo": 2}, "RandomPartitioner has no argument halo"),
+        (
+            {"partitioner": FennelPartitioner},
+            r"needs the whole graph, .* owners = FennelPartitioner\(...\).books\(\)\[0\].owner, and pass Assigned",
+        ),
         ({"return_mapping": True}, "return_mapping = True: expected relabel=True too"),
     ],
 )

@@ -124,11 +124,6 @@ def test_one_partition_has_nothing_to_cache(tmp_path, world):
     assert manifest.forecast.total_remote_ratio == manifest.forecast.total_hit_ratio == 0
 
 
-def test_without_hotness_there_is_no_forecast(directory):
-    manifest = load_partition(directory, 0).manifest
-    assert manifest.forecast is manifest.node_types[0].forecast is None
-
-
 @pytest.mark.parametrize("name", ["ids", "feat", "label"])
 def test_a_damaged_cache_is_named(tmp_path, world, name):
     root = tmp_path / "parts"

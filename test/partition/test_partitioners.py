@@ -72,6 +72,8 @@ def test_the_report_is_returned_stored_and_logged(world, tmp_path, caplog):
     assert edges.balance_ratio == 7.5 / max(manifest.part_num_edges)
     assert edges.remote_bytes_per_edge == edges.edge_cut_ratio * 12
     assert manifest.arguments == {"random_seed": 0} and manifest.strategy == "RandomPartitioner"
+    assert nodes.balanced_labels == () and "labels" not in manifest.summary()
+    assert manifest.forecast is nodes.forecast is None  # without hotness
 
 
 def test_progress_is_drawn_only_when_asked_for(world, tmp_path, capfd):
@@ -217,11 +219,6 @@ def test_what_was_achieved_is_stored_reported_and_right(tmp_path, partitioner, c
     assert ghost.balanced_labels == ()
     least = min(entry.balance_ratio for entry in (*paper.balanced_labels, *author.balanced_labels))
     assert f"of 7 labels {least:.3f} and of edges" in manifest.summary() and manifest.summary() in caplog.text
-
-
-def test_without_labels_nothing_is_said_of_them(tmp_path):
-    manifest = RandomPartitioner(tmp_path / "parts", 2, 10, NO_EDGES).partition()
-    assert manifest.node_types[0].balanced_labels == () and "labels" not in manifest.summary()
 
 
 @pytest.mark.parametrize(

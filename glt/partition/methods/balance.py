@@ -92,17 +92,6 @@ def label_caps(count: np.ndarray, num_parts: int, imbalance: float) -> np.ndarra
     return np.maximum(-(-count // num_parts), np.floor(count * ((1 + imbalance) / num_parts)).astype(np.int64))
 
 
-def owned_edges(graph: GraphInput) -> np.ndarray:
-    """Returns how many edges go where each node goes, ``[nodes of all types]`` int64, types one after the other."""
-    offset = np.cumsum([0, *(nodes.num_nodes for nodes in graph.nodes)])
-    num_edges = np.zeros(offset[-1], np.int64)
-    for edges in graph.edges:
-        of_type = num_edges[offset[edges.expanded] : offset[edges.expanded + 1]]
-        for _, rows in chunks(edges.row_ids):
-            np.add.at(of_type, rows, 1)
-    return num_edges
-
-
 def _node_labels(name: str, nodes: NodeInput, given: Any) -> NodeLabels:
     tables = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
     labels: list[Label] = [()]

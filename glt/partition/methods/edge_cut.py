@@ -17,9 +17,9 @@ from glt._checks import integer
 from glt.data.schema import HOMOGENEOUS, NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype, owner_dtype
-from glt.partition.format.files import scratch_array, scratch_directory
+from glt.partition.format.files import chunks, scratch_array, scratch_directory
 from glt.partition.graph_input import EdgeInput, GraphInput
-from glt.partition.methods.balance import label_caps, owned_edges
+from glt.partition.methods.balance import label_caps
 from glt.partition.methods.forecast import BASE_BYTES, Forecast
 from glt.partition.methods.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
 from glt.partition.methods.writer import PartitionWriter, write_graph
@@ -182,7 +182,15 @@ class AdjacencyPartitioner(PartitionerBase):
 
     def owned_edges(self) -> np.ndarray | None:
         """Returns the edges that go with each node of all types, ``[num_nodes]`` int64; None: they are not balanced."""
-        return owned_edges(self.graph) if self.balance.edges else None
+        if not self.balance.edges:
+            return None
+        offset = np.cumsum([0, *(nodes.num_nodes for nodes in self.graph.nodes)])
+        num_edges = np.zeros(offset[-1], np.int64)
+        for edges in self.graph.edges:
+            of_type = num_edges[offset[edges.expanded] : offset[edges.expanded + 1]]
+            for _, rows in chunks(edges.row_ids):
+                np.add.at(of_type, rows, 1)
+        return num_edges
 
     def edge_cap(self, edges: np.ndarray | None) -> int:
         """Returns how many edges a partition is to own at most, given :meth:`owned_edges`; 0: they are not balanced."""

@@ -13,9 +13,9 @@ from glt._checks import integer
 from glt.data.arrays import require_data
 from glt.data.schema import Schema
 from glt.partition.format.book import Book
-from glt.partition.format.files import CHUNK_IDS, chunks, require_plain
+from glt.partition.format.files import CHUNK_IDS, require_plain
 from glt.partition.format.manifest import ReadForecast
-from glt.partition.graph_input import GraphInput, NodeInput
+from glt.partition.graph_input import GraphInput, NodeInput, first_where
 
 Values = Callable[[np.ndarray], Sequence[np.ndarray]]
 
@@ -129,13 +129,12 @@ def _array(name: str, value: object, num_nodes: int) -> np.ndarray:
     if value.shape != (num_nodes,):
         raise ValueError(f"{name} has shape {list(value.shape)}: expected one number per node, [{num_nodes}]")
     hotness = value if value.dtype in (np.float32, np.float64) else value.astype(np.float32)
-    for begin, piece in chunks(hotness):
-        bad = np.flatnonzero(~((piece >= 0) & (piece <= _MOST)))
-        if bad.size:
-            raise ValueError(
-                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite numbers of at least 0, whose "
-                f"sum is finite too: at most {_MOST:g}, such as the probabilities of NeighborSampler.sample_prob"
-            )
+    bad = first_where(hotness, lambda piece: ~((piece >= 0) & (piece <= _MOST)))
+    if bad is not None:
+        raise ValueError(
+            f"{name}[{bad}] = {hotness[bad]}: expected finite numbers of at least 0, whose sum is finite too: at most "
+            f"{_MOST:g}, such as the probabilities of NeighborSampler.sample_prob"
+        )
     return hotness
 
 

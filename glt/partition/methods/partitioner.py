@@ -26,7 +26,7 @@ from glt.partition.format.files import (
 )
 from glt.partition.format.load import load_id_map
 from glt.partition.format.manifest import Manifest, installed_version
-from glt.partition.graph_input import GraphInput, require_in_place
+from glt.partition.graph_input import GraphInput, first_where, require_in_place
 from glt.partition.methods.balance import Balance
 from glt.partition.methods.forecast import Forecast, forecast
 from glt.partition.methods.hotness import CacheInput, HotnessByType, NodeHotness
@@ -364,9 +364,10 @@ class PartitionerBase(ABC):
             books.append(Book.of(owner, self.num_parts))
         return books
 
-    def given_arrays(self) -> Iterator[tuple[str, Rows | np.ndarray]]:
-        """Yields the tables and arrays that :meth:`partition` will read, and the arguments that they came as."""
-        yield from self.graph.tables()
+    def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the arrays that :meth:`partition` will read, and the arguments that they came as."""
+        for name, table in self.graph.tables():
+            yield name, table.array if isinstance(table, Rows) else table
         for hotness in self.hotness:
             for array in () if hotness is None else hotness.arrays:
                 yield self.hotness_argument, array
@@ -445,9 +446,7 @@ def checked_owners(name: str, value: object, num_nodes: int, num_parts: int) -> 
         raise TypeError(f"{name} is {got}: expected a tensor or array of integers, the partition of each node")
     if owner.shape != (num_nodes,):
         raise ValueError(f"{name} has shape {list(owner.shape)}: expected one owner per node, [{num_nodes}]")
-    bad = np.flatnonzero((owner < 0) | (owner >= num_parts))
-    if bad.size:
-        raise ValueError(
-            f"{name}[{bad[0]}] = {owner[bad[0]]}: expected partitions 0 to {num_parts - 1} (num_parts = {num_parts})"
-        )
+    bad = first_where(owner, lambda piece: (piece < 0) | (piece >= num_parts))
+    if bad is not None:
+        raise ValueError(f"{name}[{bad}] = {owner[bad]}: expected partitions 0 to {num_parts - 1} ({num_parts = })")
     return np.ascontiguousarray(owner, owner_dtype(num_parts))

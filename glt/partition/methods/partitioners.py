@@ -13,7 +13,6 @@ from glt import _core
 from glt._checks import integer
 from glt.data.schema import NodeType
 from glt.partition.format.book import owner_dtype
-from glt.partition.format.files import Rows
 from glt.partition.graph_input import GraphInput
 from glt.partition.methods.hotness import NodeHotness
 from glt.partition.methods.partitioner import (
@@ -67,7 +66,7 @@ class AssignedPartitioner(PartitionerBase):
             for nodes, value in zip(self.graph.nodes, schema.per_node_type("owners", owners), strict=True)
         ]
 
-    def given_arrays(self) -> Iterator[tuple[str, Rows | np.ndarray]]:
+    def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         yield from super().given_arrays()
         for owner in self._owners:
             yield "owners", owner
