@@ -212,6 +212,8 @@ def inspect_partitions(
     host_reports = _hosts(manifest, hosts)
     with progress_bar("verify", num_bytes if verify and progress else None) as advance:
         bad = tuple(_bad_files(root, manifest, here, verify, advance))
+    known = {*manifest.files, layout.MANIFEST, *(f"{name}.json" for name in graph_names(root, manifest))}
+    present = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if not path.is_dir()]
     of_manifest: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
     return Inspection(
         root=str(root),
@@ -221,7 +223,7 @@ def inspect_partitions(
         hosts=host_reports,
         num_files=len(here),
         num_bytes=num_bytes,
-        unlisted=tuple(_unlisted(root, manifest)),
+        unlisted=tuple(name for name in present if name not in known),
         bad=bad,
         verified=verify,
         **of_manifest,
@@ -262,14 +264,6 @@ def _bad_files(
             )
         except PartitionError as error:
             yield BadFile(path, str(error))
-
-
-def _unlisted(root: Path, manifest: Manifest) -> Iterator[str]:
-    ours = {layout.MANIFEST, *(f"{name}.json" for name in graph_names(root, manifest))}
-    for path in sorted(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        if not path.is_dir() and name not in manifest.files and name not in ours:
-            yield name
 
 
 def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unreadable: set[str]) -> Iterator[NodeReport]:
