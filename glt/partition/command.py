@@ -35,13 +35,17 @@ def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: b
     """
     if not names:
         return by_type or None
-    if not isinstance(graph["num_nodes"], Mapping):
-        return _tables(graph, names, None)
-    found = {node_type: _tables(graph, names, node_type) for node_type in graph["num_nodes"]}
-    missing = [name for name in names if not any(_table(graph, name, t) is not None for t in found)]
-    if missing:
-        raise ValueError(_unknown("--balance", missing[0], graph))
-    return {node_type: tables for node_type, tables in found.items() if tables}
+    counts = graph["num_nodes"]
+    found: dict[str | None, list[Any]] = {node_type: [] for node_type in (counts if _is_hetero(graph) else [None])}
+    for name in names:
+        tables = {node_type: _table(graph, name, node_type) for node_type in found}
+        if all(table is None for table in tables.values()):
+            raise ValueError(_unknown("--balance", name, graph))
+        for node_type, table in tables.items():
+            if table is not None:
+                # OGB's have one column.
+                found[node_type].append(table.reshape(-1) if table.ndim == 2 and table.shape[1] == 1 else table)
+    return {node_type: tables for node_type, tables in found.items() if tables} if _is_hetero(graph) else found[None]
 
 
 def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
@@ -79,7 +83,7 @@ def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
 
 def _seeds(graph: Mapping[str, Any], given: str) -> tuple[str | None, np.ndarray]:
     node_type, name = None, given
-    if isinstance(graph["num_nodes"], Mapping):
+    if _is_hetero(graph):
         node_type, equals, name = given.partition("=")
         if not equals or node_type not in graph["num_nodes"]:
             raise ValueError(f"--seeds {given}: expected TYPE=NAME, TYPE one of {', '.join(graph['num_nodes'])}")
@@ -99,16 +103,8 @@ def _seeds(graph: Mapping[str, Any], given: str) -> tuple[str | None, np.ndarray
     return node_type, seeds.astype(np.int64, copy=False)
 
 
-def _tables(graph: Mapping[str, Any], names: list[str], node_type: str | None) -> list[Any]:
-    found = []
-    for name in names:
-        table = _table(graph, name, node_type)
-        if table is None and node_type is None:
-            raise ValueError(_unknown("--balance", name, graph))
-        if table is not None:
-            # OGB's have one column.
-            found.append(table.reshape(-1) if table.ndim == 2 and table.shape[1] == 1 else table)
-    return found
+def _is_hetero(graph: Mapping[str, Any]) -> bool:
+    return isinstance(graph["num_nodes"], Mapping)
 
 
 def _table(graph: Mapping[str, Any], name: str, node_type: str | None) -> Any:
@@ -120,16 +116,11 @@ def _table(graph: Mapping[str, Any], name: str, node_type: str | None) -> Any:
 
 def _unknown(flag: str, name: str, graph: Mapping[str, Any]) -> str:
     attrs = graph.get("node_attrs", {})
-    if isinstance(graph["num_nodes"], Mapping):
+    if _is_hetero(graph):
         attrs = {each for named in attrs.values() for each in named}
     known = ["label"] * ("node_label" in graph) + sorted(attrs)
     return f"{flag} {name}: no nodes have that: expected one of {', '.join(known) or '(there are no tables of nodes)'}"
 
-
-DESCRIPTION: Final = (
-    "Partitions a graph on disk. Exit status 0: done; 1: failed on the way; 2: cannot be done as asked; 130: stopped. "
-    "Nothing is left behind but a whole directory."
-)
 
 # Flags whose values a partitioner takes under the same name.
 _PASSED: Final = (
@@ -142,7 +133,10 @@ _SIZES: Final = ("sort_memory_bytes", "cache_memory_budget")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds all flags."""
-    parser.description = DESCRIPTION
+    parser.description = (
+        "Partitions a graph on disk. Exit status 0: done; 1: failed on the way; 2: cannot be done as asked; 130: "
+        "stopped. Nothing is left behind but a whole directory."
+    )
     add = parser.add_argument
     text = (
         "directory of .npy files, OGB folder, description (.json, .toml), saved PyG graph (.pt), or a "
@@ -301,13 +295,13 @@ def _hops(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers separated by commas") from None
 
 
-__all__ = ["add_arguments", "run"]
-
 _MOST_LABELS: Final = 16  # in the report, of a type of nodes
 
 # What a wrong flag, or a wrong input, ends in.
-_UNUSABLE = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
-_REFUSED = (ValueError, TypeError, LookupError, ImportError, *_UNUSABLE)
+_REFUSED: Final = (
+    *(ValueError, TypeError, LookupError, ImportError),
+    *(FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError),
+)
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -318,7 +312,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             partitioner = _partitioner(arguments)
         except _REFUSED as error:
             return _fail(2, error)
-        print(_forecast(partitioner), flush=True)
+        counts = f"{partitioner.graph.num_nodes} nodes and {partitioner.graph.num_edges} edges"
+        print(f"forecast: {counts}: {partitioner.forecast().summary()}", flush=True)
         if arguments.dry_run:
             return 0
         manifest = partitioner.partition(progress=_shows_progress(arguments))
@@ -369,23 +364,20 @@ def _scratch(arguments: argparse.Namespace, out: Path) -> Path:
     return next(parent for parent in out.absolute().parents if parent.is_dir())
 
 
-def _forecast(partitioner: Any) -> str:
-    counts = f"{partitioner.graph.num_nodes} nodes and {partitioner.graph.num_edges} edges"
-    return f"forecast: {counts}: {partitioner.forecast().summary()}"
-
-
 def _report(manifest: Manifest, out: Path, seconds: float) -> list[str]:
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     lines = [manifest.summary(), *_balanced(manifest)]
     if manifest.is_hetero:
-        for nodes in manifest.node_types:
-            lines.append(f"  {nodes.node_type}: {nodes.num_nodes} nodes, balance {nodes.balance_ratio:.3f}")
-        for edges in manifest.edge_types:
-            lines.append(
-                f"  {' '.join(edges.edge_type)}: {edges.num_edges} edges, cut {edges.edge_cut_ratio:.1%}, balance "
-                f"{edges.balance_ratio:.3f}"
-            )
+        lines += [
+            f"  {nodes.node_type}: {nodes.num_nodes} nodes, balance {nodes.balance_ratio:.3f}"
+            for nodes in manifest.node_types
+        ]
+        lines += [
+            f"  {' '.join(edges.edge_type)}: {edges.num_edges} edges, cut {edges.edge_cut_ratio:.1%}, balance "
+            f"{edges.balance_ratio:.3f}"
+            for edges in manifest.edge_types
+        ]
     # What is mapped counts for as long as it is in memory, although the kernel may drop it at any time.
     lines.append(
         f"{out}: {format_size(num_bytes)} in {len(manifest.files)} files, in {seconds:.1f} s, at most "

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from glt.errors import PartitionError
 from glt.partition.format.manifest import Manifest
 from glt.partition.importers import import_dgl, import_glt, import_pyg
 from glt.partition.importers.foreign_files import read_torch
 
-DESCRIPTION = (
-    "Turns the partition directory of another library into one of glt, with the same assignment of nodes. Nothing in "
-    "it is unpickled. Exit status 0: written; 1: the source is damaged or incomplete, or the output is not empty; "
-    "2: wrong usage."
-)
+_IMPORTERS: Final[dict[str, Callable[..., Manifest]]] = {"glt": import_glt, "pyg": import_pyg, "dgl": import_dgl}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.description = DESCRIPTION
+    parser.description = (
+        "Turns the partition directory of another library into one of glt, with the same assignment of nodes. Nothing "
+        "in it is unpickled. Exit status 0: written; 1: the source is damaged or incomplete, or the output is not "
+        "empty; 2: wrong usage."
+    )
     libraries = parser.add_subparsers(dest="library", required=True, metavar="library")
     for name, source, help_ in (
         ("glt", "GLT's root_dir", "what partitioners of graphlearn_torch wrote"),
@@ -44,7 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             )
         if name == "glt":
             library.add_argument(
-                "--edge-assign-strategy", choices=("by_src", "by_dst"), help="needed only where edges do not tell"
+                "--edge-assign-strategy",
+                choices=("by_src", "by_dst"),
+                default=argparse.SUPPRESS,
+                help="needed only where edges do not tell",
             )
         if name == "dgl":
             library.add_argument(
@@ -73,23 +77,13 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _import(arguments: argparse.Namespace) -> Manifest:
-    source, out = arguments.source, arguments.out
-    options: dict[str, Any] = {"progress": sys.stderr.isatty(), "relabel": arguments.relabel}
-    if arguments.library == "pyg":
-        return import_pyg(source, out, **options)
-    options["renumber_edges"] = arguments.renumber_edges
-    if arguments.library == "glt":
-        strategy = arguments.edge_assign_strategy
-        return import_glt(source, out, **options, **({"edge_assign_strategy": strategy} if strategy else {}))
-    return import_dgl(
-        source,
-        out,
-        tables=dict(_table(each) for each in arguments.table),
-        leave_out=arguments.leave_out,
-        orig_nids=_mapping(arguments.orig_nids),
-        orig_eids=_mapping(arguments.orig_eids),
-        **options,
-    )
+    options: dict[str, Any] = vars(arguments) | {"progress": sys.stderr.isatty()}
+    library, source, out = (options.pop(name) for name in ("library", "source", "out"))
+    if library == "dgl":
+        options["tables"] = dict(map(_table, options.pop("table")))
+        for name in ("orig_nids", "orig_eids"):
+            options[name] = None if options[name] is None else read_torch(Path(options[name]))
+    return _IMPORTERS[library](source, out, **options)
 
 
 def _table(given: str) -> tuple[str, str]:
@@ -97,7 +91,3 @@ def _table(given: str) -> tuple[str, str]:
     if not equals or not name:
         raise ValueError(f"argument --table: {given!r}: expected ARGUMENT=NAME, for example node_feat=feat")
     return argument, name
-
-
-def _mapping(path: str | None) -> Any:
-    return None if path is None else read_torch(Path(path))

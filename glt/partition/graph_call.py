@@ -153,14 +153,13 @@ def _method(part_method: str, objtype: str, options: Mapping[str, Any]) -> tuple
             raise TypeError(f"partition_graph has no argument {name}: {_NOT_HERE[name]}")
     if not isinstance(part_method, str) or part_method not in METHODS:
         raise ValueError(f"part_method = {part_method!r}: expected one of {list(METHODS)}")
-    if "objtype" in METHODS[part_method].options:
-        return METHODS[part_method].load(), {"objtype": objtype}
-    if objtype != "cut":
+    has_objective = "objtype" in METHODS[part_method].options
+    if not has_objective and objtype != "cut":
         raise ValueError(
             f"objtype = {objtype!r} is METIS's objective, but part_method = {part_method!r}: leave it out, or say "
             "part_method='metis'"
         )
-    return METHODS[part_method].load(), {}
+    return METHODS[part_method].load(), {"objtype": objtype} if has_objective else {}
 
 
 def _require_known(num_hops: Any, graph_formats: Any, use_graphbolt: Any, edge_assign_strategy: str) -> None:
@@ -186,14 +185,9 @@ def _require_known(num_hops: Any, graph_formats: Any, use_graphbolt: Any, edge_a
 
 def _arguments(g: Any, weight_attr: str | None, time_attr: str | None) -> dict[str, Any]:
     if not isinstance(g, Dataset):
-        try:
-            return graph_arguments(g, weight_attr=weight_attr, time_attr=time_attr)
-        except TypeError as error:
-            if not hasattr(g, "stores"):
-                raise TypeError(
-                    f"g has type {type(g).__name__}: expected a PyG Data or HeteroData, or a glt.data.Dataset"
-                ) from error
-            raise
+        if not hasattr(g, "stores"):
+            raise TypeError(f"g has type {type(g).__name__}: expected a PyG Data or HeteroData, or a glt.data.Dataset")
+        return graph_arguments(g, weight_attr=weight_attr, time_attr=time_attr)
     if time_attr not in (None, g.time_attr):
         raise ValueError(f"time_attr = {time_attr!r}, but g is a Dataset whose times are {g.time_attr!r}: leave it out")
     return dataset_arguments(g, weight_attr=weight_attr)
@@ -226,8 +220,8 @@ def _of_pieces(
         for each, piece in zip(graph.nodes, pieces, strict=True)
     ]
     edges = [
-        {"edge_index": each.edge_index, **attrs("edge", each.edge_type, pieces[each.expanded][each.row_ids])}
-        for each in graph.edges
+        {"edge_index": whole.index, **attrs("edge", each.edge_type, pieces[each.expanded][each.row_ids])}
+        for whole, each in zip(given.edges, graph.edges, strict=True)
     ]
     origin = {"pieces": type(fine).__name__, "num_trainers_per_machine": num_trainers, **fine.strategy_arguments()}
     arguments = {**given, **arguments_by_type(graph.schema, nodes, edges)}

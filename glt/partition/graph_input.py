@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -50,18 +50,15 @@ class NodeInput:
 class EdgeInput:
     """The edges of one type. An edge belongs to its expanded end; the other end is the neighbour.
 
-    ``expanded`` and ``neighbor`` are positions of the node types of the ends, ``row_ids`` and ``col_ids`` these ends
-    among ``edge_index [2, num_edges]``; ``weight`` is float32 or float64, ``neighbor_time`` that of all nodes of the
-    neighbour's type. ``edge_ids`` are ids below ``id_bound`` where these are some of the edges; otherwise positions are
-    ids.
+    ``expanded`` and ``neighbor`` are positions of the node types of the ends, and ``index [2, num_edges]`` has these
+    ends in this order; ``weight`` is float32 or float64, ``neighbor_time`` that of all nodes of the neighbour's type.
+    ``edge_ids`` are ids below ``id_bound`` where these are some of the edges; otherwise positions are ids.
     """
 
     edge_type: EdgeType
     expanded: int
     neighbor: int
-    edge_index: np.ndarray
-    row_ids: np.ndarray
-    col_ids: np.ndarray
+    index: np.ndarray
     feat: Rows | None
     weight: np.ndarray | None
     time: np.ndarray | None
@@ -71,8 +68,16 @@ class EdgeInput:
     id_bound: int = 0
 
     @property
+    def row_ids(self) -> np.ndarray:
+        return self.index[0]
+
+    @property
+    def col_ids(self) -> np.ndarray:
+        return self.index[1]
+
+    @property
     def num_edges(self) -> int:
-        return self.row_ids.size
+        return self.index.shape[1]
 
     @property
     def num_ids(self) -> int:
@@ -166,11 +171,9 @@ class GraphInput(Mapping[str, Any]):
         without :attr:`arguments`."""
         edges = []
         for each, (expanded, neighbor) in zip(self.edges, self.schema.ends(edge_dir), strict=True):
-            rows, cols = each.edge_index if edge_dir == "out" else each.edge_index[::-1]
+            index = each.index if edge_dir == self.edge_dir else each.index[::-1]
             time = self.nodes[neighbor].time
-            edges.append(
-                replace(each, expanded=expanded, neighbor=neighbor, row_ids=rows, col_ids=cols, neighbor_time=time)
-            )
+            edges.append(replace(each, expanded=expanded, neighbor=neighbor, index=index, neighbor_time=time))
         return replace(self, edges=tuple(edges), edge_dir=edge_dir, arguments={})
 
     @property
@@ -190,21 +193,18 @@ class GraphInput(Mapping[str, Any]):
             return "edge"
         return "node" if any(nodes.time is not None for nodes in self.nodes) else None
 
-    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields all arrays of the graph, and the arguments that they came as."""
-        for nodes in self.nodes:
-            attrs = {f"node_attrs[{name!r}]": rows for name, rows in nodes.attrs.items()}
-            yield from _arrays({"node_feat": nodes.feat, "node_label": nodes.label, "node_time": nodes.time, **attrs})
-        for edges in self.edges:
-            attrs = {f"edge_attrs[{name!r}]": rows for name, rows in edges.attrs.items()}
-            columns = {"edge_index": edges.edge_index, "edge_weight": edges.weight, "edge_time": edges.time}
-            yield from _arrays({"edge_feat": edges.feat, **columns, **attrs})
-
-
-def _arrays(tables: Mapping[str, Rows | np.ndarray | None]) -> Iterator[tuple[str, np.ndarray]]:
-    for name, each in tables.items():
-        if each is not None:
-            yield name, each.array if isinstance(each, Rows) else each
+    def tables(self) -> Iterator[tuple[str, Rows | np.ndarray]]:
+        """Yields all that the graph consists of, and the arguments that it came as."""
+        inputs: tuple[NodeInput | EdgeInput, ...] = (*self.nodes, *self.edges)
+        for each in inputs:
+            kind, type_ = ("node", each.node_type) if isinstance(each, NodeInput) else ("edge", each.edge_type)
+            of_type = f"[{type_!r}]" if self.schema.is_hetero else ""
+            for name in ("index", "feat", "label", "weight", "time"):
+                table = vars(each).get(name)
+                if table is not None:
+                    yield f"{kind}_{name}{of_type}", table
+            for name, rows in each.attrs.items():
+                yield f"{kind}_attrs{of_type}[{name!r}]", rows
 
 
 def arguments_by_type(
@@ -305,9 +305,9 @@ def _nodes(schema: Schema, at: int, count: object, num_rows: int | None, tables:
     return NodeInput(
         schema.node_types[at],
         num_nodes,
-        feat=None if feat is None else Rows.of(f"node_feat{of_type}", feat, rows, "node"),
-        label=None if label is None else Rows.of(f"node_label{of_type}", label, rows, "node"),
-        time=None if time is None else _time(f"node_time{of_type}", time, rows, "node"),
+        feat=_rows(f"node_feat{of_type}", feat, rows, "node"),
+        label=_rows(f"node_label{of_type}", label, rows, "node"),
+        time=_time(f"node_time{of_type}", time, rows, "node"),
         attrs=_attrs(f"node_attrs{of_type}", attrs, rows, "node"),
     )
 
@@ -315,22 +315,24 @@ def _nodes(schema: Schema, at: int, count: object, num_rows: int | None, tables:
 def _edges(schema: Schema, at: int, nodes: Sequence[NodeInput], index: object, tables: Mapping[str, Any]) -> EdgeInput:
     of_type = f"[{schema.edge_types[at]!r}]" if schema.is_hetero else ""
     expanded, neighbor = schema.ends("out")[at]
-    edge_index = _edge_index(f"edge_index{of_type}", index, [nodes[expanded], nodes[neighbor]], schema.is_hetero)
-    num_edges = edge_index.shape[1]
+    checked = _edge_index(f"edge_index{of_type}", index, [nodes[expanded], nodes[neighbor]], schema.is_hetero)
+    num_edges = checked.shape[1]
     feat, weight, time, attrs = (tables[name] for name in EDGE_TABLES)
     return EdgeInput(
         schema.edge_types[at],
         expanded,
         neighbor,
-        edge_index,
-        row_ids=edge_index[0],
-        col_ids=edge_index[1],
-        feat=None if feat is None else Rows.of(f"edge_feat{of_type}", feat, num_edges, "edge"),
+        checked,
+        feat=_rows(f"edge_feat{of_type}", feat, num_edges, "edge"),
         weight=None if weight is None else _edge_weight(f"edge_weight{of_type}", weight, num_edges),
-        time=None if time is None else _time(f"edge_time{of_type}", time, num_edges, "edge"),
+        time=_time(f"edge_time{of_type}", time, num_edges, "edge"),
         neighbor_time=nodes[neighbor].time,
         attrs=_attrs(f"edge_attrs{of_type}", attrs, num_edges, "edge"),
     )
+
+
+def _rows(name: str, value: object, num_rows: int, what: str) -> Rows | None:
+    return None if value is None else Rows.of(name, value, num_rows, what)
 
 
 def _attrs(name: str, given: Any, num_rows: int, what: str) -> dict[str, Rows]:
@@ -388,29 +390,35 @@ def _edge_weight(name: str, value: object, num_edges: int) -> np.ndarray:
     dtype = getattr(torch, torch_dtype)
     if dtype.is_complex:
         raise TypeError(f"{name} has dtype {dtype}: expected real numbers")
-    if dtype in (torch.float32, torch.float64):
-        exact = weight
-    else:
+    exact = weight
+    if dtype not in (torch.float32, torch.float64):
         wide = not dtype.is_floating_point and dtype.itemsize > 2
         tensor = torch.as_tensor(as_torch_dtype(weight, torch_dtype))
         exact = tensor.to(torch.float64 if wide else torch.float32).numpy()
-    for begin, piece in chunks(exact):
-        bad = np.flatnonzero(~((piece >= 0) & (piece < np.inf)))
-        if bad.size:
-            raise ValueError(
-                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite weights of at least 0; a weight of 0 "
-                "keeps an edge out while others remain"
-            )
-        large = np.flatnonzero(piece > 2**53) if weight.dtype.kind in "iu" else bad
-        if large.size:
-            raise ValueError(
-                f"{name}[{begin + large[0]}] = {weight[begin + large[0]]}: expected weights that a double holds "
-                "exactly, up to 2**53; scale them down"
-            )
+    bad = first_where(exact, lambda piece: ~((piece >= 0) & (piece < np.inf)))
+    if bad is not None:
+        raise ValueError(
+            f"{name}[{bad}] = {exact[bad]}: expected finite weights of at least 0; a weight of 0 keeps an edge out "
+            "while others remain"
+        )
+    large = first_where(exact, lambda piece: piece > 2**53) if weight.dtype.kind in "iu" else None
+    if large is not None:
+        raise ValueError(
+            f"{name}[{large}] = {weight[large]}: expected weights that a double holds exactly, up to 2**53; scale them "
+            "down"
+        )
     return exact
 
 
-def _time(name: str, value: object, num_rows: int, what: str) -> np.ndarray:
+def first_where(array: np.ndarray, condition: Callable[[np.ndarray], np.ndarray]) -> int | None:
+    """Returns the position of the first element of which ``condition``, called with a piece at a time, is true."""
+    found = (begin + np.flatnonzero(condition(piece)) for begin, piece in chunks(array))
+    return next((int(positions[0]) for positions in found if positions.size), None)
+
+
+def _time(name: str, value: object, num_rows: int, what: str) -> np.ndarray | None:
+    if value is None:
+        return None
     times, torch_dtype = _column(name, value, num_rows, what)
     dtype = getattr(torch, torch_dtype)
     if dtype.is_floating_point or dtype.is_complex or dtype in (torch.bool, torch.uint64):

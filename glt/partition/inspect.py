@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,19 +50,17 @@ def count_values(table: str, parts: Sequence[np.ndarray]) -> tuple[ValueCount, .
     """
     if not parts or any(rows.dtype.kind not in "biu" or rows.size != len(rows) for rows in parts):
         return ()
-    counts: dict[int | bool, list[int]] = {}
-    for at, rows in enumerate(parts):
+    counts: list[Counter[int | bool]] = [Counter() for _ in parts]
+    for count, rows in zip(counts, parts, strict=True):
         for _, chunk in chunks(rows.reshape(-1)):
             values, found = np.unique(chunk, return_counts=True)
-            for value, count in zip(values.tolist(), found.tolist(), strict=True):
-                counts.setdefault(value, [0] * len(parts))[at] += count
-            if len(counts) > MAX_VALUES:
+            count.update(dict(zip(values.tolist(), found.tolist(), strict=True)))
+            if len(set().union(*counts)) > MAX_VALUES:
                 return ()
-    wanted = [True] if parts[0].dtype.kind == "b" else sorted(counts)
+    wanted = [True] if parts[0].dtype.kind == "b" else sorted(set().union(*counts))
+    per_part = [tuple(count[value] for count in counts) for value in wanted]
     return tuple(
-        ValueCount(table, value, tuple(per_part), balance_ratio(per_part))
-        for value in wanted
-        if (per_part := counts.get(value, [0] * len(parts)))
+        ValueCount(table, value, each, balance_ratio(each)) for value, each in zip(wanted, per_part, strict=True)
     )
 
 
@@ -213,6 +212,8 @@ def inspect_partitions(
     host_reports = _hosts(manifest, hosts)
     with progress_bar("verify", num_bytes if verify and progress else None) as advance:
         bad = tuple(_bad_files(root, manifest, here, verify, advance))
+    known = {*manifest.files, layout.MANIFEST, *(f"{name}.json" for name in graph_names(root, manifest))}
+    present = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if not path.is_dir()]
     of_manifest: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
     return Inspection(
         root=str(root),
@@ -222,7 +223,7 @@ def inspect_partitions(
         hosts=host_reports,
         num_files=len(here),
         num_bytes=num_bytes,
-        unlisted=tuple(_unlisted(root, manifest)),
+        unlisted=tuple(name for name in present if name not in known),
         bad=bad,
         verified=verify,
         **of_manifest,
@@ -238,15 +239,11 @@ def _hosts(manifest: Manifest, hosts: Mapping[str, Sequence[int]] | None) -> tup
     left_out = set(range(manifest.num_parts)).difference(*by_host.values())
     if left_out:
         raise ValueError(f"hosts leaves out partition {min(left_out)}: expected each on a host")
-    part_bytes, shared_bytes = [0] * manifest.num_parts, 0
+    num_bytes: Counter[int | None] = Counter()  # by partition; None: of all hosts
     for path, entry in manifest.files.items():
-        owner = layout.part_of(path)
-        if owner is None:
-            shared_bytes += entry.num_bytes
-        else:
-            part_bytes[owner] += entry.num_bytes
+        num_bytes[layout.part_of(path)] += entry.num_bytes
     return tuple(
-        HostReport(host, tuple(parts), shared_bytes + sum(part_bytes[part] for part in set(parts)))
+        HostReport(host, tuple(parts), sum(num_bytes[part] for part in {None, *parts}))
         for host, parts in by_host.items()
     )
 
@@ -267,14 +264,6 @@ def _bad_files(
             )
         except PartitionError as error:
             yield BadFile(path, str(error))
-
-
-def _unlisted(root: Path, manifest: Manifest) -> Iterator[str]:
-    ours = {layout.MANIFEST, *(f"{name}.json" for name in graph_names(root, manifest))}
-    for path in sorted(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        if not path.is_dir() and name not in manifest.files and name not in ours:
-            yield name
 
 
 def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unreadable: set[str]) -> Iterator[NodeReport]:
@@ -315,15 +304,12 @@ def _tables(stored: Mapping[str, FeatureEntry | None], **has: bool) -> dict[str,
     return tables | {name: _PLAIN[name] for name, there in has.items() if there}
 
 
-DESCRIPTION = (
-    "Reports what a partition directory holds: types, counts, edge cut, balance, bytes per host. Exit status 0: what "
-    "is here is sound; 1: a file is damaged or missing; 2: wrong usage."
-)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.description = DESCRIPTION
+    parser.description = (
+        "Reports what a partition directory holds: types, counts, edge cut, balance, bytes per host. Exit status 0: "
+        "what is here is sound; 1: a file is damaged or missing; 2: wrong usage."
+    )
     parser.add_argument("dir", help="the partition directory, or a host's copy of some of its partitions")
     parser.add_argument(
         "--verify", action="store_true", help="read every file and compare it with its checksum, not only its size"

@@ -38,9 +38,6 @@ class LocalExchange(Exchange):
     def _meet(self):
         pass
 
-    def _leave(self):
-        pass
-
 
 def in_ranks(world_size, call):
     """Returns what ``call`` returns, or raises, in each of so many ranks."""
@@ -63,4 +60,4 @@ def use_threads(monkeypatch):
         exchange.round_bytes = round_bytes
         return exchange
 
-    monkeypatch.setattr(run, "Exchange", use)
+    monkeypatch.setattr(run, "exchange_of", use)

@@ -1,18 +1,13 @@
 """Partitioners that look at the edges: few of them are cut, within the balance asked for."""
 
-import shutil
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import BY_ADJACENCY, hetero_world
+from partition_world import BY_ADJACENCY
 
-from glt.partition import FennelPartitioner, Manifest, RandomPartitioner
-from glt.partition.format.files import remove_stale, scratch_directory
+from glt.partition import FennelPartitioner, Manifest, MetisPartitioner, RandomPartitioner
 from glt.partition.methods.balance import label_caps
-from glt.partition.methods.edge_cut import Adjacency
-from glt.partition.methods.metis import forecast_bytes
 
 both = pytest.mark.parametrize("partitioner", BY_ADJACENCY)
 
@@ -180,53 +175,26 @@ def test_more_passes_cut_fewer_edges(tmp_path):
     assert cuts == sorted(cuts, reverse=True) and cuts[2] < 0.8 * cuts[0]
 
 
-@pytest.mark.parametrize(("num_threads", "thread_bytes"), [(1, 1 << 20), (2, 1000)])
-def test_adjacency_is_the_edges_both_ways_without_loops(tmp_path, num_threads, thread_bytes):
-    world = hetero_world()
-    graph = RandomPartitioner(tmp_path / "parts", 2, **world).graph
-    files = tmp_path / "files"
-    files.mkdir()
-    adjacency = Adjacency.of(graph, files, num_threads, thread_bytes)
-    assert sum(path.stat().st_size for path in files.iterdir()) == adjacency.indices.nbytes
-    shutil.rmtree(files)
-    begin = dict(zip(world["num_nodes"], np.cumsum([0, *world["num_nodes"].values()])[:-1], strict=True))
-    num_nodes = sum(world["num_nodes"].values())
-    wanted = np.zeros((num_nodes, num_nodes), np.int64)
-    for (src, _, dst), (rows, cols) in world["edge_index"].items():
-        np.add.at(wanted, (rows + begin[src], cols + begin[dst]), 1)
-    wanted += wanted.T
-    np.fill_diagonal(wanted, 0)
-    found = np.zeros_like(wanted)
-    np.add.at(found, (np.repeat(np.arange(num_nodes), np.diff(adjacency.indptr)), adjacency.indices), 1)
-    np.testing.assert_array_equal(found, wanted)
-    assert adjacency.num_edges == wanted.sum() // 2
+OF_FENNEL = [
+    ({"imbalance": -0.1}, r"imbalance = -0.1: expected a number from 0 to 1"),
+    ({"imbalance": "5%"}, r"imbalance = '5%'"),
+    ({"num_passes": 0}, r"num_passes = 0: expected 1 to 1000"),
+    ({"random_seed": -1}, r"random_seed = -1"),
+]
+OF_METIS = [
+    ({"objtype": "volume"}, r"objtype = 'volume': expected 'cut' .* or 'vol'"),
+    ({"random_seed": 2**31}, r"random_seed = 2147483648: expected 0 to 2147483647, METIS's seed"),
+    ({"memory_budget_bytes": -1}, r"memory_budget_bytes = -1"),
+]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"imbalance": -0.1}, r"imbalance = -0.1: expected a number from 0 to 1"),
-        ({"imbalance": "5%"}, r"imbalance = '5%'"),
-        ({"num_passes": 0}, r"num_passes = 0: expected 1 to 1000"),
-        ({"random_seed": -1}, r"random_seed = -1"),
-    ],
+    ("partitioner", "options", "message"),
+    [*((FennelPartitioner, *case) for case in OF_FENNEL), *((MetisPartitioner, *case) for case in OF_METIS)],
 )
-def test_bad_arguments_are_refused(tmp_path, options, message):
+def test_bad_arguments_are_refused(tmp_path, partitioner, options, message):
     with pytest.raises(ValueError, match=message):
-        FennelPartitioner(tmp_path / "parts", 2, 3, np.zeros((2, 1), np.int64), **options)
-
-
-def test_scratch_files_vanish_with_their_run_or_in_the_next_one(tmp_path):
-    target = tmp_path / "parts"
-    with pytest.raises(RuntimeError), scratch_directory(target) as directory:
-        (directory / "adjacency").touch()
-        remove_stale(target)
-        assert (directory / "adjacency").exists()  # its run is alive
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-    directory.mkdir()  # as a killed run leaves it: nobody holds its lock
-    remove_stale(target)
-    assert list(tmp_path.iterdir()) == []
+        partitioner(tmp_path / "parts", 2, 3, np.zeros((2, 1), np.int64), **options)
 
 
 @both
@@ -244,9 +212,9 @@ def test_the_forecast_covers_the_assignment(tmp_path, partitioner):
     num_nodes, edge_index = communities(size=2000)
     options = {"sort_memory_bytes": 1 << 20, "num_threads": 1}
     plain = RandomPartitioner(tmp_path / "parts", 4, num_nodes, edge_index, **options).forecast()
-    expected = partitioner(tmp_path / "parts", 4, num_nodes, edge_index, **options).forecast()
+    made = partitioner(tmp_path / "parts", 4, num_nodes, edge_index, **options)
+    expected = made.forecast()
     num_edges = edge_index.shape[1]
     assert expected.disk_bytes >= 56 * num_edges and expected.seconds > plain.seconds
     assert expected.peak_memory_bytes >= plain.peak_memory_bytes
-    if partitioner is not FennelPartitioner:
-        assert expected.peak_memory_bytes >= forecast_bytes(num_nodes, 2 * num_edges, 0, "cut")
+    assert expected.peak_memory_bytes >= made.assign_bytes(num_nodes, 2 * num_edges)

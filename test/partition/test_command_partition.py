@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from input_world import plain, run_id, typed
+from partition_world import needs_metis
 
 from glt.cli import main
 from glt.data import Dataset
 from glt.partition import (
     AssignedPartitioner,
     FennelPartitioner,
+    FrequencyPartitioner,
     Manifest,
     MetisPartitioner,
     RandomPartitioner,
@@ -82,37 +84,35 @@ def test_flags_of_tables_name_columns(tmp_path, capsys):
     assert run_id(tmp_path / "again", arguments) in capsys.readouterr().out
 
 
-def test_methods_are_the_partitioners(tmp_path, capsys):
-    arguments = plain()
-    source = arrays_in(tmp_path / "in", arguments)
-    label, mask = arguments["node_label"], arguments["node_attrs"]["train_mask"]
-    balance = {"balance_ntypes": [label, mask], "balance_edges": True}
-    flags = ["--imbalance", 0.1, "--passes", 3, "--balance", "label", "--balance", "train_mask", "--balance-edges"]
-    assert glt_partition(source, "--out", tmp_path / "got", "--num-parts", 2, "--method", "fennel", *flags) == 0
-    wanted = FennelPartitioner(
-        tmp_path / "wanted", 2, **arguments, **balance, edge_assign_strategy="by_dst", imbalance=0.1, num_passes=3
-    ).partition()
+PLAIN, OWNERS, BY_DST = plain(), np.arange(50) % 2, {"edge_assign_strategy": "by_dst"}
+BALANCE = {"balance_ntypes": [PLAIN["node_label"], PLAIN["node_attrs"]["train_mask"]], "balance_edges": True}
+
+
+@pytest.mark.parametrize(
+    ("flags", "partitioner", "options"),
+    [
+        (
+            "--method fennel --imbalance 0.1 --passes 3 --balance label --balance train_mask --balance-edges",
+            FennelPartitioner,
+            {"imbalance": 0.1, "num_passes": 3, **BALANCE, **BY_DST},
+        ),
+        ("--method assigned --owners owners.npy --edge-dir out", AssignedPartitioner, {"owners": OWNERS}),
+        ("--relabel --edge-dir out", RandomPartitioner, {"relabel": True}),
+        pytest.param("--method metis --objtype vol", MetisPartitioner, {"objtype": "vol", **BY_DST}, marks=needs_metis),
+    ],
+)
+def test_methods_are_the_partitioners(tmp_path, capsys, monkeypatch, flags, partitioner, options):
+    monkeypatch.chdir(tmp_path)
+    np.save("owners.npy", OWNERS)
+    source = arrays_in(tmp_path / "in", PLAIN)
+    assert glt_partition(source, "--out", "got", "--num-parts", 2, *flags.split()) == 0
+    wanted = partitioner(tmp_path / "wanted", 2, **PLAIN, **options).partition()
     assert Manifest.read(tmp_path / "got").run_id == wanted.run_id
-    assert "  node, 0, 1: " in capsys.readouterr().out
-    owners = np.arange(50) % 3
-    np.save(tmp_path / "owners.npy", owners)
-    flags = ["--method", "assigned", "--owners", tmp_path / "owners.npy", "--edge-dir", "out"]
-    assert glt_partition(source, "--out", tmp_path / "a", "--num-parts", 3, *flags) == 0
-    assigned = AssignedPartitioner(tmp_path / "b", 3, **arguments, owners=owners).partition()
-    assert Manifest.read(tmp_path / "a").run_id == assigned.run_id
-    assert glt_partition(source, "--out", tmp_path / "r", "--num-parts", 2, "--relabel", "--edge-dir", "out") == 0
-    relabelled = RandomPartitioner(tmp_path / "s", 2, **arguments, relabel=True).partition()
-    assert Manifest.read(tmp_path / "r").run_id == relabelled.run_id
-    pytest.importorskip("pymetis")
-    flags = ["--num-parts", 2, "--method", "metis", "--objtype", "vol"]
-    assert glt_partition(source, "--out", tmp_path / "m", *flags) == 0
-    metis = MetisPartitioner(tmp_path / "n", 2, **arguments, edge_assign_strategy="by_dst", objtype="vol").partition()
-    assert Manifest.read(tmp_path / "m").run_id == metis.run_id
-    assert "MetisPartitioner: 50 nodes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{partitioner.__name__}: 50 nodes" in out and ("  node, 0, 1: " in out) == ("--balance" in flags)
 
 
 def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, capsys):
-    frequency = pytest.importorskip("glt.partition.methods.partitioners")
     arguments = plain()
     source = arrays_in(tmp_path / "in", arguments)
     common = ["--num-parts", 2, "--method", "frequency", "--cache-ratio", 0.1]
@@ -126,7 +126,7 @@ def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, ca
     probs = [sampler.sample_prob(piece, batch_size=4) for piece in (seeds[:half], seeds[half:])]
     degrees = np.bincount(arguments["edge_index"][0], minlength=50) / 400
     for name, hotness in (("seeds", probs), ("degree", degrees.astype(np.float32))):
-        wanted = frequency.FrequencyPartitioner(
+        wanted = FrequencyPartitioner(
             tmp_path / f"wanted {name}", 2, **arguments, probs=hotness, cache_ratio=0.1, edge_assign_strategy="by_dst"
         ).partition()
         assert Manifest.read(tmp_path / name).run_id == wanted.run_id
@@ -245,13 +245,6 @@ def test_what_fails_on_the_way_leaves_nothing(tmp_path, capsys, monkeypatch, err
     monkeypatch.setattr(partitioner, "assign_nodes", fail)
     refused(capsys, status, [words], source, "--out", tmp_path / "parts", "--num-parts", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
-
-
-def test_a_method_that_is_not_there_is_said_to_be_missing(tmp_path, capsys, monkeypatch):
-    source = arrays_in(tmp_path / "in", plain())
-    monkeypatch.setitem(sys.modules, METHODS["metis"].module, None)
-    flags = ["--out", tmp_path / "o", "--num-parts", 2, "--method", "metis"]
-    refused(capsys, 2, ["this glt has no MetisPartitioner"], source, *flags)
 
 
 def test_a_graph_may_be_given_its_name(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_exchange import LocalExchange, in_ranks, use_threads
 
-from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
-from glt.partition.methods.hotness import WholeHotness
+from glt.errors import PartitionError, RemoteError
+from glt.partition import (
+    AssignedPartitioner,
+    FennelPartitioner,
+    FrequencyPartitioner,
+    Manifest,
+    RandomPartitioner,
+    partition_distributed,
+)
+from glt.partition.methods.hotness import NodeHotness
 from glt.partition.methods.partitioners import assign_by_hotness
 from glt.partition.sharded.exchange import SlicedHotness
 
@@ -105,19 +114,21 @@ def test_many_nodes_are_placed_by_the_same_sample():
         mine = tuple(cut(hot, bounds, exchange.rank))
         return assign_by_hotness(SlicedHotness(exchange, mine, False, np.diff(bounds)), nodes, 4, 3, 0)
 
-    wanted = assign_by_hotness(WholeHotness(hot), nodes, 4, 3, 0)
+    wanted = assign_by_hotness(NodeHotness(hot), nodes, 4, 3, 0)
     for found in in_ranks(3, rank_of):
         np.testing.assert_array_equal(found, wanted)
 
 
 SLICE = {"num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "node_feat": np.ones((5, 1))}
+FREQUENCY = {"partitioner": FrequencyPartitioner, "probs": [np.ones(5)] * 2}
 
 
-def refused_by_two_ranks(tmp_path, monkeypatch, words, partitioner, slices):
+def refused_by_two_ranks(tmp_path, monkeypatch, words, *slices):
     use_threads(monkeypatch)
 
     def rank_of(exchange):
-        return partition_distributed(partitioner, tmp_path / "parts", **slices[exchange.rank], group=exchange)
+        given = {"partitioner": RandomPartitioner} | SLICE | slices[exchange.rank]
+        return partition_distributed(output_dir=tmp_path / "parts", **given, group=exchange)
 
     for error in in_ranks(2, rank_of):
         with pytest.raises(Exception, match=words):
@@ -126,51 +137,75 @@ def refused_by_two_ranks(tmp_path, monkeypatch, words, partitioner, slices):
 
 
 @pytest.mark.parametrize(
-    ("partitioner", "changed", "words"),
+    ("changed", "words"),
     [
-        (FrequencyPartitioner, {"probs": None}, "probs is None: expected a list of one array"),
-        (FrequencyPartitioner, {}, "probs is missing: FrequencyPartitioner needs it, a slice of it on each rank"),
-        (AssignedPartitioner, {}, "owners is missing: AssignedPartitioner needs it, a slice of it on each rank"),
-        (RandomPartitioner, {"cache_memory_budget": 15, "hotness": np.ones(5)}, "no row fits .* at least 16 bytes"),
+        ({"partitioner": FrequencyPartitioner}, "probs is None: expected a list of one array"),
+        ({"partitioner": AssignedPartitioner}, "missing 1 required keyword-only argument: 'owners'"),
+        ({"cache_memory_budget": 15, "hotness": np.ones(5)}, "no row fits .* at least 16 bytes"),
+        ({"cache_ratio": 0.5, "hotness": np.ones(5), "node_feat": None}, "cache_ratio = 0.5: there is nothing to"),
         (
-            RandomPartitioner,
-            {"cache_ratio": 0.5, "hotness": np.ones(5), "node_feat": None},
-            "cache_ratio = 0.5: there is nothing to cache",
+            {"balance_ntypes": np.zeros(4, int)},
+            r"balance_ntypes has \[4, 4\] elements on .* num_nodes = 10, each",
         ),
+        ({"edge_index": np.full((2, 3), 58)}, r"in the slice of rank [01]: edge_index\[0\]\[0\] = 58"),
+        ({"halo": 2}, "RandomPartitioner has no argument halo"),
         (
-            RandomPartitioner,
-            {"balance_ntypes": np.zeros(4, np.int64)},
-            r"balance_ntypes has \[4, 4\] elements on the ranks, 8 together: expected num_nodes = 10, each node on",
+            {"partitioner": FennelPartitioner},
+            r"needs the whole graph, .* owners = FennelPartitioner\(...\).books\(\)\[0\].owner, and pass Assigned",
         ),
-        (
-            RandomPartitioner,
-            {"edge_index": np.full((2, 3), 58)},
-            r"in the slice of rank [01]: edge_index\[0\]\[0\] = 58",
-        ),
-        (RandomPartitioner, {"halo": 2}, "RandomPartitioner has no argument halo"),
+        ({"return_mapping": True}, "return_mapping = True: expected relabel=True too"),
     ],
 )
-def test_slices_that_do_not_fit_on_all_ranks(tmp_path, monkeypatch, partitioner, changed, words):
-    refused_by_two_ranks(tmp_path, monkeypatch, words, partitioner, [SLICE | changed] * 2)
+def test_slices_that_do_not_fit_on_all_ranks(tmp_path, monkeypatch, changed, words):
+    refused_by_two_ranks(tmp_path, monkeypatch, words, changed, changed)
+
+
+FLOATS = r"node_feat differs between ranks: rank 0 has \"float64 \['\*', 1\]\", rank 1 has "
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("common", "changed", "words"),
     [
-        ({"probs": [np.ones(5), np.ones(4)]}, r"probs\[1\] has shape \[4\]: expected one number per node, \[5\]"),
-        ({"probs": [np.ones(4)] * 2}, r"probs has \[5, 4\] numbers on the ranks, 9 together: expected num_nodes = 10"),
-        ({"probs": [np.ones(5)] * 3}, "probs differs between ranks: rank 0 has"),
-        ({"probs": [np.ones(5), np.ones(5, np.float32)]}, "probs differs between ranks: rank 0 has"),
-        ({"probs": [np.ones(5), -np.ones(5)]}, r"probs\[1\]\[0\] = -1.0: expected finite numbers of at least 0"),
-        ({"cache_ratio": 0.5}, r"cache_ratio differs between ranks: rank 0 has \(0.0,\), rank 1 has \(0.5,\)"),
-        ({"cache_memory_budget": 20}, r"cache_memory_budget differs between ranks"),
-        ({"num_parts": 3}, "num_parts differs between ranks: rank 0 has 2, rank 1 has 3"),
-        ({"hotness": np.ones(5)}, "hotness and probs are both given"),
+        (FREQUENCY, {"probs": [np.ones(5), np.ones(4)]}, r"probs\[1\] has shape \[4\]: expected one number per node"),
+        (FREQUENCY, {"probs": [np.ones(4)] * 2}, r"probs has \[5, 4\] numbers on .*: expected num_nodes = 10"),
+        (FREQUENCY, {"probs": [np.ones(5)] * 3}, "probs differs between ranks: rank 0 has"),
+        (FREQUENCY, {"probs": [np.ones(5), np.ones(5, np.float32)]}, "probs differs between ranks: rank 0 has"),
+        (FREQUENCY, {"probs": [np.ones(5), -np.ones(5)]}, r"probs\[1\]\[0\] = -1.0: expected finite numbers of at"),
+        (
+            FREQUENCY,
+            {"cache_ratio": 0.5},
+            r"cache_ratio differs .*: rank 0 has \(0.0,\), rank 1 has \(0.5,\)",
+        ),
+        (FREQUENCY, {"cache_memory_budget": 20}, r"cache_memory_budget differs between ranks"),
+        (FREQUENCY, {"num_parts": 3}, "num_parts differs between ranks: rank 0 has 2, rank 1 has 3"),
+        (FREQUENCY, {"hotness": np.ones(5)}, "hotness and probs are both given"),
+        ({}, {"node_feat": np.ones((5, 1), int)}, FLOATS + '"int64'),
+        ({}, {"node_feat": None}, FLOATS + "None"),
+        ({}, {"node_feat": np.ones((2, 1))}, r"tables of nodes have \[5, 2\] rows on the ranks, 7 together: expected"),
+        ({}, {"node_time": np.ones(5, int)}, "node_time differs between ranks: rank 0 has None, rank 1 has True"),
+        ({}, {"partitioner": FennelPartitioner}, "partitioner differs .* rank 0 has 'RandomPartitioner', rank 1 has"),
+        ({}, {"hotness": [np.ones(5)] * 2}, r"hotness differs .*: rank 0 has None, rank 1 has \['float64 \[\*\]'"),
+        ({}, {"relabel": True}, "relabel differs between ranks: rank 0 has False, rank 1 has True; expected the same"),
     ],
 )
-def test_slices_that_do_not_fit(tmp_path, monkeypatch, changed, words):
-    given = SLICE | {"probs": [np.ones(5)] * 2}
-    refused_by_two_ranks(tmp_path, monkeypatch, words, FrequencyPartitioner, [given, given | changed])
+def test_slices_that_differ(tmp_path, monkeypatch, common, changed, words):
+    refused_by_two_ranks(tmp_path, monkeypatch, words, common, common | changed)
+
+
+@pytest.mark.parametrize("relabel", [False, True])
+def test_a_disk_without_room_is_refused_before_any_work(tmp_path, monkeypatch, relabel):
+    """A leader needs what all partitions of its directory take."""
+    use_threads(monkeypatch)
+    forecast = RandomPartitioner(
+        tmp_path / "parts", **SLICE | {"node_feat": np.ones((10, 1))}, relabel=relabel
+    ).forecast()
+    for free, is_refused in ((forecast.disk_bytes // 2, True), (2 * forecast.disk_bytes, False)):
+        monkeypatch.setattr("shutil.disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        options = {"output_dir": tmp_path / "parts", "relabel": relabel}
+        found = in_ranks(2, lambda e: partition_distributed(RandomPartitioner, **SLICE, **options, group=e))  # noqa: B023
+        kinds = [type(each) for each in found]
+        assert kinds == ([PartitionError, RemoteError] if is_refused else [Manifest, Manifest]), found
+        assert (tmp_path / "parts").exists() != is_refused
 
 
 def test_no_rank_has_the_hotness_of_all_nodes_for_all_partitions(tmp_path, monkeypatch):

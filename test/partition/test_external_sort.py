@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from partition_world import assert_union_is_the_input, load_all
 
 from glt import _core
-from glt.partition import RandomPartitioner, load_partition
+from glt.partition import RandomPartitioner
 from glt.partition.format.book import Book
 from glt.partition.format.files import scratch_file
 from glt.partition.methods.writer import PartitionWriter, SortMemory, write_graph
@@ -55,6 +56,7 @@ def run(root, graph, sort_memory_bytes, num_threads, num_parts=3, **options):
 def test_bytes_depend_neither_on_memory_nor_on_threads(tmp_path, timed_graph):
     whole, plan = run(tmp_path / "whole", timed_graph, 1 << 30, 1)
     assert plan.scratch_bytes == 0
+    assert_union_is_the_input(load_all(tmp_path / "whole"), **timed_graph)
     for num_threads in (1, 2, 5):
         manifest, plan = run(tmp_path / f"{num_threads}", timed_graph, 5, num_threads)
         assert plan.bucket_edges < HUB_EDGES < 3 * plan.bucket_edges or plan.bucket_edges * 2 < HUB_EDGES
@@ -62,60 +64,40 @@ def test_bytes_depend_neither_on_memory_nor_on_threads(tmp_path, timed_graph):
         assert manifest == whole  # checksums of all files among it
 
 
-def test_files_are_those_of_an_in_memory_sort(tmp_path, timed_graph):
-    run(tmp_path / "parts", timed_graph, 1, 1)
-    row_ids, col_ids = timed_graph["edge_index"]
-    weight, edge_time = timed_graph["edge_weight"], timed_graph.get("edge_time")
-    if "node_time" in timed_graph:
-        edge_time = timed_graph["node_time"][col_ids]
-    for idx in range(3):
-        part = load_partition(tmp_path / "parts", idx)
-        edges, ids = part.edges[0], part.nodes[0].ids
-        row_of = np.full(NUM_NODES, -1)
-        row_of[ids] = np.arange(ids.size)
-        owned = np.flatnonzero(row_of[row_ids] >= 0)
-        order = owned[np.argsort(row_of[row_ids[owned]], kind="stable")]
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(row_of[row_ids[owned]], minlength=ids.size))])
-        np.testing.assert_array_equal(edges.indptr, indptr)
-        np.testing.assert_array_equal(edges.edge_ids, order)
-        np.testing.assert_array_equal(edges.indices, col_ids[order])
-        weight_sum = np.empty(order.size, np.uint64)
-        guide = np.empty(_core.weight_guide_size(ids.size, order.size), np.uint32)
-        _core.build_weights(indptr, weight[order], weight_sum, guide)
-        np.testing.assert_array_equal(edges.weight_sum, weight_sum)
-        np.testing.assert_array_equal(edges.weight_guide, guide)
-        assert (edges.by_time is None) == (edge_time is None)
-        if edge_time is not None:
-            by_time = np.lexsort([order, edge_time[order], row_of[row_ids[order]]])
-            np.testing.assert_array_equal(edges.by_time.edge_ids, order[by_time])
-            np.testing.assert_array_equal(edges.by_time.indices, col_ids[order[by_time]])
-            np.testing.assert_array_equal(edges.by_time.time, edge_time[order[by_time]])
-
-
-def test_a_hub_without_weight_and_columns_of_tables(tmp_path, graph):
-    """Weights and times that are columns of wider tables are read where they are."""
+def columns_of_tables(graph):
+    """Weights and times that are columns of wider tables are read where they are; the hub has no weight."""
     table = np.stack([graph["edge_weight"], np.zeros(NUM_EDGES, np.float32)], axis=1)
     times = np.arange(3 * NUM_EDGES, dtype=np.int32).reshape(-1, 3)
     table[graph["edge_index"][0] == 2500, 0] = 0
-    strided = graph | {"edge_weight": table[:, 0], "edge_time": times[:, 1]}
     packed = graph | {"edge_weight": table[:, 0].copy(), "edge_time": times[:, 1].copy()}
-    assert run(tmp_path / "a", strided, 2, 2)[0] == run(tmp_path / "b", packed, 1 << 30, 1)[0]
+    return graph | {"edge_weight": table[:, 0], "edge_time": times[:, 1]}, packed
 
 
-def test_all_edges_in_one_row(tmp_path):
+def all_edges_in_one_row(_):
     edge_index = np.stack([np.zeros(NUM_EDGES, np.int64), np.arange(NUM_EDGES) % 7])
-    graph = {"num_nodes": 7, "edge_index": edge_index, "edge_time": np.arange(NUM_EDGES) % 11}
-    wide = {"edge_weight": np.ones(NUM_EDGES)}
-    few, plan = run(tmp_path / "a", graph | wide, 1, 1)
-    assert plan.bucket_edges < NUM_EDGES
-    assert few == run(tmp_path / "b", graph | wide, 1 << 30, 2)[0]
+    given = {"num_nodes": 7, "edge_index": edge_index, "edge_time": np.arange(NUM_EDGES) % 11}
+    return [given | {"edge_weight": np.ones(NUM_EDGES)}] * 2
 
 
-def test_many_partitions_and_edges_sorted_by_row(tmp_path, graph):
+def edges_sorted_by_row(graph):
     edge_index = graph["edge_index"]
-    in_order = graph | {"edge_index": edge_index[:, np.argsort(edge_index[0], kind="stable")].astype(np.int32)}
-    few, _ = run(tmp_path / "a", in_order, 1, 1, num_parts=40)
-    assert few == run(tmp_path / "b", in_order, 1 << 30, 3, num_parts=40, chunk_size=7)[0]
+    return [graph | {"edge_index": edge_index[:, np.argsort(edge_index[0], kind="stable")].astype(np.int32)}] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (columns_of_tables, {}),
+        (all_edges_in_one_row, {}),
+        (edges_sorted_by_row, {"num_parts": 40, "chunk_size": 7}),
+        (lambda graph: [graph] * 2, {"chunk_size": 2**63 - 1}),  # larger than any table
+    ],
+)
+def test_little_memory_writes_what_much_does(tmp_path, graph, make, options):
+    first, second = make(graph)
+    few, plan = run(tmp_path / "a", first, 2, 2, **options)
+    assert plan.bucket_edges < NUM_EDGES
+    assert few == run(tmp_path / "b", second, 1 << 30, 3, **options | {"chunk_size": 1000})[0]
 
 
 def test_an_interrupt_ends_the_native_passes(tmp_path, graph):
@@ -133,11 +115,6 @@ def test_an_interrupt_ends_the_native_passes(tmp_path, graph):
         edges = partitioner.graph.edges[0]
         _core.count_rows(edges.row_ids, edges.col_ids, position, owner, owner, 1, indptr, progress=interrupt)
     assert len(writer_calls) == 1
-
-
-def test_a_chunk_may_be_larger_than_any_table(tmp_path, graph):
-    few, _ = run(tmp_path / "a", graph, 1 << 30, 2, chunk_size=2**63 - 1)
-    assert few == run(tmp_path / "b", graph, 1 << 30, 1)[0]
 
 
 def test_no_room_for_a_nameless_file_names_its_directory(tmp_path, monkeypatch):
@@ -160,9 +137,10 @@ def test_some_edges_of_many_keep_their_ids(tmp_path, graph, sort_memory_bytes):
     (edges,) = RandomPartitioner(tmp_path / "unused", 1, **graph).graph.edges
     some = replace(edges, edge_ids=ids, id_bound=int(ids[-1]) + 1)
     (tmp_path / "parts").mkdir()
-    writer = PartitionWriter(tmp_path / "parts", 1, 2, lambda _: None, [1])
+    options = {"chunk_size": 1, "num_threads": 2, "thread_bytes": sort_memory_bytes, "relabel": False}
+    writer = PartitionWriter(tmp_path / "parts", [1], lambda _: None, **options)
     book = Book.of(np.full(NUM_NODES, 1, np.uint8), 3)
-    counts, _ = write_graph(writer, some, [book], sort_memory_bytes)
+    counts, _ = write_graph(writer, some, [book])
     assert counts == (0, NUM_EDGES, 0)
     order = np.argsort(edges.row_ids, kind="stable")
     directory = tmp_path / "parts" / "part1" / "graph" / "node__to__node"

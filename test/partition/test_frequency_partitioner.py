@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import assert_union_is_the_input, hetero_world, load_all
+from partition_world import assert_union_is_the_input, by_error, hetero_world, load_all
 from scipy.optimize import linear_sum_assignment
 
 from glt.errors import PartitionError
 from glt.partition import Forecast, FrequencyPartitioner, Manifest, RandomPartitioner, load_partition
 from glt.partition.methods import partitioner as module
-from glt.partition.methods.hotness import WholeHotness
+from glt.partition.methods.hotness import NodeHotness
 from glt.partition.methods.partitioners import assign_by_hotness
 
 EMPTY = np.zeros((2, 0), np.int64)
@@ -47,7 +47,7 @@ def test_owners_are_balanced_and_nearly_optimal(num_parts: int, num_nodes: int, 
         "one partition": np.eye(1, num_parts).T + np.full((num_parts, num_nodes), 1e-6),
         "sparse": rng.random((num_parts, num_nodes)) * (rng.random((num_parts, num_nodes)) < 0.2) + 1e-12,
     }[kind]
-    owner = assign_by_hotness(WholeHotness(hotness), np.arange(num_nodes), num_parts, 0, 0)
+    owner = assign_by_hotness(NodeHotness(hotness), np.arange(num_nodes), num_parts, 0, 0)
     counts = np.bincount(owner, minlength=num_parts)
     assert counts.max() - counts.min() <= 1
     room = np.repeat(np.arange(num_parts), counts)
@@ -58,7 +58,7 @@ def test_owners_are_balanced_and_nearly_optimal(num_parts: int, num_nodes: int, 
     if num_parts == 2:
         assert got >= best * (1 - 1e-9)
     else:  # a few nodes may be one seat away from theirs
-        assert got >= 0.99 * best - 0.05 * num_parts * hotness.max()
+        assert got >= 0.99 * best - hotness.max()
 
 
 def test_the_odd_node_of_two_partitions_goes_where_it_is_read_more(tmp_path):
@@ -97,14 +97,6 @@ def test_a_sample_sets_the_prices_of_many_nodes(tmp_path):
     )  # columns are alike: balance costs nothing
 
 
-def test_more_reads_are_local_than_at_random(tmp_path):
-    rng = np.random.default_rng(2)
-    probs = [(rng.random(500) ** 3).astype(np.float32) for _ in range(3)]
-    owner = assign(tmp_path, [torch.from_numpy(prob) for prob in probs], 500)
-    random = RandomPartitioner(tmp_path / "random", 3, 500, EMPTY).assign_nodes(0, 500)
-    assert local_reads(probs, owner) > 1.5 * local_reads(probs, random)
-
-
 def test_the_same_arguments_give_the_same_directory(tmp_path, world):
     probs = [np.linspace(0, 1, 10), np.linspace(1, 0, 10)]
     runs = [
@@ -118,15 +110,6 @@ def test_the_same_arguments_give_the_same_directory(tmp_path, world):
     other = [np.linspace(0, 0.5, 10), np.linspace(1, 0, 10)]
     again = FrequencyPartitioner(tmp_path / "d", 2, probs=other, **world.arguments()).partition()
     assert again.arguments["probs"] != runs[0].arguments["probs"]
-
-
-@pytest.mark.parametrize("strategy", ["by_src", "by_dst"])
-def test_the_union_is_the_input(tmp_path, world, strategy):
-    probs = [torch.rand(10, generator=torch.Generator().manual_seed(p)) for p in range(3)]
-    FrequencyPartitioner(
-        tmp_path / "parts", 3, probs=probs, cache_ratio=0.2, edge_assign_strategy=strategy, **world.arguments()
-    ).partition()
-    assert_union_is_the_input(load_all(tmp_path / "parts"), **world.arguments())
 
 
 @pytest.mark.parametrize("form", ["dict of lists", "list of dicts", "one for all"])
@@ -151,31 +134,35 @@ def test_types(tmp_path, form):
         assert local_reads(lists["paper"], owner) == pytest.approx(best)
 
 
-@pytest.mark.parametrize(
-    ("probs", "error", "words"),
-    [
-        (None, TypeError, "probs is None"),
-        ([np.ones(10)], ValueError, r"probs has 1 elements: expected one for each partition, num_parts = 2"),
-        ([np.ones(10), np.ones(9)], ValueError, r"probs\[1\] has shape \[9\]: expected one number per node, \[10\]"),
-        ([np.ones(10), -np.ones(10)], ValueError, r"probs\[1\]\[0\] = -1.0: expected finite numbers of at least 0"),
-        ([np.ones(10), np.full(10, np.nan)], ValueError, r"probs\[1\]\[0\] = nan"),
-        ([np.ones(10), "hot"], TypeError, r"probs\[1\] is of str: expected a tensor or array of real numbers"),
-        ({"node": [np.ones(10)] * 2}, TypeError, "probs is a dict by type"),
-    ],
+def typed(probs, **more):
+    return hetero_world() | {"probs": probs} | more
+
+
+ONES = np.ones(10)
+
+
+@by_error(
+    ("given", "words"),
+    {
+        TypeError: [
+            ({"probs": None}, "probs is None"),
+            ({"probs": [ONES, "hot"]}, r"probs\[1\] is of str: expected a tensor or array of real numbers"),
+            ({"probs": {"node": [ONES] * 2}}, "probs is a dict by type"),
+        ],
+        ValueError: [
+            ({"probs": [ONES]}, r"probs has 1 elements: expected one for each partition, num_parts = 2"),
+            ({"probs": [ONES, np.ones(9)]}, r"probs\[1\] has shape \[9\]: expected one number per node, \[10\]"),
+            ({"probs": [ONES, -ONES]}, r"probs\[1\]\[0\] = -1.0: expected finite numbers of at least 0"),
+            ({"probs": [ONES, np.full(10, np.nan)]}, r"probs\[1\]\[0\] = nan"),
+            (typed([{"paper": np.ones(23)}, {}]), r"probs\[1\] has no 'paper', which others have"),
+            (typed({}, hotness={"paper": np.ones(23)}), "hotness and probs are both given"),
+        ],
+        KeyError: [(typed({"owl": [1, 2]}), "probs names node type 'owl'")],
+    },
 )
-def test_refusals(tmp_path, world, probs, error, words):
+def test_refusals(tmp_path, given, error, words):
     with pytest.raises(error, match=words):
-        FrequencyPartitioner(tmp_path / "parts", 2, probs=probs, **world.arguments())
-
-
-def test_refusals_by_type(tmp_path):
-    given = hetero_world()
-    with pytest.raises(KeyError, match="probs names node type 'owl'"):
-        FrequencyPartitioner(tmp_path / "parts", 2, probs={"owl": [1, 2]}, **given)
-    with pytest.raises(ValueError, match=r"probs\[1\] has no 'paper', which others have"):
-        FrequencyPartitioner(tmp_path / "parts", 2, probs=[{"paper": np.ones(23)}, {}], **given)
-    with pytest.raises(ValueError, match="hotness and probs are both given"):
-        FrequencyPartitioner(tmp_path / "parts", 2, probs={}, hotness={"paper": np.ones(23)}, **given)
+        FrequencyPartitioner(tmp_path / "parts", 2, **{"num_nodes": 10, "edge_index": EMPTY} | given)
 
 
 def test_without_types_of_hotness_all_is_dealt_out(tmp_path):
@@ -188,13 +175,21 @@ def num_bytes(root):
     return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
 
 
+def small_files(cache_ratio):
+    rng = np.random.default_rng(0)
+    tables = {"node_feat": np.zeros((400, 2), np.float32), "node_time": np.arange(400)}
+    tables |= {"num_nodes": 400, "edge_index": rng.integers(0, 400, (2, 1000)), "hotness": 1 + rng.random(400)}
+    return tables | {"num_parts": 16, "cache_ratio": cache_ratio, "node_attrs": {"mask": rng.random(400) < 0.5}}
+
+
 @pytest.mark.parametrize("relabel", [False, True])
-@pytest.mark.parametrize("time_level", ["edge", "node", None])
-def test_the_size_of_the_result(tmp_path, time_level, relabel):
-    partitioner = RandomPartitioner(tmp_path / "parts", 3, **hetero_world(time_level), relabel=relabel)
+@pytest.mark.parametrize("given", [*map(hetero_world, ("edge", "node", None)), *map(small_files, (0, 0.2))])
+def test_the_size_of_the_result(tmp_path, given, relabel):
+    partitioner = RandomPartitioner(tmp_path / "parts", **{"num_parts": 3} | given, relabel=relabel)
     forecast = partitioner.forecast()
     assert isinstance(forecast, Forecast) and forecast.scratch_bytes == 0
     partitioner.partition()
+    assert len(list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))) == (64 if given.get("cache_ratio") else 0)
     # Mostly headers and manifest here, whose entries are counted as of a fixed length, rather too long.
     assert 1 <= forecast.result_bytes / num_bytes(tmp_path / "parts") < 1.3
 
@@ -217,23 +212,6 @@ def test_the_size_of_a_larger_result_and_of_its_scratch_file(tmp_path, monkeypat
     partitioner.partition()
     assert made == [forecast.scratch_bytes] == [num_edges * (12 + 4 + 8)]
     assert forecast.result_bytes == pytest.approx(num_bytes(tmp_path / "parts"), rel=0.01)
-
-
-@pytest.mark.parametrize("cache_ratio", [0, 0.2])
-@pytest.mark.parametrize("relabel", [False, True])
-def test_the_size_of_caches_with_their_headers(tmp_path, relabel, cache_ratio):
-    """Many small files: headers and entries of the manifest are most of what caches take here."""
-    num_nodes, num_parts = 400, 16
-    rng = np.random.default_rng(0)
-    edges, mask = rng.integers(0, num_nodes, (2, 1000)), rng.random(num_nodes) < 0.5
-    tables = {"node_feat": np.zeros((num_nodes, 2), np.float32), "node_time": np.arange(num_nodes)}
-    options = {"hotness": 1 + rng.random(num_nodes), "cache_ratio": cache_ratio, "relabel": relabel}
-    options["node_attrs"] = {"mask": mask}
-    partitioner = RandomPartitioner(tmp_path / "parts", num_parts, num_nodes, edges, **tables, **options)
-    forecast = partitioner.forecast()
-    partitioner.partition()
-    assert len(list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))) == (num_parts * 4 if cache_ratio else 0)
-    assert 1 <= forecast.result_bytes / num_bytes(tmp_path / "parts") < 1.3
 
 
 @pytest.mark.parametrize("relabel", [False, True])
@@ -269,9 +247,7 @@ def test_memory_is_that_of_the_sort_and_of_the_books(tmp_path):
     assert nodes.peak_memory_bytes - small.peak_memory_bytes == pytest.approx(13e8, rel=0.01)
     many = np.broadcast_to(edge_index, (2, 3_000_000_000))  # nothing reads them
     partitioner = RandomPartitioner(tmp_path / "a", 2, 1000, edge_index, num_threads=4)
-    object.__setattr__(partitioner.graph.edges[0], "edge_index", many)
-    object.__setattr__(partitioner.graph.edges[0], "row_ids", many[0])
-    object.__setattr__(partitioner.graph.edges[0], "col_ids", many[1])
+    object.__setattr__(partitioner.graph.edges[0], "index", many)
     edges = partitioner.forecast()
     assert edges.peak_memory_bytes - small.peak_memory_bytes == pytest.approx(256 << 20, rel=0.05)
     assert edges.scratch_bytes == 12 * 3_000_000_000

@@ -9,7 +9,7 @@ from partition_world import hetero_world
 
 from glt.cli import main
 from glt.partition import RandomPartitioner, inspect_partitions, load_partition
-from glt.partition.inspect import MAX_VALUES, count_values
+from glt.partition.inspect import MAX_VALUES
 
 
 @pytest.fixture
@@ -38,29 +38,24 @@ def test_labels_and_their_balance_are_counted_per_partition(directory):
         assert (each.table, each.part_counts, each.balance_ratio) == ("label", counts, 0.5)
 
 
-def test_masks_count_what_they_choose_and_tables_of_other_things_are_not_counted():
-    (count,) = count_values("train_mask", [np.array([True, True, False]), np.array([True])])
-    assert (count.value, count.part_counts, count.balance_ratio) == (True, (2, 1), 0.75)
-    (none,) = count_values("train_mask", [np.zeros(3, bool)])
-    assert (none.part_counts, none.balance_ratio) == ((0,), 1.0)
-    assert count_values("x", [np.zeros(3)]) == count_values("y", [np.zeros((3, 2), int)]) == count_values("y", []) == ()
-    assert len(count_values("y", [np.arange(MAX_VALUES)])) == MAX_VALUES
-    assert count_values("y", [np.arange(MAX_VALUES + 1)]) == ()
-    assert [each.value for each in count_values("y", [np.array([3, -1, 3]), np.array([2])])] == [-1, 2, 3]
-
-
-def test_named_tables_are_reported_and_masks_counted(tmp_path):
-    mask = np.arange(10) < 4
-    edges = np.array([[0, 1], [1, 2]])
-    named = {"node_attrs": {"train_mask": mask, "label": np.ones((10, 2))}, "edge_attrs": {"kind": np.arange(2)}}
-    RandomPartitioner(tmp_path / "parts", 2, 10, edges, **named).partition()
+def test_named_tables_are_reported_and_what_counts_classes_is_counted(tmp_path):
+    ids = np.arange(MAX_VALUES + 1)
+    tables = {"train_mask": ids < 4, "none": ids < 0, "label": np.ones((len(ids), 2)), "class": ids % 3 - 1}
+    tables |= {"many": ids, "enough": ids % MAX_VALUES}
+    named = {"node_attrs": tables, "edge_attrs": {"kind": np.arange(2)}}
+    RandomPartitioner(tmp_path / "parts", 2, len(ids), np.array([[0, 1], [1, 2]]), **named).partition()
     report = inspect_partitions(tmp_path / "parts")
-    assert report.nodes[0].tables == {"attribute label": "float64 [2]", "train_mask": "bool []"}
+    assert report.nodes[0].tables["attribute label"] == "float64 [2]" and report.nodes[0].tables["none"] == "bool []"
     assert report.edges[0].tables == {"kind": "int64 []"}
-    (count,) = report.nodes[0].values
     parts = [load_partition(tmp_path / "parts", part).nodes[0].ids for part in range(2)]
-    assert (count.table, count.value) == ("train_mask", True)
-    assert count.part_counts == tuple(int(mask[ids].sum()) for ids in parts)
+    found = {}
+    for each in report.nodes[0].values:
+        counts = tuple(int((tables[each.table][ids] == each.value).sum()) for ids in parts)
+        assert each.part_counts == counts
+        assert each.balance_ratio == (sum(counts) / 2 / max(counts) if any(counts) else 1.0)
+        found.setdefault(each.table, []).append(each.value)
+    enough = list(range(MAX_VALUES))
+    assert found == {"class": [-1, 0, 1], "enough": enough, "none": [True], "train_mask": [True]}
 
 
 def test_what_the_partitioner_was_asked_to_balance_is_reported(world, tmp_path, capsys):

@@ -92,22 +92,13 @@ def test_types(tmp_path, partitioner):
 def test_named_tables_are_cached_too(tmp_path, world):
     attrs = {"train_mask": np.arange(10) % 3 == 0, "z": np.arange(20.0).reshape(10, 2)}
     # 28 bytes as above, a bool and two doubles: 45.
-    made = RandomPartitioner(
-        tmp_path / "parts", 2, hotness=np.ones(10), cache_memory_budget=95, node_attrs=attrs, **world.arguments()
-    )
-    expected = made.forecast()
-    made.partition()
+    options = {"hotness": np.ones(10), "cache_memory_budget": 95, "node_attrs": attrs}
+    RandomPartitioner(tmp_path / "parts", 2, **options, **world.arguments()).partition()
     for part in load_all(tmp_path / "parts"):
         cache = part.nodes[0].cache
         assert cache is not None and cache.ids.size == 2 and cache.attrs.keys() == attrs.keys()
         for name, table in attrs.items():
             np.testing.assert_array_equal(cache.attrs[name], table[cache.ids])
-    bare = RandomPartitioner(tmp_path / "bare", 2, node_attrs=attrs, **world.arguments()).forecast()
-    files = list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))
-    files += (tmp_path / "parts").glob("part*/node_hotness/node.npy")
-    on_disk = sum(path.stat().st_size for path in files)
-    assert len(files) == 2 * 6 and on_disk == 2 * 2 * 45 + 10 * 8 + 128 * len(files)
-    assert expected.result_bytes - bare.result_bytes == on_disk + (250 + 8) * len(files)  # with their entries
 
 
 def test_several_types_are_forecast_together(tmp_path):
@@ -131,11 +122,6 @@ def test_one_partition_has_nothing_to_cache(tmp_path, world):
     assert cached(tmp_path / "parts") == [[]]
     assert manifest.forecast is not None
     assert manifest.forecast.total_remote_ratio == manifest.forecast.total_hit_ratio == 0
-
-
-def test_without_hotness_there_is_no_forecast(directory):
-    manifest = load_partition(directory, 0).manifest
-    assert manifest.forecast is manifest.node_types[0].forecast is None
 
 
 @pytest.mark.parametrize("name", ["ids", "feat", "label"])

@@ -103,27 +103,25 @@ def test_masks_and_edges_are_balanced(tmp_path, part_method):
     assert all(label.balance_ratio > 0.85 for label in nodes.balanced_labels)
 
 
-@pytest.mark.parametrize("make", [homogeneous, typed])
-def test_a_dataset_is_partitioned_as_the_data_that_it_was_made_of(tmp_path, make):
-    data = make()
-    for name, g in (("of_data", data), ("of_dataset", Dataset.from_pyg(data))):
-        partition_graph(g, "toy", 2, tmp_path / name, part_method="random")
-    ids = [glt.partition.Manifest.read(tmp_path / name).run_id for name in ("of_data", "of_dataset")]
-    assert ids[0] == ids[1]
-
-
-@pytest.mark.parametrize("level", ["node", "edge"])
-def test_times_of_a_dataset_come_along(tmp_path, level):
+def timed(level):
     data = homogeneous()
     data.when = torch.arange(60).flip(0) if level == "node" else torch.arange(300) * 7 % 300
     data.weight = torch.rand(300, generator=torch.Generator().manual_seed(1)).double()
-    options = {"weight_attr": "weight", "time_attr": "when"}
-    partition_graph(data, "toy", 2, tmp_path / "of_data", part_method="random", **options)
-    partition_graph(
-        Dataset.from_pyg(data, **options), "toy", 2, tmp_path / "of_dataset", part_method="random", **options
-    )
-    ids = [glt.partition.Manifest.read(tmp_path / name).run_id for name in ("of_data", "of_dataset")]
-    assert ids[0] == ids[1]
+    return data
+
+
+SAMPLED_BY = {"weight_attr": "weight", "time_attr": "when"}
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [(homogeneous(), {}), (typed(), {}), (timed("node"), SAMPLED_BY), (timed("edge"), SAMPLED_BY)],
+)
+def test_a_dataset_is_partitioned_as_the_data_that_it_was_made_of(tmp_path, data, options):
+    of_data, of_dataset = tmp_path / "of_data", tmp_path / "of_dataset"
+    partition_graph(data, "toy", 2, of_data, part_method="random", **options)
+    partition_graph(Dataset.from_pyg(data, **options), "toy", 2, of_dataset, part_method="random", **options)
+    assert Manifest.read(of_data).run_id == Manifest.read(of_dataset).run_id
 
 
 def test_edge_ids_of_a_dataset_are_the_order_of_its_edges(tmp_path):

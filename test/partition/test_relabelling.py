@@ -17,6 +17,7 @@ from glt.data.schema import HOMOGENEOUS
 from glt.errors import PartitionError
 from glt.partition import Manifest, PartitionerBase, RandomPartitioner, load_id_map, load_partition, to_original_order
 from glt.partition.format.book import id_dtype
+from glt.partition.format.manifest import digest_of
 
 
 class Given(PartitionerBase):
@@ -130,20 +131,6 @@ def relabelled(world, tmp_path):
     return tmp_path / "relabelled"
 
 
-def test_the_assignment_and_the_report_are_those_without_relabelling(world, relabelled, tmp_path):
-    RandomPartitioner(tmp_path / "plain", 3, **world.arguments()).partition()
-    plain, parts = load_all(tmp_path / "plain"), load_all(relabelled)
-    for a, b in zip(plain, parts, strict=True):
-        np.testing.assert_array_equal(a.nodes[0].ids, b.nodes[0].id_map.original[b.nodes[0].ids])
-        np.testing.assert_array_equal(a.nodes[0].feat, b.nodes[0].feat)
-        np.testing.assert_array_equal(a.edges[0].feat, b.edges[0].feat)
-        np.testing.assert_array_equal(a.edges[0].indptr, b.edges[0].indptr)
-    a, b = plain[0].manifest, parts[0].manifest
-    assert not a.is_relabelled and a.schema == b.schema == HOMOGENEOUS
-    for name in ("part_num_nodes", "part_num_edges", "edge_cut_ratio"):
-        assert getattr(a, name) == getattr(b, name)
-
-
 def test_mappings_are_returned_as_dgl_does(world, tmp_path):
     manifest, nodes, edges = RandomPartitioner(tmp_path / "a", 3, **world.arguments(), relabel=True).partition(
         return_mapping=True
@@ -242,21 +229,21 @@ def test_maps_are_verified(relabelled, path):
         load_id_map(relabelled, None if "/node.npy" in path else HOMOGENEOUS.edge_types[0])
 
 
-@pytest.mark.parametrize("change", ["shifted", "too few", "of nodes only"])
-def test_ranges_that_contradict_the_counts_are_refused(relabelled, change):
+@pytest.mark.parametrize("change", ["shifted", "too few", "of nodes only", "colour"])
+def test_ranges_that_contradict_the_counts_and_unknown_fields_are_refused(relabelled, change):
     manifest = Manifest.read(relabelled)
     document = json.loads((relabelled / "manifest.json").read_text())
     entry = document["edge_types" if change == "of nodes only" else "node_types"][0]
-    entry["offsets"] = {
+    field = "colour" if change == "colour" else "offsets"
+    entry[field] = {
         "shifted": [0, *(n + 1 for n in entry["offsets"][1:-1]), entry["offsets"][-1]],
         "too few": entry["offsets"][:-1],
         "of nodes only": None,
+        "colour": "red",
     }[change]
-    from glt.partition.format.manifest import digest_of
-
     document["run_id"] = digest_of(document)
     (relabelled / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")
-    with pytest.raises(PartitionError, match=f"manifest.json does not follow version {manifest.version} .*offsets"):
+    with pytest.raises(PartitionError, match=f"manifest.json does not follow version {manifest.version} .*{field}"):
         load_partition(relabelled, 0)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from glt._checks import check_flag
 from glt.partition.format.book import Book
 from glt.partition.format.files import CHUNK_IDS, Rows, chunks
 from glt.partition.format.manifest import LabelEntry
@@ -37,18 +38,17 @@ class Balance:
     edges: bool
 
     @classmethod
-    def of(cls, graph: GraphInput, balance_ntypes: Any, balance_edges: object) -> Balance:
+    def of(cls, graph: GraphInput, balance_ntypes: Any, balance_edges: bool) -> Balance:
         """Checks ``balance_ntypes`` and ``balance_edges`` of a partitioner."""
-        if not isinstance(balance_edges, bool):
-            raise TypeError(f"balance_edges = {balance_edges!r}: expected True or False")
+        check_flag("balance_edges", balance_edges)
         if balance_ntypes is None or balance_ntypes is False:
             return cls(None, balance_edges)
         tables: list[Any] = [None] * len(graph.nodes)
         if balance_ntypes is not True:
             tables = graph.schema.per_node_type("balance_ntypes", balance_ntypes)
-        names = ["balance_ntypes"]
-        if graph.schema.is_hetero:
-            names = [f"balance_ntypes[{node_type!r}]" for node_type in graph.schema.node_types]
+        names = [
+            f"balance_ntypes[{t!r}]" if graph.schema.is_hetero else "balance_ntypes" for t in graph.schema.node_types
+        ]
         return cls(tuple(map(_node_labels, names, graph.nodes, tables)), balance_edges)
 
     def of_all_nodes(self, graph: GraphInput) -> tuple[np.ndarray | None, np.ndarray]:
@@ -62,15 +62,12 @@ class Balance:
             raise ValueError(
                 f"balance_ntypes: the node types have {num_labels} labels together: expected at most {MAX_LABELS}"
             )
-        label = np.empty(graph.num_nodes, np.uint16)
-        at = num_before = 0
+        of_types, num_before = [], 0
         for nodes, labels in zip(graph.nodes, self.nodes, strict=True):
-            of_type = label[at : at + nodes.num_nodes]
-            of_type[:] = num_before if labels.of_node is None else labels.of_node
-            if labels.of_node is not None:
-                of_type += np.uint16(num_before)
-            at += nodes.num_nodes
+            of_node = np.zeros(nodes.num_nodes, np.uint16) if labels.of_node is None else labels.of_node
+            of_types.append(of_node + np.uint16(num_before))
             num_before += len(labels.labels)
+        label = np.concatenate(of_types)
         return label, np.bincount(label, minlength=1)
 
     def entries(self, node_type: int, book: Book) -> tuple[LabelEntry, ...]:
@@ -93,17 +90,6 @@ def label_caps(count: np.ndarray, num_parts: int, imbalance: float) -> np.ndarra
     times the mean, or the mean rounded up where that is more.
     """
     return np.maximum(-(-count // num_parts), np.floor(count * ((1 + imbalance) / num_parts)).astype(np.int64))
-
-
-def owned_edges(graph: GraphInput) -> np.ndarray:
-    """Returns how many edges go where each node goes, ``[nodes of all types]`` int64, types one after the other."""
-    offset = np.cumsum([0, *(nodes.num_nodes for nodes in graph.nodes)])
-    num_edges = np.zeros(offset[-1], np.int64)
-    for edges in graph.edges:
-        of_type = num_edges[offset[edges.expanded] : offset[edges.expanded + 1]]
-        for _, rows in chunks(edges.row_ids):
-            np.add.at(of_type, rows, 1)
-    return num_edges
 
 
 def _node_labels(name: str, nodes: NodeInput, given: Any) -> NodeLabels:

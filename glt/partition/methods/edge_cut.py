@@ -7,7 +7,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -15,13 +14,15 @@ from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
 from glt._checks import integer
-from glt.data.schema import NodeType
-from glt.partition.format.book import id_dtype, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, scratch_array, scratch_directory, scratch_file
+from glt.data.schema import HOMOGENEOUS, NodeType
+from glt.partition.format import layout
+from glt.partition.format.book import Book, id_dtype, owner_dtype
+from glt.partition.format.files import chunks, scratch_array, scratch_directory
 from glt.partition.graph_input import EdgeInput, GraphInput
-from glt.partition.methods.balance import label_caps, owned_edges
+from glt.partition.methods.balance import label_caps
 from glt.partition.methods.forecast import BASE_BYTES, Forecast
 from glt.partition.methods.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
+from glt.partition.methods.writer import PartitionWriter, write_graph
 
 # The whole graph as a partitioner sees it: one type of nodes, edges in both directions.
 
@@ -50,39 +51,27 @@ class Adjacency:
         return self.indices.size // 2
 
     @classmethod
-    def of(cls, graph: GraphInput, directory: Path, num_threads: int, thread_bytes: int) -> Adjacency:
-        """Builds the adjacency of ``graph``, of at most 2**32 - 1 nodes, by the external sort of the writer.
+    def of(cls, graph: GraphInput, writer: PartitionWriter) -> Adjacency:
+        """Builds the adjacency of ``graph``, of at most 2**32 - 1 nodes, as the edges of a single partition.
 
-        Memory is 13 bytes per node, 8 of which are kept, and ``thread_bytes`` for each thread; files in ``directory``,
-        see :func:`scratch_bytes`. Those that are kept may be removed at once.
+        Memory is 13 bytes per node, 8 of which are kept, and what ``writer`` sorts in; files below ``writer.root``, see
+        :func:`scratch_bytes`, may be removed at once.
         """
         offset = np.cumsum([0, *(nodes.num_nodes for nodes in graph.nodes)])
         num_nodes = int(offset[-1])
         num_ends = 2 * sum(src.size for edges in graph.edges for src, _ in _without_loops(edges, offset))
-        dtype, edge_ids = id_dtype(num_nodes), id_dtype(num_ends)
-        rows, cols = (scratch_array(directory, num_ends, dtype) for _ in range(2))
+        index = scratch_array(writer.root, 2 * num_ends, id_dtype(num_nodes)).reshape(2, num_ends)
         at = 0
         for edges in graph.edges:
-            for src, dst in _without_loops(edges, offset):
-                for first, second in ((src, dst), (dst, src)):
-                    rows[at : at + src.size], cols[at : at + src.size] = first, second
-                    at += src.size
-        indptr = np.empty(num_nodes + 1, np.int64)
-        position, everyone = np.arange(num_nodes, dtype=np.uint32), np.zeros(num_nodes, np.uint8)
-        _core.count_rows(rows, cols, position, everyone, everyone, 1, indptr, num_threads=num_threads)
-        paths = [directory / name for name in ("adjacency", "edge_ids")]
-        id_bytes = (dtype.itemsize, edge_ids.itemsize)
-        files: list[list[_core.RowFile]] = [
-            [(_core.BlockFile(os.fsencode(path), num_ends * each, BLOCK_BYTES), 0)]
-            for path, each in zip(paths, id_bytes, strict=True)
-        ]
-        _, sort_bytes, _ = _core.edge_sort_plan(num_ends, num_ends, 0, False, *id_bytes, thread_bytes)
-        given = (rows, cols, None, None, False, num_nodes, position, [0, num_nodes], indptr)
-        arrays = [*files, *([],) * 5]  # no weights and no times
-        with scratch_file(directory, sort_bytes) as scratch:
-            _core.sort_edges(*given, arrays, *id_bytes, scratch, thread_bytes, num_threads=num_threads)
-        paths[1].unlink()
-        return cls(indptr, np.memmap(paths[0], dtype, "r+") if num_ends else np.empty(0, dtype))
+            for ends in _without_loops(edges, offset):
+                for both in (ends, ends[::-1]):
+                    index[:, at : at + both[0].size] = both
+                    at += both[0].size
+        (edge_type,) = HOMOGENEOUS.edge_types
+        both_ways = EdgeInput(edge_type, 0, 0, index, None, None, None, None, {})
+        write_graph(writer, both_ways, [Book.of(np.zeros(num_nodes, np.uint8), 1)])
+        indptr, indices = (writer.root / layout.in_part(0, "graph", edge_type, name) for name in ("indptr", "indices"))
+        return cls(np.load(indptr), np.lib.format.open_memmap(indices, "r+"))
 
 
 def scratch_bytes(graph: GraphInput) -> int:
@@ -90,7 +79,7 @@ def scratch_bytes(graph: GraphInput) -> int:
     num_ends = 2 * graph.num_edges
     node = id_dtype(graph.num_nodes).itemsize
     edge = id_dtype(num_ends).itemsize
-    return num_ends * (3 * node + edge + (12 if num_ends <= 2**32 else 16))
+    return num_ends * (3 * node + edge + (12 if num_ends <= 2**32 else 16)) + 8 * graph.num_nodes
 
 
 def _without_loops(edges: EdgeInput, offset: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -193,7 +182,15 @@ class AdjacencyPartitioner(PartitionerBase):
 
     def owned_edges(self) -> np.ndarray | None:
         """Returns the edges that go with each node of all types, ``[num_nodes]`` int64; None: they are not balanced."""
-        return owned_edges(self.graph) if self.balance.edges else None
+        if not self.balance.edges:
+            return None
+        offset = np.cumsum([0, *(nodes.num_nodes for nodes in self.graph.nodes)])
+        num_edges = np.zeros(offset[-1], np.int64)
+        for edges in self.graph.edges:
+            of_type = num_edges[offset[edges.expanded] : offset[edges.expanded + 1]]
+            for _, rows in chunks(edges.row_ids):
+                np.add.at(of_type, rows, 1)
+        return num_edges
 
     def edge_cap(self, edges: np.ndarray | None) -> int:
         """Returns how many edges a partition is to own at most, given :meth:`owned_edges`; 0: they are not balanced."""
@@ -220,9 +217,8 @@ class AdjacencyPartitioner(PartitionerBase):
             return np.zeros(self._label_count.sum(), owner_dtype(1))
         caps = label_caps(self._label_count, self.num_parts, self.imbalance)
         with scratch_directory(self.output_dir) as directory:
-            adjacency = Adjacency.of(
-                self.graph, directory, self.num_threads, self.sort_memory_bytes // self.num_threads
-            )
+            writer = PartitionWriter(directory, [0], lambda _: None, **self.writer_options | {"relabel": False})
+            adjacency = Adjacency.of(self.graph, writer)
         return self.assign_all(adjacency, self._label, caps)
 
 
@@ -251,8 +247,8 @@ class FennelPartitioner(AdjacencyPartitioner):
     too.
 
     Memory is two books and 9 bytes per node of all types (17 with ``balance_edges``, 2 more with ``balance_ntypes``),
-    whatever the number of edges: these lie in both directions in a scratch file. Making it takes 56 bytes per edge in
-    the file system of ``output_dir``, before the files that :class:`PartitionerBase` speaks of.
+    whatever the number of edges: these lie in both directions in a scratch file. Making it takes 56 bytes per edge and
+    8 per node in the file system of ``output_dir``, before the files that :class:`PartitionerBase` speaks of.
 
     Args:
         random_seed: Seed by which ties are broken, in ``[0, 2**64)``. The same seed and graph give the same directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -72,32 +73,28 @@ def forecast(
 ) -> Forecast:
     """Forecasts a run, each of whose threads sorts edges in ``thread_bytes`` and copies ``chunk_size`` rows at a
     time."""
-    owner = owner_dtype(num_parts)
-    sizes = _Sizes(num_parts, relabel)
+    result_bytes = 1000 + sum(_file_bytes(*each) for each in _files(graph, num_parts, relabel))
     peaks = [assign_node_bytes * max(nodes.num_nodes for nodes in graph.nodes)]
     inputs: list[NodeInput | EdgeInput] = [*graph.nodes, *graph.edges]
     tables = [rows for each in inputs for rows in each.tables]
     # Rows that a thread has under way: themselves, and where they go.
     peaks += [min(chunk_size, len(rows.array)) * (rows.row_bytes + 16) * num_threads for rows in tables]
     scratch, read = [0], 0
-    for nodes in graph.nodes:
-        sizes.add_nodes(nodes, owner)
     for edges in graph.edges:
         num_nodes, num_neighbors = graph.nodes[edges.expanded].num_nodes, graph.nodes[edges.neighbor].num_nodes
-        sizes.add_edges(edges, num_nodes, num_neighbors, owner)
         memory = SortMemory.of(edges, num_neighbors, thread_bytes)
         sort_bytes = memory.thread_bytes * min(num_threads, edges.num_edges / memory.bucket_edges)
         peaks.append(12 * num_nodes + int(sort_bytes))
         if relabel and edges.neighbor != edges.expanded:
             peaks[-1] += 4 * num_neighbors
         scratch.append(memory.scratch_bytes)
-        read += edges.row_ids.nbytes + edges.col_ids.nbytes
+        read += edges.index.nbytes
     alone_s = 1e-9 * NODE_NS * graph.num_nodes
-    shared_s = 1e-9 * (EDGE_NS * graph.num_edges + BYTE_NS * sizes.result_bytes) / num_threads
-    written = sizes.result_bytes + sum(scratch)
+    shared_s = 1e-9 * (EDGE_NS * graph.num_edges + BYTE_NS * result_bytes) / num_threads
+    written = result_bytes + sum(scratch)
     return Forecast(
-        peak_memory_bytes=BASE_BYTES + owner.itemsize * graph.num_nodes + max(peaks),
-        result_bytes=sizes.result_bytes,
+        peak_memory_bytes=BASE_BYTES + owner_dtype(num_parts).itemsize * graph.num_nodes + max(peaks),
+        result_bytes=result_bytes,
         scratch_bytes=max(scratch),
         work_bytes=read + written,
         seconds=max(alone_s + shared_s, written / DISK_BYTES_PER_S),
@@ -110,41 +107,34 @@ def _file_bytes(data_bytes: int, num_files: int) -> int:
     return data_bytes + num_files * (_SMALL_HEADER + _MANIFEST_BYTES) + checksums
 
 
-class _Sizes:
-    """Adds up the files of a directory, manifest included."""
-
-    def __init__(self, num_parts: int, relabel: bool) -> None:
-        self.num_parts, self.relabel = num_parts, relabel
-        self.result_bytes = 1000
-
-    def add(self, data_bytes: int, num_files: int) -> None:
-        self.result_bytes += _file_bytes(data_bytes, num_files)
-
-    def add_nodes(self, nodes: NodeInput, owner: np.dtype) -> None:
+def _files(graph: GraphInput, num_parts: int, relabel: bool) -> Iterator[tuple[int, int]]:
+    """Yields sizes of the files of a directory: bytes in so many files together."""
+    owner_bytes = owner_dtype(num_parts).itemsize
+    for nodes in graph.nodes:
         num_nodes = nodes.num_nodes
-        if self.relabel:
-            self.add(num_nodes * 2 * id_dtype(num_nodes).itemsize, 2)
+        if relabel:
+            yield num_nodes * 2 * id_dtype(num_nodes).itemsize, 2
         else:
-            self.add(num_nodes * owner.itemsize, 1)
-            self.add(num_nodes * 4, 1)
-            self.add(num_nodes * 8, self.num_parts)
+            yield num_nodes * owner_bytes, 1
+            yield num_nodes * 4, 1
+            yield num_nodes * 8, num_parts
         for rows in nodes.tables:
-            self.add(num_nodes * rows.row_bytes, self.num_parts)
+            yield num_nodes * rows.row_bytes, num_parts
         if nodes.time is not None:
-            self.add(num_nodes * 8, self.num_parts)
-
-    def add_edges(self, edges: EdgeInput, num_nodes: int, num_neighbors: int, owner: np.dtype) -> None:
-        num_edges = edges.num_edges
-        ids = id_dtype(num_neighbors).itemsize + id_dtype(num_edges).itemsize
-        self.add((num_nodes + self.num_parts) * 8, self.num_parts)
-        self.add(num_edges * ids, 2 * self.num_parts)
+            yield num_nodes * 8, num_parts
+    for edges in graph.edges:
+        num_edges, num_nodes = edges.num_edges, graph.nodes[edges.expanded].num_nodes
+        edge_bytes = id_dtype(num_edges).itemsize
+        ids = id_dtype(graph.nodes[edges.neighbor].num_nodes).itemsize + edge_bytes
+        yield (num_nodes + num_parts) * 8, num_parts
+        yield num_edges * ids, 2 * num_parts
         if edges.weight is not None:
-            self.add(num_edges * 8 + _core.weight_guide_size(num_nodes, num_edges) * 4, 2 * self.num_parts)
+            yield num_edges * 8 + _core.weight_guide_size(num_nodes, num_edges) * 4, 2 * num_parts
         if edges.has_time:
-            self.add(num_edges * (ids + 8), 3 * self.num_parts)
-        if self.relabel:
-            self.add(num_edges * 2 * id_dtype(num_edges).itemsize, 2)
+            yield num_edges * (ids + 8), 3 * num_parts
+        if relabel:
+            yield num_edges * 2 * edge_bytes, 2
         elif edges.tables:
-            self.add(num_edges * (owner.itemsize + 4), 2)
+            yield num_edges * (owner_bytes + 4), 2
         for rows in edges.tables:
-            self.add(num_edges * rows.row_bytes, self.num_parts)
+            yield num_edges * rows.row_bytes, num_parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,58 +13,53 @@ from glt._checks import integer
 from glt.data.arrays import require_data
 from glt.data.schema import Schema
 from glt.partition.format.book import Book
-from glt.partition.format.files import CHUNK_IDS, chunks, require_plain
+from glt.partition.format.files import CHUNK_IDS, require_plain
 from glt.partition.format.manifest import ReadForecast
-from glt.partition.graph_input import GraphInput, NodeInput
+from glt.partition.graph_input import GraphInput, NodeInput, first_where
 
 Values = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
-class NodeHotness(ABC):
-    """Numbers ``[num_parts, num_nodes]`` of at least 0, of the nodes of one type, which may be spread over ranks: they
-    are asked for of some nodes for all partitions (:meth:`map`), or of all nodes for one partition (:meth:`columns`).
+class NodeHotness:
+    """Numbers of at least 0 of the nodes of one type, of each partition ``[num_nodes]`` float32 or float64: they are
+    asked for of some nodes for all partitions (:meth:`map`), or of all nodes for one partition (:meth:`columns`), since
+    they may be spread over ranks (:class:`glt.partition.sharded.exchange.SlicedHotness`).
     """
-
-    num_parts: int
-
-    @abstractmethod
-    def is_read(self) -> np.ndarray:
-        """Returns which nodes are read for any partition: bool ``[num_nodes]``."""
-
-    @abstractmethod
-    def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        """Returns what ``of`` says of nodes ``[n]``, ids ascending: arrays ``[n, ...]``. It is called with the float64
-        numbers ``[num_parts, m]`` of ``m`` of the nodes, in order, also of none, and returns arrays ``[m, ...]``.
-        """
-
-    @abstractmethod
-    def columns(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields partitions and the numbers of all nodes for each, ``[num_nodes]``: of those partitions that this
-        process looks at. To be read to the end.
-        """
-
-    @abstractmethod
-    def of_all_parts(self, found: Mapping[int, Any]) -> list[Any]:
-        """Returns by partition what was found in :meth:`columns`: values that JSON can hold."""
-
-
-class WholeHotness(NodeHotness):
-    """Hotness in the memory, or in files, of this process: of each partition ``[num_nodes]`` float32 or float64."""
 
     def __init__(self, of_parts: Sequence[np.ndarray]) -> None:
         self.arrays = tuple(of_parts)
         self.num_parts = len(self.arrays)
 
     def is_read(self) -> np.ndarray:
-        return any_read(self.arrays)
+        """Returns which nodes are read for any partition: bool ``[num_nodes]``."""
+        read = np.zeros(len(self.arrays[0]), bool)
+        for each in {id(each): each for each in self.arrays}.values():
+            read |= each > 0
+        return read
 
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        return map_rows(self.arrays, nodes, of)
+        """Returns what ``of`` says of nodes ``[n]``, ids ascending: arrays ``[n, ...]``. It is called with the float64
+        numbers ``[num_parts, m]`` of ``m`` of the nodes, about 8 MiB, in order, also of none, and returns arrays ``[m,
+        ...]``.
+        """
+        of_none = of(np.empty((self.num_parts, 0)))
+        found = [np.empty((nodes.size, *each.shape[1:]), each.dtype) for each in of_none]
+        step = CHUNK_IDS // self.num_parts + 1
+        for begin in range(0, nodes.size, step):
+            piece = nodes[begin : begin + step]
+            values = np.stack([each[piece] for each in self.arrays]).astype(np.float64, copy=False)
+            for whole, rows in zip(found, of(values), strict=True):
+                whole[begin : begin + step] = rows
+        return found
 
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields partitions and the numbers of all nodes for each, ``[num_nodes]``: of those partitions that this
+        process looks at. To be read to the end.
+        """
         yield from enumerate(self.arrays)
 
     def of_all_parts(self, found: Mapping[int, Any]) -> list[Any]:
+        """Returns by partition what was found in :meth:`columns`: values that JSON can hold."""
         return [found[idx] for idx in range(self.num_parts)]
 
 
@@ -74,27 +68,6 @@ class HotnessByType:
     """Hotness that is checked already, by position of the node type; None for types without."""
 
     by_type: tuple[NodeHotness | None, ...]
-
-
-def any_read(of_parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns which nodes are read for any partition, ``[num_nodes]``, given the numbers for each."""
-    read = np.zeros(len(of_parts[0]), bool)
-    for each in {id(each): each for each in of_parts}.values():
-        read |= each > 0
-    return read
-
-
-def map_rows(of_parts: Sequence[np.ndarray], nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-    """As :meth:`NodeHotness.map`, given the numbers for each partition; about 8 MiB of them at a time."""
-    of_none = of(np.empty((len(of_parts), 0)))
-    found = [np.empty((nodes.size, *each.shape[1:]), each.dtype) for each in of_none]
-    step = CHUNK_IDS // len(of_parts) + 1
-    for begin in range(0, nodes.size, step):
-        piece = nodes[begin : begin + step]
-        values = np.stack([each[piece] for each in of_parts]).astype(np.float64, copy=False)
-        for whole, rows in zip(found, of(values), strict=True):
-            whole[begin : begin + step] = rows
-    return found
 
 
 _MOST: Final = 1e30  # a float32 holds it, and the sum of 2**32 of them, the most nodes that a type has, is finite
@@ -156,13 +129,12 @@ def _array(name: str, value: object, num_nodes: int) -> np.ndarray:
     if value.shape != (num_nodes,):
         raise ValueError(f"{name} has shape {list(value.shape)}: expected one number per node, [{num_nodes}]")
     hotness = value if value.dtype in (np.float32, np.float64) else value.astype(np.float32)
-    for begin, piece in chunks(hotness):
-        bad = np.flatnonzero(~((piece >= 0) & (piece <= _MOST)))
-        if bad.size:
-            raise ValueError(
-                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite numbers of at least 0, whose "
-                f"sum is finite too: at most {_MOST:g}, such as the probabilities of NeighborSampler.sample_prob"
-            )
+    bad = first_where(hotness, lambda piece: ~((piece >= 0) & (piece <= _MOST)))
+    if bad is not None:
+        raise ValueError(
+            f"{name}[{bad}] = {hotness[bad]}: expected finite numbers of at least 0, whose sum is finite too: at most "
+            f"{_MOST:g}, such as the probabilities of NeighborSampler.sample_prob"
+        )
     return hotness
 
 
@@ -174,17 +146,14 @@ _HOTNESS_BYTES = 8  # at most: it is written as it was given, float32 or float64
 class CachePlan:
     """What caches hold of one node type.
 
-    ``ids`` are, by partition that this process looks at, those in its cache, ascending; ``own``, by the same
-    partitions, how often each reads the nodes that it owns, by ascending id; ``forecast`` counts the caches of all
+    ``own`` says, of each partition that this process looks at, how often it reads the nodes that it owns, by ascending
+    id; ``cached`` are the ids in its cache, ascending, of those that have any; ``forecast`` counts the caches of all
     partitions.
     """
 
-    ids: dict[int, np.ndarray]
+    cached: dict[int, np.ndarray]
     own: dict[int, np.ndarray]
     forecast: ReadForecast
-
-    def cached(self) -> dict[int, np.ndarray]:
-        return {idx: ids for idx, ids in self.ids.items() if ids.size}
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +176,7 @@ class CacheInput:
             by_type = hotness.by_type
         else:
             found = hotness_by_type(name, hotness, schema, [each.num_nodes for each in graph.nodes], num_parts)
-            by_type = tuple(None if each is None else WholeHotness(each) for each in found)
+            by_type = tuple(None if each is None else NodeHotness(each) for each in found)
         ratios = tuple(_ratio(*each) for each in _per_type("cache_ratio", ratio, schema))
         budgets = tuple(_bytes(*each) for each in _per_type("cache_memory_budget", budget, schema))
         if hotness is None and (any(ratios) or any(budgets)):
@@ -247,15 +216,16 @@ class CacheInput:
         if hotness is None or nodes.feat is None:
             return None
         most = self._most_rows(node_type, nodes)
-        ids: dict[int, np.ndarray] = {}
+        cached: dict[int, np.ndarray] = {}
         own: dict[int, np.ndarray] = {}
         figures = {}
         for idx, column in hotness.columns():
             foreign = book.owner != idx
             own[idx] = column[~foreign]
-            ids[idx], *figures[idx] = _plan_part(column, foreign, most)
-        num_reads, remote_ratio, hit_ratio, num_cached = zip(*hotness.of_all_parts(figures), strict=True)
-        return CachePlan(ids, own, ReadForecast(num_reads, remote_ratio, hit_ratio, num_cached))
+            ids, *figures[idx] = _plan_part(column, foreign, most)
+            if ids.size:
+                cached[idx] = ids
+        return CachePlan(cached, own, ReadForecast(*zip(*hotness.of_all_parts(figures), strict=True)))
 
     def _most_rows(self, node_type: int, nodes: NodeInput) -> int:
         ratio, budget = self.ratio[node_type], self.budget_bytes[node_type]
@@ -325,10 +295,10 @@ def _per_type(name: str, value: Any, schema: Schema) -> list[tuple[str, Any]]:
 
 
 def _ratio(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"{name} = {value!r}: expected a number in [0, 1], a share of the nodes of a type")
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} = {value!r}: expected a number in [0, 1], a share of the nodes of a type")
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1:
+        error = ValueError if is_number else TypeError
+        raise error(f"{name} = {value!r}: expected a number in [0, 1], a share of the nodes of a type")
     return float(value)
 
 

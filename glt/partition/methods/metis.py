@@ -63,62 +63,16 @@ class Metis:
             )
         return cls(library, pymetis, np.dtype(pymetis.zero_copy_dtype()))
 
-    def part_graph(
-        self,
-        num_parts: int,
-        rows: Sequence[np.ndarray],
-        node_weight: np.ndarray | None,
-        objtype: str,
-        imbalance: float,
-        random_seed: int,
-    ) -> np.ndarray:
-        """Returns the partition of each node, ``[num_nodes]``; raises RuntimeError saying why if METIS fails.
-
-        ``rows`` are ``indptr``, the neighbours of each node, each once and without the node itself, and their positive
-        weights, all of ``id_dtype``, like ``node_weight [num_nodes, constraints]``, whose columns are balanced (None:
-        nodes count alike). ``"cut"`` is minimised by recursive bisection, ``"vol"`` by k-way refinement, which alone
-        knows it. ``imbalance`` is kept to a thousandth.
-        """
-        indptr, neighbor, edge_weight = rows
-        keys, types = self.pymetis.OptionKey, self.pymetis.ObjType
-        options = np.full(NUM_OPTIONS, -1, self.id_dtype)  # -1: METIS's default
-        options[int(keys.SEED)] = random_seed
-        options[int(keys.UFACTOR)] = max(1, round(imbalance * 1000))
-        options[int(keys.OBJTYPE)] = int(types.VOL if objtype == "vol" else types.CUT)
-        num_constraints = 1 if node_weight is None else node_weight.shape[1]
-        counts = np.array([indptr.size - 1, num_constraints, num_parts, 0], self.id_dtype)
-        owner = np.empty(indptr.size - 1, self.id_dtype)
-        run = self.library.METIS_PartGraphKway if objtype == "vol" else self.library.METIS_PartGraphRecursive
-        run.restype = ctypes.c_int
-        graph = (counts[0:1], counts[1:2], indptr, neighbor, node_weight, None, edge_weight)
-        with _printing_to_the_log():
-            status = run(*map(_pointer, (*graph, counts[2:3], None, None, options, counts[3:4], owner)))
-        if status != OK:
-            raise RuntimeError(
-                f"METIS could not partition {owner.size} nodes with {neighbor.size} neighbours into {num_parts}: "
-                f"{ERRORS.get(status, f'status {status}')}"
-            )
-        return owner
-
 
 @contextmanager
 def _printing_to_the_log() -> Iterator[None]:
     """What C code prints goes to the log meanwhile: METIS says there that it makes partitions empty, which is no
     failure."""
     c = ctypes.CDLL(None)
-    try:
-        stdout = ctypes.c_void_p.in_dll(c, "stdout")
-        opened = c.open_memstream
-    except (ValueError, AttributeError):  # no glibc: METIS may print
-        yield
-        return
-    opened.restype = ctypes.c_void_p
+    stdout = ctypes.c_void_p.in_dll(c, "stdout")
+    c.open_memstream.restype = ctypes.c_void_p
     text, size, before = ctypes.c_char_p(), ctypes.c_size_t(), stdout.value
-    stream = opened(ctypes.byref(text), ctypes.byref(size))
-    if not stream:
-        yield
-        return
-    stdout.value = stream
+    stdout.value = stream = c.open_memstream(ctypes.byref(text), ctypes.byref(size))
     try:
         yield
     finally:
@@ -153,7 +107,7 @@ class MetisPartitioner(AdjacencyPartitioner):
 
     METIS works in memory: it takes about 100 bytes per node and 130 per neighbour (155 for ``"vol"``), of which there
     are two for each pair of connected nodes, and 16 bytes per node for each label, for all together and for the edges
-    where those are balanced (:func:`forecast_bytes`). With less memory, or more than 2**31 - 1 nodes or neighbours
+    where those are balanced (:meth:`assign_bytes`). With less memory, or more than 2**31 - 1 nodes or neighbours
     where pymetis was built with 32 bits, the graph is refused before METIS starts; use :class:`FennelPartitioner`.
 
     Args:
@@ -207,21 +161,13 @@ class MetisPartitioner(AdjacencyPartitioner):
             return np.arange(num_nodes).astype(owner_dtype(self.num_parts))
         indptr = np.empty(num_nodes + 1, np.int64)
         _core.sort_rows(adjacency.indptr, adjacency.indices, indptr)
+        self._require_fits(num_nodes, int(indptr[-1]), adjacency.indices.size)
         node_weight = self._node_weight(num_nodes, label, label_cap.size)
-        num_constraints = 0 if node_weight is None else node_weight.shape[1]
-        self._require_fits(num_nodes, int(indptr[-1]), num_constraints, adjacency.indices.size)
         neighbor, edge_weight = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.int64)
         _core.merge_rows(adjacency.indptr, adjacency.indices, indptr, neighbor, edge_weight)
         dtype = self._metis.id_dtype
-        found = self._metis.part_graph(
-            self.num_parts,
-            [each.astype(dtype, copy=False) for each in (indptr, neighbor, edge_weight)],
-            node_weight,
-            self.objtype,
-            self.imbalance,
-            self.random_seed,
-        )
-        owner = found.astype(owner_dtype(self.num_parts))
+        rows = [each.astype(dtype, copy=False) for each in (indptr, neighbor, edge_weight)]
+        owner = self.part_graph(rows, node_weight).astype(owner_dtype(self.num_parts))
         edges = None
         if self.balance.edges and node_weight is not None:
             edges = node_weight[:, -1].astype(np.int64)
@@ -229,12 +175,44 @@ class MetisPartitioner(AdjacencyPartitioner):
         logger.debug("METIS left %d nodes in partitions that were too large", num_moved)
         return owner
 
+    def part_graph(self, rows: Sequence[np.ndarray], node_weight: np.ndarray | None) -> np.ndarray:
+        """Returns the partition of each node, ``[num_nodes]``; raises RuntimeError saying why if METIS fails.
+
+        ``rows`` are ``indptr``, the neighbours of each node, each once and without the node itself, and their positive
+        weights, all of METIS's integers, like ``node_weight [num_nodes, constraints]``, whose columns are balanced
+        (None: nodes count alike). ``"cut"`` is minimised by recursive bisection, ``"vol"`` by k-way refinement, which
+        alone knows it. ``imbalance`` is kept to a thousandth.
+        """
+        indptr, neighbor, edge_weight = rows
+        library, dtype = self._metis.library, self._metis.id_dtype
+        keys, types = self._metis.pymetis.OptionKey, self._metis.pymetis.ObjType
+        options = np.full(NUM_OPTIONS, -1, dtype)  # -1: METIS's default
+        options[int(keys.SEED)] = self.random_seed
+        options[int(keys.UFACTOR)] = max(1, round(self.imbalance * 1000))
+        options[int(keys.OBJTYPE)] = int(types.VOL if self.objtype == "vol" else types.CUT)
+        num_constraints = 1 if node_weight is None else node_weight.shape[1]
+        counts = np.array([indptr.size - 1, num_constraints, self.num_parts, 0], dtype)
+        owner = np.empty(indptr.size - 1, dtype)
+        run = library.METIS_PartGraphKway if self.objtype == "vol" else library.METIS_PartGraphRecursive
+        run.restype = ctypes.c_int
+        graph = (counts[0:1], counts[1:2], indptr, neighbor, node_weight, None, edge_weight)
+        with _printing_to_the_log():
+            status = run(*map(_pointer, (*graph, counts[2:3], None, None, options, counts[3:4], owner)))
+        if status != OK:
+            raise RuntimeError(
+                f"METIS could not partition {owner.size} nodes with {neighbor.size} neighbours into {self.num_parts}: "
+                f"{ERRORS.get(status, f'status {status}')}"
+            )
+        return owner
+
     def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
+        """Returns about how much memory METIS takes at its peak, its input included."""
         num_constraints = 0
         if self.balance.edges or self.balance.nodes is not None:
             num_labels = 1 if self.balance.nodes is None else sum(len(nodes.labels) for nodes in self.balance.nodes)
             num_constraints = num_labels + (num_labels > 1) + self.balance.edges
-        return forecast_bytes(num_nodes, num_neighbors, num_constraints, self.objtype)
+        per_node = NODE_BYTES + CONSTRAINT_BYTES * num_constraints
+        return per_node * num_nodes + NEIGHBOR_BYTES[self.objtype] * num_neighbors
 
     def strategy_arguments(self) -> dict[str, Any]:
         return super().strategy_arguments() | {"random_seed": self.random_seed, "objtype": self.objtype}
@@ -252,7 +230,7 @@ class MetisPartitioner(AdjacencyPartitioner):
             weight[:, -1] = edges
         return weight
 
-    def _require_fits(self, num_nodes: int, num_neighbors: int, num_constraints: int, total_weight: int) -> None:
+    def _require_fits(self, num_nodes: int, num_neighbors: int, total_weight: int) -> None:
         largest = np.iinfo(self._metis.id_dtype).max
         if max(num_nodes, num_neighbors, total_weight) > largest:
             raise ValueError(
@@ -260,7 +238,7 @@ class MetisPartitioner(AdjacencyPartitioner):
                 f"this pymetis counts to {largest}: install one built with 64 bits (the wheels of PyPI are), or use "
                 "FennelPartitioner"
             )
-        forecast = forecast_bytes(num_nodes, num_neighbors, num_constraints, self.objtype)
+        forecast = self.assign_bytes(num_nodes, num_neighbors)
         budget, limit = self.memory_budget_bytes, "memory_budget_bytes"
         if budget is None:
             budget, limit = available_memory()
@@ -271,9 +249,3 @@ class MetisPartitioner(AdjacencyPartitioner):
                 f"but there are {budget} ({limit}): use FennelPartitioner, or pass memory_budget_bytes if you know "
                 "better"
             )
-
-
-def forecast_bytes(num_nodes: int, num_neighbors: int, num_constraints: int, objtype: str) -> int:
-    """Returns about how much memory METIS takes at its peak, its input included."""
-    per_node = NODE_BYTES + CONSTRAINT_BYTES * num_constraints
-    return per_node * num_nodes + NEIGHBOR_BYTES[objtype] * num_neighbors

@@ -5,7 +5,6 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
@@ -16,22 +15,25 @@ from glt._checks import check_flag, integer
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry, progress_bar, require_free, require_space, staging
+from glt.partition.format.files import (
+    BLOCK_BYTES,
+    Array,
+    Rows,
+    progress_bar,
+    require_free,
+    require_space,
+    staging,
+)
 from glt.partition.format.load import load_id_map
-from glt.partition.format.manifest import Manifest, ReadForecast, installed_version
-from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
+from glt.partition.format.manifest import Manifest, installed_version
+from glt.partition.graph_input import GraphInput, first_where, require_in_place
 from glt.partition.methods.balance import Balance
 from glt.partition.methods.forecast import Forecast, forecast
-from glt.partition.methods.hotness import CacheInput, CachePlan, HotnessByType, NodeHotness, WholeHotness
+from glt.partition.methods.hotness import CacheInput, HotnessByType, NodeHotness
 from glt.partition.methods.writer import (
     PartitionWriter,
     edge_entry,
-    edge_tables,
     node_entry,
-    node_tables,
-    relabel_edges,
-    relabel_nodes,
-    write_graph,
 )
 
 logger = logging.getLogger(__name__)
@@ -257,6 +259,11 @@ class PartitionerBase(ABC):
         require_free(self.output_dir)
 
     @property
+    def thread_bytes(self) -> int:
+        """Memory of each thread for sorting edges."""
+        return self.sort_memory_bytes // self.num_threads
+
+    @property
     def hotness(self) -> tuple[NodeHotness | None, ...]:
         """By node type, numbers of all nodes for each partition; None where none were given."""
         return self.caches.hotness
@@ -283,10 +290,8 @@ class PartitionerBase(ABC):
 
     def forecast_of(self, graph: GraphInput) -> Forecast:
         """Returns what partitioning a graph takes, of which only the sizes are looked at."""
-        thread_bytes = self.sort_memory_bytes // self.num_threads
-        expected = forecast(
-            graph, self.num_parts, self.num_threads, thread_bytes, self.chunk_size, self.assign_node_bytes, self.relabel
-        )
+        sizes = (self.num_parts, self.num_threads, self.thread_bytes, self.chunk_size, self.assign_node_bytes)
+        expected = forecast(graph, *sizes, self.relabel)
         return expected.with_files(*self.caches.most_files(self.num_parts, graph.nodes))
 
     @overload
@@ -324,7 +329,11 @@ class PartitionerBase(ABC):
             expected = self.forecast()
             logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
-            manifest = self._write(root, self.books(), strategy_arguments, expected.work_bytes if progress else None)
+            books = self.books()
+            with progress_bar("partition", expected.work_bytes if progress else None) as advance:
+                writer = PartitionWriter(root, range(self.num_parts), advance, **self.writer_options)
+                manifest = self.write(writer, self.graph, books, strategy_arguments)
+            manifest.write(root)  # last: a directory without it does not load
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
         return (manifest, *self.original_ids()) if return_mapping else manifest
 
@@ -347,54 +356,46 @@ class PartitionerBase(ABC):
     def books(self) -> list[Book]:
         """Returns the book of each node type, from :meth:`assign_nodes`."""
         self._require_in_place()
-        return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
+        books = []
+        for at, nodes in enumerate(self.graph.nodes):
+            of_type = f" of node type {nodes.node_type!r}" if self.graph.schema.is_hetero else ""
+            name = f"what {type(self).__name__}.assign_nodes returned{of_type}"
+            owner = checked_owners(name, self.assign_nodes(at, nodes.num_nodes), nodes.num_nodes, self.num_parts)
+            books.append(Book.of(owner, self.num_parts))
+        return books
 
     def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields the arrays that :meth:`partition` will read, and the arguments that they came as."""
-        yield from self.graph.arrays()
+        for name, table in self.graph.tables():
+            yield name, table.array if isinstance(table, Rows) else table
         for hotness in self.hotness:
-            for array in hotness.arrays if isinstance(hotness, WholeHotness) else ():
+            for array in () if hotness is None else hotness.arrays:
                 yield self.hotness_argument, array
 
     def _require_in_place(self) -> None:
         for name, array in self.given_arrays():
             require_in_place(name, array)
 
-    def _book(self, at: int, nodes: NodeInput) -> Book:
-        name = f"what {type(self).__name__}.assign_nodes returned"
-        if self.graph.schema.is_hetero:
-            name += f" of node type {nodes.node_type!r}"
-        owner = self.assign_nodes(at, nodes.num_nodes)
-        return Book.of(checked_owners(name, owner, nodes.num_nodes, self.num_parts), self.num_parts)
+    @property
+    def writer_options(self) -> dict[str, Any]:
+        """Arguments of a :class:`PartitionWriter`."""
+        return {name: getattr(self, name) for name in ("chunk_size", "num_threads", "thread_bytes", "relabel")}
 
-    def _write(
-        self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
+    def write(
+        self, writer: PartitionWriter, graph: GraphInput, books: Sequence[Book], strategy_arguments: dict[str, Any]
     ) -> Manifest:
-        thread_bytes = self.sort_memory_bytes // self.num_threads
-        with progress_bar("partition", bar_bytes) as advance:
-            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance, range(self.num_parts))
-            reads = []
-            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
-                plan = self.caches.plan(at, nodes, book)
-                reads.append(None if plan is None else plan.forecast)
-                _write_nodes(writer, nodes, book, plan, self.relabel)
-            graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
-        manifest = self.manifest(self.graph, books, reads, graphs, writer.files, strategy_arguments)
-        manifest.write(root)  # last: a directory without it does not load
-        return manifest
-
-    def manifest(
-        self,
-        graph: GraphInput,
-        books: Sequence[Book],
-        reads: Sequence[ReadForecast | None],
-        graphs: Sequence[tuple[tuple[int, ...], int]],
-        files: Mapping[str, FileEntry],
-        strategy_arguments: dict[str, Any],
-    ) -> Manifest:
-        """Returns the manifest of a run on ``graph``, or a slice of it: ``reads`` are what caches are expected to save,
-        by node type, ``graphs`` what :func:`write_graph` returned of each edge type.
-        """
+        """Writes ``graph``, which ``writer`` may have a slice of, and returns the manifest."""
+        node_types, edge_types = [], []
+        for at, (nodes, book) in enumerate(zip(graph.nodes, books, strict=True)):
+            writer.write_nodes(at, nodes, book)
+            plan = self.caches.plan(at, nodes, book)
+            if plan is not None:
+                writer.write_caches(at, nodes, book, plan)
+            reads = None if plan is None else plan.forecast
+            node_types.append(node_entry(nodes, book, self.balance.entries(at, book), reads, self.relabel))
+        for at, edges in enumerate(graph.edges):
+            counts = writer.write_edges(at, edges, books)
+            edge_types.append(edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel))
         return Manifest(
             num_parts=self.num_parts,
             edge_dir=graph.edge_dir,
@@ -403,44 +404,11 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=graph.time_level,
             is_hetero=graph.schema.is_hetero,
-            node_types=tuple(
-                node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
-                for at, (nodes, book, read) in enumerate(zip(graph.nodes, books, reads, strict=True))
-            ),
-            edge_types=tuple(
-                edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel)
-                for edges, counts in zip(graph.edges, graphs, strict=True)
-            ),
-            files=dict(sorted(files.items())),
+            node_types=tuple(node_types),
+            edge_types=tuple(edge_types),
+            files=dict(sorted(writer.entries().items())),
             glt_version=installed_version(),
         ).signed()
-
-
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None, relabel: bool) -> None:
-    if relabel:
-        relabel_nodes(writer, nodes.node_type, book)
-    else:
-        writer.nodes(nodes.node_type, book)
-    for path_of, rows in node_tables(nodes):
-        writer.node_rows(path_of, rows, book)
-    if nodes.time is not None:
-        writer.node_times(nodes.node_type, nodes.time, book)
-    if plan is not None:
-        writer.node_hotness(nodes.node_type, plan.own)
-    if plan is not None and plan.cached():
-        new_id = book.position() if relabel else None
-        for idx, ids in plan.cached().items():
-            writer.cache(idx, nodes, ids, new_id)
-
-
-def _write_edges(
-    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
-) -> tuple[tuple[int, ...], int]:
-    new_ids = partial(relabel_edges, writer, edges, books[edges.expanded]) if relabel else None
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, new_ids)
-    if tables := edge_tables(edges):
-        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
-    return part_num_edges, num_cut_edges
 
 
 def checked_strategy(value: object) -> str:
@@ -478,9 +446,7 @@ def checked_owners(name: str, value: object, num_nodes: int, num_parts: int) -> 
         raise TypeError(f"{name} is {got}: expected a tensor or array of integers, the partition of each node")
     if owner.shape != (num_nodes,):
         raise ValueError(f"{name} has shape {list(owner.shape)}: expected one owner per node, [{num_nodes}]")
-    bad = np.flatnonzero((owner < 0) | (owner >= num_parts))
-    if bad.size:
-        raise ValueError(
-            f"{name}[{bad[0]}] = {owner[bad[0]]}: expected partitions 0 to {num_parts - 1} (num_parts = {num_parts})"
-        )
+    bad = first_where(owner, lambda piece: (piece < 0) | (piece >= num_parts))
+    if bad is not None:
+        raise ValueError(f"{name}[{bad}] = {owner[bad]}: expected partitions 0 to {num_parts - 1} ({num_parts = })")
     return np.ascontiguousarray(owner, owner_dtype(num_parts))

@@ -152,7 +152,8 @@ class FrequencyPartitioner(PartitionerBase):
         digest = hashlib.blake2b(digest_size=16)
         for hotness in self.hotness:
             if hotness is not None:
-                parts = {idx: hashlib.blake2b(_contiguous(each)).hexdigest() for idx, each in hotness.columns()}
+                columns = ((idx, np.ascontiguousarray(each).data) for idx, each in hotness.columns())
+                parts = {idx: hashlib.blake2b(column).hexdigest() for idx, column in columns}
                 digest.update("".join(hotness.of_all_parts(parts)).encode())
         return {"random_seed": self.random_seed, "probs": digest.hexdigest()}
 
@@ -227,10 +228,6 @@ def _move(price: np.ndarray, full: int, free: np.ndarray, value: np.ndarray) -> 
 def _shares(count: int, num_parts: int) -> np.ndarray:
     """Splits a count evenly; the first partitions have one more."""
     return count // num_parts + (np.arange(num_parts) < count % num_parts)
-
-
-def _contiguous(array: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(array).data
 
 
 class RandomPartitioner(PartitionerBase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -26,14 +26,16 @@ from glt.partition.format.manifest import (
     balance_ratio,
 )
 from glt.partition.graph_input import EdgeInput, NodeInput
+from glt.partition.methods.hotness import CachePlan
 
 Table = tuple[Callable[[int], str], Rows]  # and the path of each partition's rows of it
 
 
 def node_tables(nodes: NodeInput, cached: bool = False) -> list[Table]:
-    """Returns the tables of the nodes of one type and where they go; or where caches have their rows."""
+    """Returns the tables of the nodes of one type, and where they go, or where caches have their rows."""
     tables: list[Table] = []
-    for name, rows in (("feat", nodes.feat), ("label", nodes.label)):
+    time = None if nodes.time is None else Rows(nodes.time.astype(np.int64, copy=False), "int64")
+    for name, rows in (("feat", nodes.feat), ("label", nodes.label), ("time", time)):
         if rows is not None:
             kind, array = ("cache", name) if cached else (f"node_{name}", "")
             tables.append((partial(layout.in_part, kind=kind, type_=nodes.node_type, array=array), rows))
@@ -54,103 +56,105 @@ class PartitionWriter:
     file.
 
     Rows are read front to back, whatever partition they go to, so that a mapped table is read from disk once. Each
-    thread copies ``chunk_size`` feature rows at a time. ``advance`` is called with the number of bytes after each piece
-    of work.
+    thread copies ``chunk_size`` feature rows at a time, and sorts edges in ``thread_bytes``. With ``relabel``, maps of
+    ids stand in for the books. ``advance`` is called with the number of bytes after each piece of work.
     """
 
     def __init__(
-        self, root: Path, chunk_size: int, num_threads: int, advance: Callable[[int], object], parts: Sequence[int]
+        self,
+        root: Path,
+        parts: Sequence[int],
+        advance: Callable[[int], object],
+        *,
+        chunk_size: int,
+        num_threads: int,
+        thread_bytes: int,
+        relabel: bool,
     ) -> None:
         self.root = root
         self.parts = parts
+        self.relabel = relabel
+        self.thread_bytes = thread_bytes
         self.files: dict[str, FileEntry] = {}
         self.advance = advance
         self.threads: dict[str, Any] = {"num_threads": num_threads, "progress": advance}
-        self._chunk_size = chunk_size
+        self.chunk_size = chunk_size
         for idx in parts:  # one that owns nothing has a directory too
             (root / layout.part(idx)).mkdir()
 
     def nodes(self, node_type: NodeType, book: Book) -> None:
-        """Writes the node book, the row of each node, and the ids of each partition."""
+        """Writes the node book, the row of each node, and the ids of each partition; to relabel, the maps between the
+        input's ids and the new ones, which are partition-major and in the order of the input inside a partition: rows
+        of tables are the same with and without them.
+        """
+        pieces = (np.arange(begin, begin + owner.size) for begin, owner in chunks(book.owner))
+        if self.relabel:
+            dtype = id_dtype(book.owner.size)
+            original = self.writer(layout.shared("node_map", node_type), dtype, book.owner.shape)
+            block, header_bytes = original.rows
+            files = [(block, header_bytes + dtype.itemsize * begin) for begin in book.offset[:-1].tolist()]
+            self._scatter(files, (ids.astype(dtype) for ids in pieces), book.owner, None, CHUNK_IDS)
+            self.close([original])
+            self.array(layout.shared("node_map_inverse", node_type), book.position(), dtype)
+            return
         self.array(layout.shared("node_book", node_type), book.owner)
         place = self.writer(layout.shared("node_row", node_type), np.dtype(np.uint32), book.owner.shape)
-        ids = self.numbers("node_ids", node_type, book.counts)
-        pieces = (np.arange(begin, begin + owner.size) for begin, owner in chunks(book.owner))
+        rows = Rows(np.empty(0, np.int64), "int64")
+        ids = self.row_writers(partial(layout.in_part, kind="node_ids", type_=node_type), rows, book.counts)
         self._scatter(_rows(ids), pieces, book.owner, None, CHUNK_IDS, places=place)
         self.close([place, *ids])
 
-    def node_rows(self, path_of: Callable[[int], str], rows: Rows, book: Book) -> None:
-        """Writes each partition's rows of a table that has one row per node."""
-        writers = self.row_writers(path_of, rows, book.counts)
-        self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self._chunk_size)
-        self.close(writers)
+    def write_nodes(self, at: int, nodes: NodeInput, book: Book) -> None:
+        """Writes all nodes of a type, the one at position ``at``."""
+        self.nodes(nodes.node_type, book)
+        for path_of, rows in node_tables(nodes):
+            writers = self.row_writers(path_of, rows, book.counts)
+            self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self.chunk_size)
+            self.close(writers)
 
-    def node_times(self, node_type: NodeType, time: np.ndarray, book: Book) -> None:
-        """Writes the times of each partition's nodes."""
-        writers = self.numbers("node_time", node_type, book.counts)
-        pieces = (piece.astype(np.int64) for _, piece in chunks(time))
-        self._scatter(_rows(writers), pieces, book.owner, None, CHUNK_IDS)
-        self.close(writers)
+    def write_caches(self, at: int, nodes: NodeInput, book: Book, plan: CachePlan) -> None:
+        """Writes the caches of nodes of a type, and how often partitions read the nodes that they own."""
+        tables = [rows.array for _, rows in node_tables(nodes)]
+        self.caches(nodes, book, plan, lambda ids: [table[ids] for table in tables], self.chunk_size)
 
-    def numbers(self, kind: str, node_type: NodeType, counts: Sequence[int]) -> list[NpyWriter]:
-        """Begins files of int64 in each of ``parts``, given the number of nodes of each partition."""
-        return [
-            self.writer(layout.in_part(idx, kind, node_type), np.dtype(np.int64), (counts[idx],)) for idx in self.parts
-        ]
-
-    def node_hotness(self, node_type: NodeType, own: Mapping[int, np.ndarray]) -> None:
-        """Writes, of some partitions, how often each reads the nodes that it owns."""
-        for idx, hotness in own.items():
-            self.array(layout.in_part(idx, "node_hotness", node_type), hotness)
-
-    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> None:
-        """Writes a partition's copies of rows of nodes that others own; arguments as of :meth:`cache_ids`."""
-        ids = self.cache_ids(partition_idx, nodes, ids, new_id)
-        for writer, (_, table) in zip(
-            self.cache_writers(partition_idx, nodes, ids.size), node_tables(nodes), strict=True
-        ):
-            for begin in range(0, ids.size, self._chunk_size):
-                self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
-            self.close([writer])
-
-    def cache_ids(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> np.ndarray:
-        """Writes which nodes of one type (``ids``, ascending) the cache of a partition holds, and their times, those in
-        ``nodes`` being of all nodes; returns the ids in the order of the cache's rows.
-
-        ``new_id`` is what each node is called where nodes are relabelled, else None.
-        """
-        path_of = partial(layout.in_part, partition_idx, "cache", nodes.node_type)
-        new_ids = ids if new_id is None else new_id[ids].astype(np.int64)
-        order = np.argsort(new_ids)
-        ids = ids[order]
-        self.array(path_of("ids"), new_ids[order])
-        if nodes.time is not None:
-            self.array(path_of("time"), nodes.time[ids].astype(np.int64, copy=False))
-        return ids
-
-    def cache_writers(self, partition_idx: int, nodes: NodeInput, num_rows: int) -> list[NpyWriter]:
-        """Begins the tables of the cache of a partition, in the order of :func:`node_tables`."""
-        return [
-            self.writer(path_of(partition_idx), rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
-            for path_of, rows in node_tables(nodes, cached=True)
-        ]
-
-    def edge_rows(
-        self, edges: EdgeInput, tables: Sequence[Table], book: Book, counts: Sequence[int], with_book: bool
+    def caches(
+        self,
+        nodes: NodeInput,
+        book: Book,
+        plan: CachePlan,
+        fetch: Callable[[np.ndarray], Sequence[np.ndarray]],
+        step: int,
     ) -> None:
-        """Writes each partition's rows of edges by ascending edge id; with the edge book and the row of each edge,
-        unless edges are relabelled.
+        """As :meth:`write_caches`; ``fetch``, called with the ids of ``step`` nodes at a time, returns their rows of
+        each of :func:`node_tables`."""
+        for idx, numbers in plan.own.items():
+            self.array(layout.in_part(idx, "node_hotness", nodes.node_type), numbers)
+        tables = node_tables(nodes, cached=True)
+        new_id = book.position() if self.relabel and plan.cached else None
+        for idx, ids in plan.cached.items():
+            new_ids = ids if new_id is None else new_id[ids].astype(np.int64)
+            order = np.argsort(new_ids)
+            self.array(layout.in_part(idx, "cache", nodes.node_type, "ids"), new_ids[order])
+            writers = [self._row_writer(path_of(idx), rows, ids.size) for path_of, rows in tables]
+            for begin in range(0, ids.size, step):
+                for writer, found in zip(writers, fetch(ids[order[begin : begin + step]]), strict=True):
+                    self.advance(writer.write(found))
+            self.close(writers)
 
-        ``book`` has the owners of the nodes at the expanded ends; ``counts`` the number of edges of each partition.
+    def write_edges(self, at: int, edges: EdgeInput, books: Sequence[Book]) -> tuple[tuple[int, ...], int]:
+        """Writes all edges of a type, the one at position ``at``: rows by ascending edge id, with the edge book and the
+        row of each edge, unless edges are relabelled. Returns what :func:`write_graph` does.
         """
-        books = where = self.edge_books(edges.edge_type, book.owner.dtype, counts) if with_book else ()
+        counts, num_cut_edges = write_graph(self, edges, books)
+        owner, tables = books[edges.expanded].owner, edge_tables(edges)
+        files = where = self.edge_books(edges.edge_type, owner.dtype, counts) if tables and not self.relabel else ()
         for path_of, rows in tables:
             writers = self.row_writers(path_of, rows, counts)
-            files = _rows(writers)
-            self._scatter(files, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *where)
+            self._scatter(_rows(writers), self._pieces(rows.array), owner, edges.row_ids, self.chunk_size, *where)
             self.close(writers)
             where = ()  # all tables have the same
-        self.close(books)
+        self.close(files)
+        return counts, num_cut_edges
 
     def edge_books(self, edge_type: EdgeType, owner_dtype: np.dtype, counts: Sequence[int]) -> tuple[NpyWriter, ...]:
         """Begins the edge book and the file of the row of each edge, given the number of edges of each partition."""
@@ -164,15 +168,6 @@ class PartitionWriter:
             self.writer(layout.shared("edge_book", edge_type), owner_dtype, shape),
             self.writer(layout.shared("edge_row", edge_type), np.dtype(np.uint32), shape),
         )
-
-    def owned(self, path: str, dtype: np.dtype, book: Book) -> None:
-        """Writes which nodes each partition owns: those of partition 0, ascending, then those of partition 1, ..."""
-        file = self.writer(path, dtype, book.owner.shape)
-        block, header_bytes = file.rows
-        files = [(block, header_bytes + dtype.itemsize * begin) for begin in book.offset[:-1].tolist()]
-        pieces = (np.arange(begin, begin + owner.size, dtype=dtype) for begin, owner in chunks(book.owner))
-        self._scatter(files, pieces, book.owner, None, CHUNK_IDS)
-        self.close([file])
 
     def array(self, path: str, array: np.ndarray, dtype: np.dtype | None = None) -> None:
         """Writes one array as it is, or as a dtype that holds its numbers too."""
@@ -188,10 +183,14 @@ class PartitionWriter:
 
     def row_writers(self, path_of: Callable[[int], str], rows: Rows, counts: Sequence[int]) -> list[NpyWriter]:
         """Begins a table in each of ``parts``, given the number of rows of each partition."""
-        return [
-            self.writer(path_of(idx), rows.array.dtype, (counts[idx], *rows.row_shape), rows.torch_dtype)
-            for idx in self.parts
-        ]
+        return [self._row_writer(path_of(idx), rows, counts[idx]) for idx in self.parts]
+
+    def _row_writer(self, path: str, rows: Rows, num_rows: int) -> NpyWriter:
+        return self.writer(path, rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
+
+    def entries(self) -> dict[str, FileEntry]:
+        """Returns the entries of all files of the directory."""
+        return self.files
 
     def close(self, writers: Sequence[NpyWriter]) -> None:
         """Notes files that are complete."""
@@ -205,7 +204,7 @@ class PartitionWriter:
         elif table[:1].flags.c_contiguous:
             yield table
         else:
-            step = self._chunk_size * self.threads["num_threads"]
+            step = self.chunk_size * self.threads["num_threads"]
             for begin in range(0, len(table), step):
                 yield np.ascontiguousarray(table[begin : begin + step])
 
@@ -258,20 +257,14 @@ class SortMemory:
         return cls(*_core.edge_sort_plan(*counts, weight_bytes, edges.has_time, *ids, thread_bytes))
 
 
-def write_graph(
-    writer: PartitionWriter,
-    edges: EdgeInput,
-    books: Sequence[Book],
-    thread_bytes: int,
-    new_ids: Callable[[Sequence[int]], np.ndarray] | None = None,
-) -> tuple[tuple[int, ...], int]:
+def write_graph(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book]) -> tuple[tuple[int, ...], int]:
     """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times; returns
     the number of edges of each partition, and how many edges have ends of different owners.
 
     Edges are read twice, front to back: once to count those of each row, once to sort them; to relabel, once more.
     Memory is 12 bytes per node at the expanded end, and ``thread_bytes`` for each thread. The book of the expanded end
-    may have the nodes of ``writer.parts`` alone. ``new_ids`` gives the new id of each edge, given the number of edges
-    of each partition; neighbours then have theirs too, which takes 4 bytes for each node at the other end.
+    may have the nodes of ``writer.parts`` alone. To relabel, ``edges`` have their new ids already, or get them here;
+    neighbours then have theirs too, which takes 4 bytes for each node at the other end.
     """
     book, neighbor_book = books[edges.expanded], books[edges.neighbor]
     num_neighbors = neighbor_book.owner.size
@@ -282,23 +275,19 @@ def write_graph(
     counts = tuple(np.diff(indptr[book.offset]).tolist())
     _write_indptr(writer, edges, book, indptr)
     files = _files(writer, edges, book, num_neighbors, counts)
-    memory = SortMemory.of(edges, num_neighbors, thread_bytes)
-    options: dict[str, Any] = {
-        **writer.threads,
-        "edge_id": edges.edge_ids,
-        "neighbor_id": None,
-        "num_ids": edges.num_ids,
-    }
-    if new_ids is not None:
-        options["edge_id"] = new_ids(counts)
-        options["neighbor_id"] = position if neighbor_book is book else neighbor_book.position()
+    memory = SortMemory.of(edges, num_neighbors, writer.thread_bytes)
+    edge_id, neighbor_id = edges.edge_ids, None
+    if writer.relabel:
+        edge_id = _relabel_edges(writer, edges, book, counts) if edge_id is None else edge_id
+        neighbor_id = position if neighbor_book is book else neighbor_book.position()
+    options = {"edge_id": edge_id, "neighbor_id": neighbor_id, "num_ids": edges.num_ids, **writer.threads}
     time = edges.time if edges.time is not None else edges.neighbor_time
     given = (*ends, edges.weight, time, edges.time is None, num_neighbors)
     rows = (position, book.offset[[*writer.parts, -1]].tolist(), indptr)
     into = [[file.rows for file in array] for array in files]
     id_bytes = (id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize)
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
-        _core.sort_edges(*given, *rows, into, *id_bytes, scratch, thread_bytes, **options)
+        _core.sort_edges(*given, *rows, into, *id_bytes, scratch, writer.thread_bytes, **options)
     for array in files:
         writer.close(array)
     return counts, num_cut_edges
@@ -345,16 +334,7 @@ def _files(
 CHUNK_EDGES = 1 << 18  # that each thread numbers at a time: 5 MiB at most, less than it has to sort them
 
 
-def relabel_nodes(writer: PartitionWriter, node_type: NodeType, book: Book) -> None:
-    """Writes the maps between the input's ids of a node type and the new ones, which are partition-major and in the
-    order of the input inside a partition: rows of tables are the same with and without them.
-    """
-    dtype = id_dtype(book.owner.size)
-    writer.owned(layout.shared("node_map", node_type), dtype, book)
-    writer.array(layout.shared("node_map_inverse", node_type), book.position(), dtype)
-
-
-def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts: Sequence[int]) -> np.ndarray:
+def _relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts: Sequence[int]) -> np.ndarray:
     """Writes the maps of an edge type, given the number of edges of each partition; returns the new id of each,
     mapped."""
     dtype = id_dtype(edges.num_edges)

@@ -5,80 +5,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from glt._checks import integer
 from glt._collective import Collective
 from glt.data.arrays import require_data
 from glt.errors import PeerLost
+from glt.partition.format.book import group_by_owner
 from glt.partition.format.files import Rows, scratch_array
 from glt.partition.graph_input import NODE_TABLES, GraphInput
-from glt.partition.methods.hotness import (
-    HotnessByType,
-    NodeHotness,
-    PartHotness,
-    Values,
-    any_read,
-    hotness_by_type,
-    map_rows,
-)
+from glt.partition.methods.hotness import HotnessByType, NodeHotness, PartHotness, Values, hotness_by_type
 
 Kind = tuple[np.dtype, tuple[int, ...]]  # dtype of a column, and shape of a row of it
 
 
 class Exchange(Collective):
-    """The ranks of a run, ``group`` or all; ``timeout_s`` is how long to wait for another one at a time,
-    ``round_bytes`` the memory for rows that arrive at a time, the same on all ranks.
+    """The ranks of a run; ``timeout_s`` is how long to wait for another one at a time, ``round_bytes`` the memory for
+    rows that arrive at a time, the same on all ranks.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout_s: float, round_bytes: int) -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise ValueError(
-                "torch.distributed is not initialized: call torch.distributed.init_process_group('gloo') first, in "
-                "each process that torchrun has started"
-            )
-        self._is_mine = group is None
-        # A group of one's own has this deadline, and gloo, whatever the default group is for.
-        super().__init__(_new_group(timeout_s) if group is None else group, timeout_s, "partitioning rank", _REMEDY)
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float, round_bytes: int) -> None:
+        super().__init__(group, timeout_s, "partitioning rank", "and run all of them again")
         self.round_bytes = round_bytes
         if self.rank < 0:
             raise ValueError("group: this process is no member of it; call partition_distributed in its members only")
-        backends = dist.get_backend_config(self._group)
+        backends = dist.get_backend_config(group)
         if "cpu:gloo" not in backends:
             raise ValueError(f"group has the backends {backends!r}: expected gloo for host memory, 'cpu:gloo'")
 
-    def __enter__(self) -> Exchange:
-        try:
-            return super().__enter__()
-        except BaseException:
-            self._leave()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        self._leave()
+    def parts(self, num_parts: int, rank: int | None = None) -> range:
+        """Returns the partitions that a rank, by default this one, writes."""
+        return range(self.rank if rank is None else rank, num_parts, self.world_size)
 
     def agree(self, given: dict[str, object]) -> None:
         """Raises ValueError on all ranks if values of an argument differ between ranks; names them and the ranks."""
-        everyone: list[dict[str, Any]] = self.gather({name: repr(value) for name, value in given.items()})
-        first = everyone[0]
-        for rank, other in enumerate(everyone):
-            for name in (*first, *(name for name in other if name not in first)):
-                if first.get(name) != other.get(name):
+        first, *others = self.gather({name: repr(value) for name, value in given.items()})
+        for rank, other in enumerate(others, 1):
+            for name in {**first, **other}:
+                of_first, of_other = first.get(name, "None"), other.get(name, "None")
+                if of_first != of_other:
                     raise ValueError(
-                        f"{name} differs between ranks: rank 0 has {first.get(name, 'none')}, rank {rank} has "
-                        f"{other.get(name, 'none')}; expected the same on all of them"
+                        f"{name} differs between ranks: rank 0 has {of_first}, rank {rank} has {of_other}; expected "
+                        "the same on all of them"
                     )
 
     def gather_counts(self, counts: np.ndarray) -> np.ndarray:
@@ -86,20 +62,24 @@ class Exchange(Collective):
         received = self.all_to_all([[counts]] * self.world_size)
         return np.stack([each.view(np.int64).reshape(counts.shape) for each in received])
 
-    def gather_rows(self, rows: np.ndarray, num_rows: np.ndarray, scratch: Path | None = None) -> np.ndarray:
+    def gather_rows(
+        self, rows: np.ndarray | Sequence[np.ndarray], num_rows: np.ndarray, scratch: Path | None = None
+    ) -> np.ndarray:
         """Returns the slices of all ranks, ``num_rows [world_size]`` long, as one array; in a file in ``scratch``, if
-        given, for an array of one dimension.
+        given, for an array of one dimension. A list has what each of the first ranks gets; the others get nothing.
         """
+        of_ranks = [rows] * self.world_size if isinstance(rows, np.ndarray) else rows
+        dtype, row_shape = of_ranks[0].dtype, of_ranks[0].shape[1:]
         first = first_rows(num_rows)
-        shape = (int(first[-1]), *rows.shape[1:])
-        whole = np.empty(shape, rows.dtype) if scratch is None else scratch_array(scratch, shape[0], rows.dtype)
-        step = self.round_rows([(rows.dtype, rows.shape[1:])])
+        size = int(first[-1]) if self.rank < len(of_ranks) else 0
+        whole = np.empty((size, *row_shape), dtype) if scratch is None else scratch_array(scratch, size, dtype)
+        step = self.round_rows([(dtype, row_shape)])
         for begin in range(0, int(num_rows.max()), step):
-            piece = np.ascontiguousarray(rows[begin : begin + step])
-            received = self.all_to_all([[piece]] * self.world_size)
+            pieces = [[np.ascontiguousarray(each[begin : begin + step])] for each in of_ranks]
+            received = self.all_to_all(pieces + [[]] * (self.world_size - len(of_ranks)))
             for at, end, data in zip(first[:-1] + begin, first[1:], received, strict=True):
                 to = whole[at : min(at + step, end)] if at < end else whole[:0]
-                to[:] = data.view(rows.dtype).reshape(to.shape)
+                to[:] = data.view(dtype).reshape(to.shape)
         return whole
 
     def round_rows(self, kinds: Sequence[Kind]) -> int:
@@ -107,22 +87,27 @@ class Exchange(Collective):
         row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
         return max(1, self.round_bytes // (self.world_size * max(1, row_bytes)))
 
-    def _leave(self) -> None:
-        if self._is_mine:
-            dist.destroy_process_group(self._group)
 
-
-_REMEDY = "and run all of them again"
-
-
-def _new_group(timeout_s: float) -> dist.ProcessGroup:
-    try:
-        return dist.new_group(timeout=timedelta(seconds=timeout_s), backend="gloo")
-    except RuntimeError as error:
-        raise PeerLost(
-            f"rank {dist.get_rank()} of {dist.get_world_size()} did not find all others within timeout_s = "
-            f"{timeout_s:g} s: expected all ranks to call partition_distributed; see the output of those that did not"
-        ) from error
+@contextmanager
+def exchange_of(group: dist.ProcessGroup | None, timeout_s: float, round_bytes: int) -> Iterator[Exchange]:
+    """Yields the exchange of the ranks in ``group``, or of all, when all have come."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError(
+            "torch.distributed is not initialized: call torch.distributed.init_process_group('gloo') first, in each "
+            "process that torchrun has started"
+        )
+    with ExitStack() as stack:
+        if group is None:
+            try:  # a group of its own has this deadline, and gloo, whatever the default group is for
+                group = dist.new_group(timeout=timedelta(seconds=timeout_s), backend="gloo")
+            except RuntimeError as error:
+                raise PeerLost(
+                    f"rank {dist.get_rank()} of {dist.get_world_size()} did not find all others within timeout_s = "
+                    f"{timeout_s:g} s: expected all ranks to call partition_distributed; see the output of those that "
+                    "did not"
+                ) from error
+            stack.callback(dist.destroy_process_group, group)
+        yield stack.enter_context(Exchange(group, timeout_s, round_bytes))
 
 
 def first_rows(num_rows: np.ndarray) -> np.ndarray:
@@ -130,71 +115,36 @@ def first_rows(num_rows: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(num_rows)])
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Which rank writes which partition: partition p is rank p % world_size's."""
-
-    num_parts: int
-    rank: int
-    world_size: int
-
-    def of(self, rank: int) -> range:
-        return range(rank, self.num_parts, self.world_size)
-
-    @property
-    def own(self) -> range:
-        return self.of(self.rank)
-
-    @cached_property
-    def place(self) -> np.ndarray:
-        """Place of each partition when those of the first rank come first: ``[num_parts]``, smallest unsigned dtype."""
-        order = np.concatenate([np.array(self.of(rank), np.int64) for rank in range(self.world_size)])
-        place = np.empty(self.num_parts, np.min_scalar_type(self.num_parts - 1))
-        place[order] = np.arange(self.num_parts)
-        return place
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows that came from one rank in one round: ``counts`` of each of the own partitions, which follow each other in
-    the ``columns``, each ``[sum(counts), ...]``.
-    """
-
-    source: int
-    counts: np.ndarray
-    columns: list[np.ndarray]
-
-
 def scatter_rows(
     exchange: Exchange,
-    parts: Parts,
+    num_parts: int,
     kinds: Sequence[Kind],
     num_rows: np.ndarray,
     rows: Callable[[int, int], tuple[np.ndarray, Sequence[np.ndarray]]],
-) -> Iterator[Batch]:
-    """Sends rows of all ranks to the writers of their partitions; yields what came, round by round, from the ranks in
-    order. Rows of a partition keep their order.
+) -> Iterator[tuple[int, np.ndarray, list[np.ndarray]]]:
+    """Sends rows of all ranks to the writers of their partitions; yields what came, round by round: from which rank,
+    in order, how many rows of each of the own partitions, and their columns. Rows of a partition keep their order.
 
     ``num_rows [world_size]`` are the rows of each rank; ``rows``, called with the range of rows of a round, returns the
     partition of each and its columns. Memory: what a rank sends in a round, three times, and ``exchange.round_bytes``.
     """
     step = exchange.round_rows(kinds)
     own_rows = int(num_rows[exchange.rank])
-    first_place = np.cumsum([0, *(len(parts.of(rank)) for rank in range(exchange.world_size))])
+    of_ranks = [np.array(exchange.parts(num_parts, rank), np.int64) for rank in range(exchange.world_size)]
+    begins = np.cumsum([0, *(parts.size for parts in of_ranks)])
+    place_of = np.empty(num_parts, np.min_scalar_type(num_parts - 1))  # where those of the first rank come first
+    place_of[np.concatenate(of_ranks)] = np.arange(num_parts)
     for begin in range(0, int(num_rows.max()), step):
         owner, columns = rows(min(begin, own_rows), min(begin + step, own_rows))
-        place = parts.place[owner]
-        order = np.argsort(place, kind="stable")
-        counts = np.bincount(place, minlength=parts.num_parts)
-        first = np.concatenate([[0], np.cumsum(counts)])[first_place]
+        order, first = group_by_owner(place_of[owner], num_parts)
         grouped = [np.asarray(column)[order] for column in columns]
         pieces = [
-            [counts[first_place[r] : first_place[r + 1]], *(column[first[r] : first[r + 1]] for column in grouped)]
-            for r in range(exchange.world_size)
+            [np.diff(first[a : b + 1]), *(column[first[a] : first[b]] for column in grouped)]
+            for a, b in pairwise(begins.tolist())
         ]
         for source, data in enumerate(exchange.all_to_all(pieces)):
-            in_part = data[: 8 * len(parts.own)].view(np.int64)
-            yield Batch(source, in_part, columns_of(data[in_part.nbytes :], int(in_part.sum()), kinds))
+            counts = data[: of_ranks[exchange.rank].nbytes].view(np.int64)
+            yield source, counts, columns_of(data[counts.nbytes :], int(counts.sum()), kinds)
 
 
 def columns_of(data: np.ndarray, num_rows: int, kinds: Sequence[Kind]) -> list[np.ndarray]:
@@ -228,46 +178,44 @@ class GraphSlice:
             graph = GraphInput.of(num_nodes, edge_index, num_rows=rows, **tables).expanding(edge_dir)
         except IndexError as error:  # which names a position
             raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
-        exchange.agree(_kinds(graph))
+        exchange.agree(
+            {name: _kind(name, table) for name, table in graph.tables() if not name.startswith("edge_index")}
+        )
         node_rows = exchange.gather_counts(np.array(rows, np.int64))
         for at, nodes in enumerate(graph.nodes):
-            found = node_rows[:, at]
-            if (nodes.tables or nodes.time is not None) and found.sum() != nodes.num_nodes:
-                of_type = f" of type {nodes.node_type!r}" if graph.schema.is_hetero else ""
-                raise ValueError(
-                    f"tables of nodes{of_type} have {found.tolist()} rows on the ranks, {found.sum()} together: "
-                    f"expected num_nodes = {nodes.num_nodes}, each node on one rank"
-                )
+            of_type = f" of type {nodes.node_type!r}" if graph.schema.is_hetero else ""
+            if nodes.tables or nodes.time is not None:
+                _require_all(f"tables of nodes{of_type} have", "rows", node_rows[:, at], nodes.num_nodes)
         return cls(graph, node_rows, exchange.gather_counts(np.array([e.num_edges for e in graph.edges], np.int64)))
 
 
+def _require_all(what: str, noun: str, num_rows: np.ndarray, num_nodes: int) -> None:
+    if num_rows.sum() != num_nodes:
+        raise ValueError(
+            f"{what} {num_rows.tolist()} {noun} on the ranks, {num_rows.sum()} together: expected num_nodes = "
+            f"{num_nodes}, each node on one rank"
+        )
+
+
 def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any) -> Any:
-    """Returns an argument that has an element for each node, given the slice of it that each rank has. Tensors and
-    arrays in it, also inside of dicts and lists, come back as arrays of all nodes.
+    """Returns an argument that has an element for each node, given the slice of it that each rank has, whose
+    :func:`structure` all agree on. Tensors and arrays in it, also inside of dicts and lists, come back as arrays of all
+    nodes.
     """
-    exchange.agree({name: structure(value)})
-    return _gathered(exchange, name, value, num_nodes)
-
-
-def _gathered(exchange: Exchange, name: str, value: Any, num_nodes: Any) -> Any:
+    by_type = num_nodes if isinstance(num_nodes, Mapping) else {}
     if isinstance(value, Mapping):
-        counts = num_nodes if isinstance(num_nodes, Mapping) else {}
-        return {
-            key: _gathered(exchange, f"{name}[{key!r}]", value[key], counts.get(key)) for key in sorted(value, key=repr)
-        }
+        keys = sorted(value, key=repr)
+        return {key: gather_argument(exchange, f"{name}[{key!r}]", value[key], by_type.get(key)) for key in keys}
     if isinstance(value, list | tuple):
-        return [_gathered(exchange, f"{name}[{at}]", each, num_nodes) for at, each in enumerate(value)]
+        return [gather_argument(exchange, f"{name}[{at}]", each, num_nodes) for at, each in enumerate(value)]
     if isinstance(num_nodes, Mapping):  # an array that is of no type, which is refused where it is read
         num_nodes = None
     if not isinstance(value, np.ndarray | torch.Tensor):
         return value
     rows = Rows.of(name, value, value.shape[0] if value.ndim else 0, "node").array
-    num_rows = exchange.gather_counts(np.array([len(rows)]))[:, 0]
-    if num_nodes is not None and num_rows.sum() != num_nodes:
-        raise ValueError(
-            f"{name} has {num_rows.tolist()} elements on the ranks, {num_rows.sum()} together: expected num_nodes = "
-            f"{num_nodes}, each node on one rank"
-        )
+    num_rows = exchange.gather_counts(np.array(len(rows)))
+    if num_nodes is not None:
+        _require_all(f"{name} has", "elements", num_rows, num_nodes)
     return exchange.gather_rows(rows, num_rows)
 
 
@@ -296,25 +244,10 @@ def rows_of(tables: dict[str, Any], node_type: str | None) -> int:
     return 0
 
 
-def _kinds(graph: GraphInput) -> dict[str, object]:
-    """Which tables there are, and of what kind, by name."""
-    kinds: dict[str, object] = {}
-
-    def of(rows: Rows | None) -> str | None:
-        return None if rows is None else f"{rows.torch_dtype} {['*', *rows.row_shape]}"
-
-    for nodes in graph.nodes:
-        of_type = f"[{nodes.node_type!r}]" if graph.schema.is_hetero else ""
-        kinds |= {"node_feat" + of_type: of(nodes.feat), "node_label" + of_type: of(nodes.label)}
-        kinds["node_time" + of_type] = nodes.time is not None
-        kinds |= {f"node_attrs{of_type}[{name!r}]": of(rows) for name, rows in nodes.attrs.items()}
-    for edges in graph.edges:
-        of_type = f"[{edges.edge_type!r}]" if graph.schema.is_hetero else ""
-        kinds["edge_feat" + of_type] = of(edges.feat)
-        kinds["edge_weight" + of_type] = None if edges.weight is None else str(edges.weight.dtype)
-        kinds["edge_time" + of_type] = edges.time is not None
-        kinds |= {f"edge_attrs{of_type}[{name!r}]": of(rows) for name, rows in edges.attrs.items()}
-    return kinds
+def _kind(name: str, table: Rows | np.ndarray) -> object:
+    if isinstance(table, Rows):
+        return f"{table.torch_dtype} {['*', *table.row_shape]}"
+    return True if name.startswith(("node_time", "edge_time")) else str(table.dtype)
 
 
 class SlicedHotness(NodeHotness):
@@ -326,29 +259,27 @@ class SlicedHotness(NodeHotness):
     """
 
     def __init__(self, exchange: Exchange, of_parts: PartHotness, is_shared: bool, num_rows: np.ndarray) -> None:
-        self._exchange, self._of_parts, self._is_shared, self._num_rows = exchange, of_parts, is_shared, num_rows
-        self._first = first_rows(num_rows)
-        self.num_parts = len(of_parts)
+        super().__init__(of_parts)
+        self._exchange, self._is_shared, self._num_rows = exchange, is_shared, num_rows
 
     def is_read(self) -> np.ndarray:
-        return self._exchange.gather_rows(any_read(self._of_parts), self._num_rows)
+        return self._exchange.gather_rows(super().is_read(), self._num_rows)
 
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        bounds = np.searchsorted(nodes, self._first)
-        rank = self._exchange.rank
-        mine = nodes[bounds[rank] : bounds[rank + 1]] - self._first[rank]
-        found = map_rows(self._of_parts, mine, of)
+        first, rank = first_rows(self._num_rows), self._exchange.rank
+        bounds = np.searchsorted(nodes, first)
+        found = super().map(nodes[bounds[rank] : bounds[rank + 1]] - first[rank], of)
         return [self._exchange.gather_rows(each, np.diff(bounds)) for each in found]
 
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
         world_size, rank = self._exchange.world_size, self._exchange.rank
         if self._is_shared:
-            column = self._exchange.gather_rows(self._of_parts[0], self._num_rows)
+            column = self._exchange.gather_rows(self.arrays[0], self._num_rows)
             yield from ((idx, column) for idx in range(rank, self.num_parts, world_size))
             return
         for first in range(0, self.num_parts, world_size):
-            wanted = self._of_parts[first : first + world_size]
-            column = self._column(wanted)
+            wanted = self.arrays[first : first + world_size]
+            column = self._exchange.gather_rows(wanted, self._num_rows)
             if rank < len(wanted):
                 yield first + rank, column
 
@@ -356,44 +287,28 @@ class SlicedHotness(NodeHotness):
         everything = dict(pair for of_rank in self._exchange.gather(list(found.items())) for pair in of_rank)
         return [everything[idx] for idx in range(self.num_parts)]
 
-    def _column(self, wanted: Sequence[np.ndarray]) -> np.ndarray:
-        """Sends the slices of ``wanted[r]`` to each rank r, and returns what comes of the one for this rank."""
-        exchange, dtype = self._exchange, self._of_parts[0].dtype
-        column = np.empty(int(self._first[-1]) if exchange.rank < len(wanted) else 0, dtype)
-        step = exchange.round_rows([(dtype, ())])
-        for begin in range(0, int(self._num_rows.max()), step):
-            pieces: list[list[np.ndarray]] = [[np.ascontiguousarray(each[begin : begin + step])] for each in wanted]
-            received = exchange.all_to_all(pieces + [[]] * (exchange.world_size - len(wanted)))
-            for at, data in zip((self._first[:-1] + begin).tolist(), received, strict=True):
-                piece = data.view(dtype)
-                if piece.size:
-                    column[at : at + piece.size] = piece
-        return column
-
 
 def sliced_hotness(
-    exchange: Exchange, name: str, value: Any, graph: GraphInput, num_parts: Any
+    exchange: Exchange, name: str, value: Any, graph: GraphInput, num_parts: int
 ) -> HotnessByType | None:
     """Returns hotness as a partitioner of ``graph`` takes it, given the slice of it that each rank has; or None."""
     exchange.agree({name: structure(value)})
     if value is None:
         return None
     schema = graph.schema
-    num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
     of_types = [_of_type(value, each if schema.is_hetero else None) for each in schema.node_types]
     rows = [_length_of_first(each) for each in of_types]
     found = hotness_by_type(name, value, schema, rows, num_parts)
     num_rows = exchange.gather_counts(np.array(rows, np.int64))
     by_type: list[NodeHotness | None] = []
-    for at, (each, count) in enumerate(zip(found, [nodes.num_nodes for nodes in graph.nodes], strict=True)):
-        if each is not None and num_rows[:, at].sum() != count:
-            of_type = f"[{schema.node_types[at]!r}]" if schema.is_hetero else ""
-            raise ValueError(
-                f"{name}{of_type} has {num_rows[:, at].tolist()} numbers on the ranks, {num_rows[:, at].sum()} "
-                f"together: expected num_nodes = {count}, each node on one rank"
-            )
+    for at, (each, nodes) in enumerate(zip(found, graph.nodes, strict=True)):
+        if each is None:
+            by_type.append(None)
+            continue
+        of_type = f"[{nodes.node_type!r}]" if schema.is_hetero else ""
+        _require_all(f"{name}{of_type} has", "numbers", num_rows[:, at], nodes.num_nodes)
         is_shared = not isinstance(of_types[at], list | tuple)
-        by_type.append(None if each is None else SlicedHotness(exchange, each, is_shared, num_rows[:, at]))
+        by_type.append(SlicedHotness(exchange, each, is_shared, num_rows[:, at]))
     return HotnessByType(tuple(by_type))
 
 

@@ -5,138 +5,124 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from glt.partition.format import layout
 from glt.partition.format.book import Book, group_by_owner, id_dtype
-from glt.partition.format.files import chunks, locked_directory, remove_stale, require_free, scratch_array
+from glt.partition.format.files import (
+    FileEntry,
+    NpyWriter,
+    chunks,
+    locked_directory,
+    remove_stale,
+    require_free,
+    scratch_array,
+)
 from glt.partition.graph_input import EdgeInput, NodeInput
-from glt.partition.methods.writer import PartitionWriter, Table, edge_tables, node_tables, relabel_nodes, write_graph
-from glt.partition.sharded.exchange import Exchange, Kind, Parts, columns_of, first_rows, scatter_rows
+from glt.partition.methods.hotness import CachePlan
+from glt.partition.methods.writer import PartitionWriter, Table, edge_tables, node_tables, write_graph
+from glt.partition.sharded.exchange import Exchange, GraphSlice, Kind, columns_of, first_rows, scatter_rows
 
 
-@dataclass(frozen=True, eq=False)
-class RankWriter:
-    """What a rank writes with; its functions and those of :class:`EdgeFiles` are collectives of all ranks. ``leaders``
-    are the ranks that write what all partitions of their directory share.
+class RankWriter(PartitionWriter):
+    """Writes the partitions of a rank, and as a leader what all partitions of its directory share; all ranks write
+    together. ``slices`` are the slices of the graph, and ``leaders`` says by rank, who leads.
     """
 
-    exchange: Exchange
-    writer: PartitionWriter
-    parts: Parts
-    leaders: Sequence[int]
-    relabel: bool
+    def __init__(
+        self, exchange: Exchange, slices: GraphSlice, leaders: Sequence[int], root: Path, parts: range, **options: Any
+    ) -> None:
+        super().__init__(root, parts, lambda _: None, **options)
+        self.exchange = exchange
+        self.leaders = leaders
+        self._slices = slices
+        self._times: list[np.ndarray | None] = []  # by node type, of all nodes: others own neighbours of edges
 
     @property
     def is_leader(self) -> bool:
         return self.exchange.rank in self.leaders
 
-    def write_nodes(self, nodes: NodeInput, num_rows: np.ndarray, book: Book) -> None:
-        """Writes the nodes of a type: times, tables, and ids, unless relabelling gives partitions ranges of them.
-
-        ``nodes`` has the tables of the slice of this rank and the times of all nodes; ``num_rows [world_size]`` are the
-        rows in the slice of each rank; ``book`` has the owners of all nodes.
-        """
-        if self.is_leader:
-            self._write_book(nodes, book)
-        if not self.relabel or nodes.time is not None:
-            self._write_ids(nodes, book)
+    def write_nodes(self, at: int, nodes: NodeInput, book: Book) -> None:
+        exchange, num_rows, time = self.exchange, self._slices.node_rows[:, at], nodes.time
+        exchange.stage = f"the nodes of type {nodes.node_type!r}"
+        if time is not None:
+            time = exchange.gather_rows(time.astype(np.int64), num_rows, self.root)
+        self._times.append(time)
+        if self.is_leader and self.relabel:
+            self.nodes(nodes.node_type, book)
+        elif self.is_leader:
+            row = book.position()
+            for begin, owner in chunks(book.owner):
+                row[begin : begin + owner.size] -= book.offset[owner].astype(np.uint32)
+            self.array(layout.shared("node_book", nodes.node_type), book.owner)
+            self.array(layout.shared("node_row", nodes.node_type), row)
+        for idx in () if self.relabel else self.parts:
+            self.array(layout.in_part(idx, "node_ids", nodes.node_type), np.flatnonzero(book.owner == idx))
         tables = node_tables(nodes)
         if not tables:
             return
         owners = [book.owner[begin:end] for begin, end in pairwise(first_rows(num_rows).tolist())]
         counts = np.array([Book.of(owner, book.num_parts).counts for owner in owners])
-        files = PartTables(self.writer, tables, counts)
+        files = PartTables(self, tables, counts)
 
         def slice_of(begin: int, end: int) -> tuple[np.ndarray, list[np.ndarray]]:
-            return owners[self.exchange.rank][begin:end], [rows.array[begin:end] for _, rows in tables]
+            return owners[exchange.rank][begin:end], [rows.array[begin:end] for _, rows in tables]
 
         kinds = [(rows.array.dtype, rows.row_shape) for _, rows in tables]
-        for batch in scatter_rows(self.exchange, self.parts, kinds, num_rows, slice_of):
-            files.put(batch.source, batch.counts, batch.columns)
+        for batch in scatter_rows(exchange, book.num_parts, kinds, num_rows, slice_of):
+            files.put(*batch)
         files.close()
 
-    def write_caches(
-        self, nodes: NodeInput, num_rows: np.ndarray, book: Book, cached: Mapping[int, np.ndarray]
-    ) -> None:
-        """Writes copies of rows of nodes of one type: of ``cached``, the nodes in the cache of each of this rank's
-        partitions that has one, ascending. Other arguments as of :meth:`write_nodes`; there are features."""
-        exchange, writer = self.exchange, self.writer
-        new_id = book.position() if self.relabel else None
+    def write_caches(self, at: int, nodes: NodeInput, book: Book, plan: CachePlan) -> None:
+        self.exchange.stage = f"the caches of nodes of type {nodes.node_type!r}"
         tables = [rows.array for _, rows in node_tables(nodes)]
-        kinds = [(table.dtype, table.shape[1:]) for table in tables]
-        step = exchange.round_rows([(np.dtype(np.int64), ()), *kinds])
-        num_rounds = exchange.gather_counts(np.array([sum(-(-ids.size // step) for ids in cached.values())])).max()
-        rows = _Rows(exchange, tables, kinds, first_rows(num_rows))
-        done = 0
-        for idx, ids in cached.items():
-            ordered = writer.cache_ids(idx, nodes, ids, new_id)
-            files = writer.cache_writers(idx, nodes, ids.size)
-            for begin in range(0, ids.size, step):
-                for file, column in zip(files, rows.fetch(ordered[begin : begin + step]), strict=True):
-                    writer.advance(file.write(column))
-                done += 1
-            writer.close(files)
-        for _ in range(done, int(num_rounds)):  # others ask for more
-            rows.fetch(np.empty(0, np.int64))
+        step = self.exchange.round_rows([(np.dtype(np.int64), ()), *map(_kind, tables)])
+        own_rounds = sum(-(-ids.size // step) for ids in plan.cached.values())
+        num_rounds = self.exchange.gather_counts(np.array(own_rounds)).max()
+        fetch = partial(_fetch, self.exchange, tables, first_rows(self._slices.node_rows[:, at]))
+        self.caches(nodes, book, plan, fetch, step)
+        for _ in range(own_rounds, num_rounds):  # others ask for more
+            fetch(np.empty(0, np.int64))
 
-    def _write_book(self, nodes: NodeInput, book: Book) -> None:
-        """Writes the node book and the row of each node, or the maps of ids."""
-        writer = self.writer
-        if self.relabel:
-            relabel_nodes(writer, nodes.node_type, book)
-            return
-        writer.array(layout.shared("node_book", nodes.node_type), book.owner)
-        row = writer.writer(layout.shared("node_row", nodes.node_type), np.dtype(np.uint32), book.owner.shape)
-        position = book.position()
-        for begin, owner in chunks(book.owner):
-            row.write(position[begin : begin + owner.size] - book.offset[owner].astype(np.uint32))
-        writer.close([row])
+    def write_edges(self, at: int, edges: EdgeInput, books: Sequence[Book]) -> tuple[tuple[int, ...], int]:
+        self.exchange.stage = f"the edges of type {edges.edge_type}"
+        timed = replace(edges, neighbor_time=self._times[edges.neighbor])
+        return EdgeFiles(self, timed, self._slices.num_edges[:, at], books).write()
 
-    def _write_ids(self, nodes: NodeInput, book: Book) -> None:
-        writer, time = self.writer, nodes.time
-        ids = [] if self.relabel else writer.numbers("node_ids", nodes.node_type, book.counts)
-        times = [] if time is None else writer.numbers("node_time", nodes.node_type, book.counts)
-        for begin, owner in chunks(book.owner):
-            order, offset = group_by_owner(owner, book.num_parts)
-            mine = [order[offset[idx] : offset[idx + 1]] + begin for idx in writer.parts]
-            for file, of_part in zip(ids, mine, strict=False):
-                writer.advance(file.write(of_part))
-            for file, of_part in zip(times, mine, strict=False):
-                assert time is not None
-                writer.advance(file.write(time[of_part].astype(np.int64)))
-        writer.close([*ids, *times])
+    def entries(self) -> dict[str, FileEntry]:
+        self.exchange.stage = "the end"
+        everyone = self.exchange.gather({path: vars(entry) for path, entry in self.files.items()})
+        found = {path: entry for of_rank in everyone for path, entry in of_rank.items()}
+        return {path: FileEntry(**entry | {"shape": tuple(entry["shape"])}) for path, entry in found.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Rows of tables of which every rank has a slice, ``first[r]`` being the first of rank r."""
+def _kind(table: np.ndarray) -> Kind:
+    return table.dtype, table.shape[1:]
 
-    exchange: Exchange
-    tables: Sequence[np.ndarray]
-    kinds: Sequence[Kind]
-    first: np.ndarray
 
-    def fetch(self, ids: np.ndarray) -> list[np.ndarray]:
-        """Returns the rows of these nodes of each table, while others get theirs."""
-        source = np.searchsorted(self.first, ids, side="right") - 1
-        order = np.argsort(source, kind="stable")
-        bounds = np.searchsorted(source[order], np.arange(self.exchange.world_size + 1))
-        asked = [order[begin:end] for begin, end in pairwise(bounds.tolist())]
-        wanted = self.exchange.all_to_all([[ids[at].astype(np.int64, copy=False)] for at in asked])
-        mine = [each.view(np.int64) - self.first[self.exchange.rank] for each in wanted]
-        replies = self.exchange.all_to_all([[table[at] for table in self.tables] for at in mine])
-        columns = [np.empty((ids.size, *shape), dtype) for dtype, shape in self.kinds]
-        for at, data in zip(asked, replies, strict=True):
-            for column, found in zip(columns, columns_of(data, at.size, self.kinds), strict=True):
-                column[at] = found
-        return columns
+def _fetch(exchange: Exchange, tables: Sequence[np.ndarray], first: np.ndarray, ids: np.ndarray) -> list[np.ndarray]:
+    """Returns the rows of some nodes of each table, while other ranks get theirs: every rank has a slice of the tables,
+    ``first[r]`` being the first row of rank r."""
+    source = np.searchsorted(first, ids, side="right") - 1
+    order, bounds = group_by_owner(source, exchange.world_size)
+    asked = [order[begin:end] for begin, end in pairwise(bounds.tolist())]
+    wanted = exchange.all_to_all([[ids[at].astype(np.int64, copy=False)] for at in asked])
+    mine = [each.view(np.int64) - first[exchange.rank] for each in wanted]
+    replies = exchange.all_to_all([[table[at] for table in tables] for at in mine])
+    kinds = [_kind(table) for table in tables]
+    columns = [np.empty((ids.size, *shape), dtype) for dtype, shape in kinds]
+    for at, data in zip(asked, replies, strict=True):
+        for column, found in zip(columns, columns_of(data, at.size, kinds), strict=True):
+            column[at] = found
+    return columns
 
 
 class PartTables:
@@ -170,19 +156,21 @@ def begins(counts: np.ndarray) -> np.ndarray:
     return np.cumsum(counts, axis=0) - counts
 
 
-@dataclass(frozen=True)
-class SharedDirectory:
-    """The staging directory of a rank; and by rank, who leads: writes what all partitions of its directory share, books
-    and manifest.
-    """
-
-    root: Path
-    leaders: tuple[int, ...]
+def numbered(owner: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Numbers the next edges, given their owners, in each partition from ``following [num_parts]`` on, and moves that
+    on; returns int64."""
+    order, offset = group_by_owner(owner, following.size)
+    counts = np.diff(offset)
+    numbers = np.empty(owner.size, np.int64)
+    numbers[order] = np.arange(owner.size) + np.repeat(following - offset[:-1], counts)
+    following += counts
+    return numbers
 
 
 @contextmanager
-def shared_staging(target: Path, exchange: Exchange) -> Iterator[SharedDirectory]:
-    """Yields a staging directory that becomes ``target`` in one rename when all ranks are done, or vanishes.
+def shared_staging(target: Path, exchange: Exchange) -> Iterator[tuple[Path, list[int]]]:
+    """Yields a staging directory that becomes ``target`` in one rename when all ranks are done, or vanishes; and by
+    rank, who leads: writes what all partitions of its directory share, books and manifest.
 
     The leader of a rank is the lowest one whose staging directory lies beside the target of both: no need to know which
     file systems are shared.
@@ -203,10 +191,13 @@ def shared_staging(target: Path, exchange: Exchange) -> Iterator[SharedDirectory
         root = target.parent / names[leader][1]
         if leader != exchange.rank:
             own.rmdir()
-            joined = _join(root)
+            # The leader's is not to be taken for that of a dead run as long as this rank writes to it.
+            joined = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(joined, fcntl.LOCK_SH | fcntl.LOCK_NB)
             os.close(lock)
             lock = joined
-        yield SharedDirectory(root, tuple(leaders))
+        yield root, leaders
         exchange.gather(None)
         if leader == exchange.rank:
             require_free(target)
@@ -220,156 +211,108 @@ def shared_staging(target: Path, exchange: Exchange) -> Iterator[SharedDirectory
         os.close(lock)
 
 
-def _join(root: Path) -> int:
-    """Keeps the leader's directory from being taken for that of a dead run as long as this rank writes to it."""
-    lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    return lock
-
-
-class Numbering:
-    """Numbers the edges of a slice inside their partitions, those of lower ranks first; ``counts [world_size,
-    num_parts]`` are the edges that each partition gets from each rank.
-    """
-
-    def __init__(self, counts: np.ndarray, rank: int) -> None:
-        self._next = begins(counts)[rank]
-
-    def rows(self, owner: np.ndarray) -> np.ndarray:
-        """Returns the rows (int64) of the next edges, given their owners."""
-        order, offset = group_by_owner(owner, self._next.size)
-        counts = np.diff(offset)
-        rows = np.empty(owner.size, np.int64)
-        rows[order] = np.arange(owner.size) + np.repeat(self._next - offset[:-1], counts)
-        self._next += counts
-        return rows
-
-
 class EdgeFiles:
     """Writes the edges of one type: rows, tables and, on leaders, the edge book or the maps of ids. ``edges`` are the
     slice of this rank, with ``neighbor_time`` of all nodes; ``num_edges [world_size]`` those in the slice of each rank.
     """
 
-    def __init__(self, rank: RankWriter, edges: EdgeInput, num_edges: np.ndarray, books: Sequence[Book]) -> None:
-        self._rank, self._exchange, self._writer, self._parts = rank, rank.exchange, rank.writer, rank.parts
+    def __init__(self, writer: RankWriter, edges: EdgeInput, num_edges: np.ndarray, books: Sequence[Book]) -> None:
+        self._writer, self._exchange = writer, writer.exchange
         self._edges = edges
         self._num_edges = num_edges
         self._first = first_rows(num_edges)
         self._book, self._neighbor_book = books[edges.expanded], books[edges.neighbor]
-        counts = np.zeros(self._parts.num_parts, np.int64)
+        counts = np.zeros(self._book.num_parts, np.int64)
         for _, rows in chunks(edges.row_ids):
             counts += np.bincount(self._book.owner[rows], minlength=counts.size)
         self._counts = self._exchange.gather_counts(counts)  # [world_size, num_parts]
         self._num_owned = self._counts.sum(axis=0)
-        self._offset = np.cumsum(self._num_owned) - self._num_owned  # where the new ids of each partition begin
 
-    def write(self, thread_bytes: int) -> tuple[tuple[int, ...], int]:
-        """Writes all, sorting in ``thread_bytes``; returns the number of edges of each partition, and how many edges
-        have ends of different owners.
-        """
-        relabel = self._rank.relabel
-        if relabel:
-            self._write_maps()
-        elif edge_tables(self._edges):
+    def write(self) -> tuple[tuple[int, ...], int]:
+        """Writes all; returns the number of edges of each partition, and how many edges have ends of different
+        owners."""
+        parts = list(self._writer.parts)
+        if self._writer.relabel or edge_tables(self._edges):
             self._write_books()
         own_edges = self._own_edges()
         num_cut = 0
-        if self._writer.parts:
-            ids = own_edges.edge_ids
-            new_ids = None if ids is None or not relabel else lambda _: ids  # they are the new ones already
-            books = [self._own_book(), self._neighbor_book]
-            _, num_cut = write_graph(self._writer, own_edges, books, thread_bytes, new_ids)
-        all_cut = self._exchange.gather_counts(np.array([num_cut]))
+        if parts:
+            # The book of the nodes of this rank's partitions alone, one partition after the other.
+            owner = np.repeat(np.array(parts, self._book.owner.dtype), np.array(self._book.counts)[parts])
+            books = [Book.of(owner, self._book.num_parts), self._neighbor_book]
+            _, num_cut = write_graph(self._writer, own_edges, books)
+        all_cut = self._exchange.gather_counts(np.array(num_cut))
         return tuple(self._num_owned.tolist()), int(all_cut.sum())
 
-    def _numbering(self) -> Numbering:
-        return Numbering(self._counts, self._exchange.rank)
+    def _following(self) -> np.ndarray:
+        """The row of this rank's first edge in each partition; with relabelling, its new id. See :func:`numbered`."""
+        of_part = np.cumsum(self._num_owned) - self._num_owned if self._writer.relabel else 0
+        return begins(self._counts)[self._exchange.rank] + of_part
 
     def _write_books(self) -> None:
-        """Writes the owner of each edge, and its row there."""
-        owner_dtype, row_dtype = self._owner(0, 0).dtype, np.dtype(np.uint32)
-        in_part = self._num_owned.tolist()
-        files = self._writer.edge_books(self._edges.edge_type, owner_dtype, in_part) if self._rank.is_leader else ()
-        numbering = self._numbering()
-
-        def of_slice(begin: int, end: int) -> list[np.ndarray]:
-            owner = self._owner(begin, end)
-            return [owner, numbering.rows(owner).astype(row_dtype)]
-
-        for first, columns in self._collect([(owner_dtype, ()), (row_dtype, ())], of_slice):
-            for file, column in zip(files, columns, strict=True):
-                file.put(first, column)
-        self._writer.close(files)
-
-    def _write_maps(self) -> None:
-        """Writes the maps between the ids of the input and the new ones."""
-        num_edges = int(self._first[-1])
-        dtype = id_dtype(num_edges)
-        kinds = ("edge_map", "edge_map_inverse") if self._rank.is_leader else ()
-        paths = [layout.shared(kind, self._edges.edge_type) for kind in kinds]
-        files = [self._writer.writer(path, dtype, (num_edges,)) for path in paths]
-        numbering = self._numbering()
-
-        def of_slice(begin: int, end: int) -> list[np.ndarray]:
-            owner = self._owner(begin, end)
-            return [(numbering.rows(owner) + self._offset[owner]).astype(dtype)]
-
-        for first, (new,) in self._collect([(dtype, ())], of_slice):
-            files[1].put(first, new)
-            order = np.argsort(new)  # the ids of a partition follow each other, since those of a slice do
-            for run in np.split(order, np.flatnonzero(np.diff(new[order]) != 1) + 1):
-                files[0].put(int(new[run[0]]), (run + first).astype(dtype))
-        self._writer.close(files)
-
-    def _collect(
-        self, kinds: Sequence[Kind], of_slice: Callable[[int, int], list[np.ndarray]]
-    ) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """Yields, on leaders, ids of first edges and columns of them and of those that follow, of all edges."""
-        step, leaders = self._exchange.round_rows(kinds), self._rank.leaders
+        """Writes, on leaders, the owner of each edge and its row there, or the maps of ids, from what all ranks say."""
+        exchange, writer, relabel = self._exchange, self._writer, self._writer.relabel
+        is_leader, edge_type, num_edges = writer.is_leader, self._edges.edge_type, int(self._first[-1])
+        number_dtype = id_dtype(num_edges) if relabel else np.dtype(np.uint32)
+        files: Sequence[NpyWriter] = ()
+        if is_leader and relabel:
+            paths = [layout.shared(kind, edge_type) for kind in ("edge_map_inverse", "edge_map")]
+            files = [writer.writer(path, number_dtype, (num_edges,)) for path in paths]
+        elif is_leader:
+            files = writer.edge_books(edge_type, self._book.owner.dtype, self._num_owned.tolist())
+        kinds: list[Kind] = [(number_dtype, ())] if relabel else [(self._book.owner.dtype, ()), (number_dtype, ())]
+        step, following = exchange.round_rows(kinds), self._following()
         for begin in range(0, int(self._num_edges.max()), step):
-            given = of_slice(begin, begin + step)
-            ranks = range(self._exchange.world_size)
-            received = self._exchange.all_to_all([given if to in leaders else [] for to in ranks])
-            if not self._rank.is_leader:
-                continue
+            owner = self._owner(begin, begin + step)
+            number = numbered(owner, following).astype(number_dtype)
+            given = [number] if relabel else [owner, number]
+            received = exchange.all_to_all([given if to in writer.leaders else [] for to in range(exchange.world_size)])
             sizes = np.clip(self._num_edges - begin, 0, step).tolist()
-            for at, size, data in zip((self._first[:-1] + begin).tolist(), sizes, received, strict=True):
-                if size:
-                    yield at, columns_of(data, size, kinds)
+            for first, size, data in zip((self._first[:-1] + begin).tolist(), sizes, received, strict=True):
+                if not (is_leader and size):
+                    continue
+                columns = columns_of(data, size, kinds)
+                for file, column in zip(files, columns, strict=False):
+                    file.put(first, column)
+                if relabel:
+                    order = np.argsort(
+                        columns[0]
+                    )  # the ids of a partition follow each other, since those of a slice do
+                    for run in np.split(order, np.flatnonzero(np.diff(columns[0][order]) != 1) + 1):
+                        files[1].put(int(columns[0][run[0]]), (run + first).astype(number_dtype))
+        writer.close(files)
 
     def _owner(self, begin: int, end: int) -> np.ndarray:
         return self._book.owner[self._edges.row_ids[begin:end]]
 
-    def _own_book(self) -> Book:
-        """The book of the nodes of this rank's partitions alone, one partition after the other."""
-        parts, counts = list(self._parts.own), self._book.counts
-        owner = np.repeat(np.array(parts, self._book.owner.dtype), [counts[idx] for idx in parts])
-        return Book.of(owner, self._parts.num_parts)
-
     def _own_edges(self) -> EdgeInput:
         """Writes tables, and returns the edges of this rank's partitions, those of each by ascending id, in scratch
-        files. The ids of their expanded ends are those of :meth:`_own_book`.
+        files. The ids of their expanded ends are rows, counted over this rank's partitions, one after the other.
         """
-        edges, book, root, own = self._edges, self._book, self._writer.root, list(self._parts.own)
+        edges, book, exchange, own = self._edges, self._book, self._exchange, list(self._writer.parts)
         size, num_ids = int(self._num_owned[own].sum()), int(self._first[-1])
         node_dtype, edge_dtype = id_dtype(max(book.owner.size, self._neighbor_book.owner.size)), id_dtype(num_ids)
         columns = [node_dtype, node_dtype, edge_dtype]
         columns += [] if edges.weight is None else [edges.weight.dtype]
         columns += [] if edges.time is None else [np.dtype(np.int64)]
-        ends = scratch_array(root, 2 * size, node_dtype).reshape(2, size)
-        scratch = [*ends, *(scratch_array(root, size, dtype) for dtype in columns[2:])]
+        ends = scratch_array(self._writer.root, 2 * size, node_dtype).reshape(2, size)
+        scratch = [*ends, *(scratch_array(self._writer.root, size, dtype) for dtype in columns[2:])]
         tables = edge_tables(edges)
         files = PartTables(self._writer, tables, self._counts)
-        position, shift, numbering = book.position(), self._shift(), self._numbering()
+        position, following = book.position(), self._following()
+        # What turns a row, counted over all partitions, into one counted over those of its writer.
+        shift, counts = -book.offset[:-1], np.array(book.counts)
+        for rank in range(exchange.world_size):
+            of_rank = counts[rank :: exchange.world_size]
+            shift[rank :: exchange.world_size] += np.cumsum(of_rank) - of_rank
 
         def slice_of(begin: int, end: int) -> tuple[np.ndarray, list[np.ndarray]]:
             owner, row_ids = self._owner(begin, end), edges.row_ids[begin:end]
             rows = (position[row_ids] + shift[owner]).astype(node_dtype)
-            if self._rank.relabel:
-                edge_ids = numbering.rows(owner) + self._offset[owner]
+            if self._writer.relabel:
+                edge_ids = numbered(owner, following)
             else:
-                edge_ids = np.arange(begin, end) + self._first[self._exchange.rank]
+                edge_ids = np.arange(begin, end) + self._first[exchange.rank]
             given = [rows, edges.col_ids[begin:end].astype(node_dtype), edge_ids.astype(edge_dtype)]
             given += [] if edges.weight is None else [edges.weight[begin:end]]
             given += [] if edges.time is None else [edges.time[begin:end].astype(np.int64)]
@@ -378,25 +321,13 @@ class EdgeFiles:
         kinds: list[Kind] = [(dtype, ()) for dtype in columns]
         kinds += [(rows.array.dtype, rows.row_shape) for _, rows in tables]
         next_edge = begins(self._counts[:, own].sum(axis=1))
-        for batch in scatter_rows(self._exchange, self._parts, kinds, self._num_edges, slice_of):
-            at = next_edge[batch.source]
-            next_edge[batch.source] += len(batch.columns[0])
-            for column, values in zip(scratch, batch.columns[: len(scratch)], strict=True):
+        for source, in_part, found in scatter_rows(exchange, book.num_parts, kinds, self._num_edges, slice_of):
+            at, next_edge[source] = next_edge[source], next_edge[source] + len(found[0])
+            for column, values in zip(scratch, found, strict=False):
                 column[at : at + len(values)] = values
-            files.put(batch.source, batch.counts, batch.columns[len(scratch) :])
+            files.put(source, in_part, found[len(scratch) :])
         files.close()
-        ids = {"edge_index": ends, "row_ids": ends[0], "col_ids": ends[1], "edge_ids": scratch[2]}
         weight = None if edges.weight is None else scratch[3]
         time = None if edges.time is None else scratch[-1]
-        mine = replace(edges, expanded=0, neighbor=1, id_bound=num_ids, **ids)
+        mine = replace(edges, expanded=0, neighbor=1, index=ends, edge_ids=scratch[2], id_bound=num_ids)
         return replace(mine, weight=weight, time=time, feat=None, attrs={})
-
-    def _shift(self) -> np.ndarray:
-        """What turns a row, counted over all partitions, into one counted over those of its writer."""
-        shift = np.empty(self._parts.num_parts, np.int64)
-        for rank in range(self._exchange.world_size):
-            at = 0
-            for idx in self._parts.of(rank):
-                shift[idx] = at - self._book.offset[idx]
-                at += self._book.counts[idx]
-        return shift

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import logging
 import os
@@ -16,14 +15,20 @@ import torch.distributed as dist
 
 from glt._checks import integer
 from glt.data.schema import NodeType
-from glt.partition.format.book import Book, id_dtype, owner_dtype
-from glt.partition.format.files import FileEntry, Rows, require_space
-from glt.partition.format.manifest import Manifest, ReadForecast
+from glt.partition.format.book import id_dtype, owner_dtype
+from glt.partition.format.files import require_space
+from glt.partition.format.manifest import Manifest
 from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, EdgeInput, GraphInput
 from glt.partition.methods.partitioner import IdsOf, PartitionerBase, PerEdgeType, PerNodeType
-from glt.partition.methods.writer import PartitionWriter
-from glt.partition.sharded.exchange import Exchange, GraphSlice, Parts, gather_argument, sliced_hotness
-from glt.partition.sharded.files import EdgeFiles, RankWriter, SharedDirectory, shared_staging
+from glt.partition.sharded.exchange import (
+    Exchange,
+    GraphSlice,
+    exchange_of,
+    gather_argument,
+    sliced_hotness,
+    structure,
+)
+from glt.partition.sharded.files import RankWriter, shared_staging
 
 
 def make_assigner(
@@ -49,9 +54,9 @@ def make_assigner(
             "False)"
         )
     for name in sorted(partitioner.node_arguments | {"balance_ntypes"}):
-        gathered = gather_argument(exchange, name, arguments.get(name), num_nodes)
+        exchange.agree({name: structure(arguments.get(name))})
         if name in arguments:
-            arguments[name] = gathered
+            arguments[name] = gather_argument(exchange, name, arguments[name], num_nodes)
     no_edges: Any = np.empty((2, 0), np.int64)
     if isinstance(edge_index, Mapping):
         no_edges = dict.fromkeys(edge_index, no_edges)
@@ -64,51 +69,22 @@ def make_assigner(
     hotness = sliced_hotness(exchange, name, arguments.get(name), whole, num_parts)
     if hotness is not None:
         arguments[name] = hotness
-    required = [*inspect.signature(partitioner).parameters.values()][4:]  # after edge_index
-    for parameter in required:
-        plain = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        is_needed = parameter.default is parameter.empty or parameter.name == "probs"
-        if plain and is_needed and parameter.name not in arguments:
-            raise TypeError(f"{parameter.name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
-    exchange.agree({name: getattr(assigner, name) for name in ("edge_assign_strategy", "relabel")})
-    exchange.agree({"cache_ratio": assigner.caches.ratio, "cache_memory_budget": assigner.caches.budget_bytes})
+    given = {name: getattr(assigner, name) for name in ("edge_assign_strategy", "relabel")}
+    given |= {"cache_ratio": assigner.caches.ratio, "cache_memory_budget": assigner.caches.budget_bytes}
     strategy_arguments = assigner.strategy_arguments()
-    exchange.agree(strategy_arguments)
+    exchange.agree(given | strategy_arguments)
     return assigner, json.loads(json.dumps(strategy_arguments))
-
-
-def outline(slices: GraphSlice) -> GraphInput:
-    """Returns the graph with its true counts and kinds of rows; all of them are zero and take no memory."""
-    nodes = []
-    for node in slices.graph.nodes:
-        tables = {"feat": node.feat, "label": node.label, "time": node.time, "attrs": node.attrs}
-        nodes.append(replace(node, **{name: _zeros(each, node.num_nodes) for name, each in tables.items()}))
-    edges = []
-    for edge, count in zip(slices.graph.edges, slices.num_edges.sum(axis=0).tolist(), strict=True):
-        tables = {"feat": edge.feat, "weight": edge.weight, "time": edge.time, "attrs": edge.attrs}
-        tables |= {"row_ids": edge.row_ids, "col_ids": edge.col_ids}
-        edge_index = np.broadcast_to(np.zeros((), np.int64), (2, count))
-        zeros = {name: _zeros(each, count) for name, each in tables.items()}
-        edges.append(replace(edge, edge_index=edge_index, **zeros))
-    return replace(slices.graph, nodes=tuple(nodes), edges=tuple(edges))
-
-
-def _zeros(like: Any, num_rows: int) -> Any:
-    """So many rows like those of an array, of a table, or of each of several by name."""
-    if like is None:
-        return None
-    if isinstance(like, dict):
-        return {name: _zeros(each, num_rows) for name, each in like.items()}
-    if isinstance(like, Rows):
-        return Rows(_zeros(like.array, num_rows), like.torch_dtype)
-    return np.broadcast_to(np.zeros((), like.dtype), (num_rows, *like.shape[1:]))
 
 
 def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[int]) -> int:
     """Returns the space that the partitions of some ranks need, scratch files included, if all own equally much."""
-    graph = outline(slices)
-    share = sum(len(range(rank, assigner.num_parts, len(slices.num_edges))) for rank in ranks) / assigner.num_parts
+    num_edges = slices.num_edges.sum(axis=0).tolist()
+    indexes = [np.broadcast_to(np.zeros((), np.int64), (2, count)) for count in num_edges]  # which take no memory
+    pairs = zip(slices.graph.edges, indexes, strict=True)
+    graph = replace(slices.graph, edges=tuple(replace(edges, index=index) for edges, index in pairs))
+    num_parts, world_size = assigner.num_parts, len(slices.num_edges)
+    share = sum(len(range(rank, num_parts, world_size)) for rank in ranks) / num_parts
     collected = max([0, *(_collected(each, graph) for each in graph.edges)])
     times = sum(8 * nodes.num_nodes for nodes in graph.nodes if nodes.time is not None)
     of_parts = assigner.forecast_of(graph).disk_bytes + collected
@@ -240,7 +216,7 @@ def partition_distributed(
     """
     if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
         raise ValueError(f"timeout_s = {timeout_s!r}: expected seconds above 0")
-    with Exchange(group, timeout_s, round_bytes) as exchange:
+    with exchange_of(group, timeout_s, round_bytes) as exchange:
         exchange.stage = "the comparison of arguments"
         integer("round_bytes", round_bytes, 1, 2**40, "memory for rows that arrive at a time")
         exchange.agree({"partitioner": getattr(partitioner, "__name__", partitioner), "round_bytes": round_bytes})
@@ -253,78 +229,20 @@ def partition_distributed(
         exchange.stage = "the comparison of slices"
         slices = GraphSlice.of(exchange, assigner.graph.edge_dir, num_nodes, edge_index, tables)
         assigner.caches.require_use(slices.graph.nodes)
-        run = _Run(exchange, assigner, strategy_arguments, slices)
-        with shared_staging(assigner.output_dir, exchange) as directory:
-            manifest = run.write(directory)
+        with shared_staging(assigner.output_dir, exchange) as (root, leaders):
+            exchange.stage = "the forecast"
+            here = [rank for rank, leader in enumerate(leaders) if leader == exchange.rank]
+            if here:  # this rank leads
+                require_space(assigner.output_dir, disk_bytes(assigner, slices, here))
+            exchange.stage = "the assignment of nodes"
+            books = assigner.books()
+            digests = [hashlib.blake2b(book.owner.data, digest_size=16).hexdigest() for book in books]
+            exchange.agree({"what assign_nodes returned": digests})
+            parts = exchange.parts(assigner.num_parts)
+            writer = RankWriter(exchange, slices, leaders, root, parts, **assigner.writer_options)
+            manifest = assigner.write(writer, slices.graph, books, strategy_arguments)
+            if here:
+                manifest.write(root)  # last: a directory without it does not load
         if exchange.rank == 0:
             logger.info("%s, in %s", manifest.summary(), assigner.output_dir)
     return (manifest, *assigner.original_ids()) if return_mapping else manifest
-
-
-class _Run:
-    def __init__(
-        self, exchange: Exchange, assigner: PartitionerBase, strategy_arguments: dict[str, Any], slices: GraphSlice
-    ) -> None:
-        self._exchange = exchange
-        self._assigner = assigner
-        self._strategy_arguments = strategy_arguments
-        self._slices = slices
-
-    def write(self, directory: SharedDirectory) -> Manifest:
-        """Writes everything into the staging directory."""
-        exchange, assigner, graph = self._exchange, self._assigner, self._slices.graph
-        exchange.stage = "the forecast"
-        here = [rank for rank, leader in enumerate(directory.leaders) if leader == exchange.rank]
-        if here:  # this rank leads
-            require_space(assigner.output_dir, disk_bytes(assigner, self._slices, here))
-        exchange.stage = "the assignment of nodes"
-        books = assigner.books()
-        exchange.agree({"what assign_nodes returned": [_digest(book) for book in books]})
-        parts = Parts(assigner.num_parts, exchange.rank, exchange.world_size)
-        options = (assigner.chunk_size, assigner.num_threads, lambda _: None)
-        writer = PartitionWriter(directory.root, *options, parts.own)
-        rank = RankWriter(exchange, writer, parts, sorted(set(directory.leaders)), assigner.relabel)
-        times, reads, graphs = [], [], []
-        for at, book in enumerate(books):
-            time, read = self._write_nodes(rank, at, book)
-            times.append(time)
-            reads.append(read)
-        for at, edges in enumerate(graph.edges):
-            exchange.stage = f"the edges of type {edges.edge_type}"
-            timed = replace(edges, neighbor_time=times[edges.neighbor])
-            files = EdgeFiles(rank, timed, self._slices.num_edges[:, at], books)
-            graphs.append(files.write(assigner.sort_memory_bytes // assigner.num_threads))
-        exchange.stage = "the end"
-        manifest = assigner.manifest(graph, books, reads, graphs, self._files(writer), self._strategy_arguments)
-        if here:
-            manifest.write(directory.root)  # last: a directory without it does not load
-        return manifest
-
-    def _write_nodes(self, rank: RankWriter, at: int, book: Book) -> tuple[np.ndarray | None, ReadForecast | None]:
-        """Writes the nodes of a type; returns the times of all of them, if they have any, and the expected reads."""
-        nodes, num_rows = self._slices.graph.nodes[at], self._slices.node_rows[:, at]
-        self._exchange.stage = f"the nodes of type {nodes.node_type!r}"
-        if nodes.time is not None:  # all of them: edges have the times of neighbours that others own
-            time = self._exchange.gather_rows(nodes.time.astype(np.int64), num_rows, rank.writer.root)
-            nodes = replace(nodes, time=time)
-        rank.write_nodes(nodes, num_rows, book)
-        self._exchange.stage = f"the caches of nodes of type {nodes.node_type!r}"
-        plan = self._assigner.caches.plan(at, nodes, book)
-        if plan is None:
-            return nodes.time, None
-        rank.writer.node_hotness(nodes.node_type, plan.own)
-        if any(plan.forecast.num_cached):
-            rank.write_caches(nodes, num_rows, book, plan.cached())
-        return nodes.time, plan.forecast
-
-    def _files(self, writer: PartitionWriter) -> dict[str, FileEntry]:
-        """Returns the entries of the files of all ranks."""
-        files = {}
-        for of_rank in self._exchange.gather({path: vars(entry) for path, entry in writer.files.items()}):
-            for path, entry in of_rank.items():
-                files[path] = FileEntry(**{**entry, "shape": tuple(entry["shape"])})
-        return files
-
-
-def _digest(book: Book) -> str:
-    return hashlib.blake2b(book.owner.data, digest_size=16).hexdigest()
