@@ -3,6 +3,7 @@ and fill caches by it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from torch import Tensor
 from glt import _core
 from glt._checks import check_at_least
 from glt.data.arrays import as_ids, require_in_range
-from glt.data.schema import NodeType, Schema
+from glt.data.schema import HOMOGENEOUS, NodeType, Schema
 from glt.sampler.config import SamplingConfig
 from glt.sampler.graph import SampledGraph
 
@@ -45,18 +46,17 @@ def hotness_from_counts(
             there are none.
     """
     is_hetero = isinstance(num_nodes, Mapping)
-    sizes = num_nodes if isinstance(num_nodes, Mapping) else {"": num_nodes}
+    sizes: Mapping[Any, int] = num_nodes if isinstance(num_nodes, Mapping) else {None: num_nodes}
     counts = {t: torch.zeros(n) for t, n in sizes.items()}
     num_batches = 0
-    for batch in batches:
-        num_batches += 1
+    for num_batches, batch in enumerate(batches, 1):
         if hasattr(batch, "node_types") != is_hetero:
             raise TypeError(
                 f"num_nodes = {num_nodes!r} and a batch of type {type(batch).__name__}: expected a dict by node type "
                 "for HeteroData, else an integer"
             )
-        for node_type in batch.node_types if is_hetero else [""]:
-            store = batch[node_type] if is_hetero else batch
+        for store in batch.node_stores:
+            node_type = store._key
             if "n_id" not in store:
                 raise TypeError(f"batch {num_batches - 1} has no n_id: expected the batches of a neighbour loader")
             if node_type not in counts:
@@ -70,8 +70,8 @@ def hotness_from_counts(
             known[ids] += 1
     if num_batches == 0:
         raise ValueError("batches is empty: expected at least one batch to count in")
-    found = {t: count / num_batches for t, count in counts.items()}
-    return found if is_hetero else found[""]
+    found = {t: met / num_batches for t, met in counts.items()}
+    return found if is_hetero else found[None]
 
 
 def hotness_from_degrees(
@@ -95,13 +95,9 @@ def hotness_from_degrees(
     """
     if isinstance(num_nodes, Mapping) != isinstance(edge_index, Mapping):
         raise TypeError("num_nodes and edge_index: expected dicts by type of both, or of neither")
-    schema = Schema(("",), (("", "", ""),), False)
-    counts: list[Any] = [num_nodes]
-    edges_of = [edge_index]
-    if isinstance(num_nodes, Mapping) and isinstance(edge_index, Mapping):
-        schema = Schema(tuple(num_nodes), tuple(edge_index))
-        counts, edges_of = list(num_nodes.values()), list(edge_index.values())
-    degrees = [np.zeros(count, np.int64) for count in counts]
+    schema = Schema(tuple(num_nodes), tuple(edge_index)) if isinstance(num_nodes, Mapping) else HOMOGENEOUS
+    degrees = [np.zeros(count, np.int64) for count in schema.per_node_type("num_nodes", num_nodes)]
+    edges_of = schema.per_edge_type("edge_index", edge_index)
     for (_, neighbor), edge_type, edges in zip(schema.ends(edge_dir), schema.edge_types, edges_of, strict=True):
         name = f"edge_index[{edge_type}]" if schema.is_hetero else "edge_index"
         if not hasattr(edges, "shape") or len(edges.shape) != 2 or edges.shape[0] != 2:
@@ -280,33 +276,26 @@ def correct_hotness(
     """Weighs probabilities of :func:`compute_hotness` and the counts in ``num_batches`` batches, at least 2, against
     each other. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node type, int64, counted where they are.
     """
-    counts: list[Tensor] | None = None
+    counts: list[Any] = [0] * len(probs)
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
         inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]
         nodes = sampled(inside, _core.batch_key(0, _EPOCH, number))
-        if counts is None:
-            counts = [
-                torch.zeros(len(p), dtype=torch.int32, device=ids.device) for p, ids in zip(probs, nodes, strict=True)
-            ]
-        for t, count in enumerate(counts):
-            beyond = torch.from_numpy(chosen[t][chosen[t] >= graph.num_nodes[t]]).to(count.device)
-            for met in (nodes[t], beyond):
-                count[met] += 1  # once each, however often it is there
-    assert counts is not None, "there is at least one batch"
-    return [
-        _weighed(prob, count.cpu().numpy() / num_batches, num_batches)
-        for prob, count in zip(probs, counts, strict=True)
-    ]
+        for t, ids in enumerate(nodes):
+            if number == 0:
+                counts[t] = torch.zeros(len(probs[t]), dtype=torch.int32, device=ids.device)
+            beyond = torch.from_numpy(chosen[t][chosen[t] >= graph.num_nodes[t]]).to(ids.device)
+            for met in (ids, beyond):
+                counts[t][met] += 1  # once each, however often it is there
+    shares = [count.cpu().numpy() / num_batches for count in counts]
+    return [_weighed(prob, share, num_batches) for prob, share in zip(probs, shares, strict=True)]
 
 
 def _batches_of(seeds: Sequence[np.ndarray], batch_size: int) -> Iterator[list[np.ndarray]]:
     bounds = np.cumsum([0, *map(len, seeds)])
     size = min(batch_size, int(bounds[-1]))
-    epoch = 0
-    while True:
+    for epoch in itertools.count():
         order = np.arange(bounds[-1])
         _core.shuffle(order, 0, epoch)
-        epoch += 1
         for begin in range(0, len(order) - size + 1, size):
             at = order[begin : begin + size]
             yield [

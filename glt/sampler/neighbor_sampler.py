@@ -154,10 +154,10 @@ class NeighborSampler(BaseSampler):
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
         self._num_calls = 0
-        self._links = LocalLinks()
+        self.endpoints: Any = None  # of LocalLinks
 
     def __getstate__(self) -> dict[str, Any]:
-        made_anew = ("_spare", "_lock", "_num_calls", "_links", "edge_facts", "on_device")
+        made_anew = ("_spare", "_lock", "_num_calls", "endpoints", "edge_facts", "on_device")
         return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -398,7 +398,7 @@ class NeighborSampler(BaseSampler):
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
     ) -> Finish:
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
-        return self._links.begin(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
+        return LocalLinks(self, index, neg_sampling).begin(self._next_key() if batch_key is None else batch_key)
 
     def sample_prob(
         self, seeds: Any, num_nodes: Any = None, *, batch_size: int = BATCH_SIZE, num_batches: int | None = None
@@ -441,8 +441,7 @@ class NeighborSampler(BaseSampler):
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""
-        self._links.check(self, index, neg_sampling)
-        self._links.require_negatives(self, index, neg_sampling)
+        LocalLinks(self, index, neg_sampling).require_negatives()
 
     def _next_key(self) -> int:
         """A key for a call outside a loader's batches. The copies of a sampler in DataLoader workers must differ."""

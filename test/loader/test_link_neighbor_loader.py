@@ -254,6 +254,12 @@ def test_a_graph_without_edges_and_a_batch_without_hops():
             assert batch.num_nodes == batch.edge_label_index.unique().numel()
 
 
+@pytest.mark.parametrize("neg_sampling", NEGATIVES, ids=str)
+def test_a_batch_sampler_may_give_an_empty_batch(neg_sampling):
+    loader = LinkNeighborLoader(DATA, [2], neg_sampling=neg_sampling, batch_sampler=[[0, 1], [], [3]])
+    assert [batch.input_id.tolist() for batch in loader] == [[0, 1], [], [3]]
+
+
 def test_transforms_and_direct_calls():
     options = {"transform": lambda data: data.update({"seen": True}), "random_seed": 0, "neg_sampling_ratio": 1.0}
     loader = LinkNeighborLoader(DATA, [2], batch_size=10, **options)

@@ -156,8 +156,8 @@ def test_exclusions_follow_the_direction_of_sampling():
 
 
 def test_the_reverse_type_is_found_or_asked_for():
-    def reverse(edge_type, named=None):
-        at = find_reverse(TWO_TYPES, TWO_TYPES.edge_index(edge_type), named)
+    def reverse(edge_type, *exclude):
+        at = find_reverse(TWO_TYPES, TWO_TYPES.edge_index(edge_type), *exclude)
         return TWO_TYPES.edge_types[at][1]
 
     assert reverse(("user", "buys", "item")) == "rev_buys"

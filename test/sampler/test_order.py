@@ -50,7 +50,7 @@ def test_bad_options_are_named():
     with pytest.raises(ValueError, match="batch_size = 0"):
         SeedOrder(1, 0)
     for bad in (1.5, "1", True):
-        with pytest.raises(TypeError, match=r"random_seed = .*: expected an integer or None"):
+        with pytest.raises(TypeError, match=r"random_seed = .*: expected an integer, or None"):
             SeedOrder(1, 1, random_seed=bad)
 
 
