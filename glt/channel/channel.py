@@ -151,6 +151,9 @@ class LocalSlot(Slot):
         if self.state == "filling":
             self._channel._settle(self, "abandoned")
 
+    def message(self) -> Message:
+        return read_message(self.buffer)
+
 
 class LocalChannel(Channel):
     """Passes messages between threads; their tensors are private memory, so keeping them costs only memory.
@@ -195,7 +198,7 @@ class LocalChannel(Channel):
         return LocalSlot(self, nbytes, self._pinned and has_room)
 
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
-        return read_message(self.receive_bytes(timeout_s))
+        return self._take(timeout_s).message()
 
     def receive_bytes(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Tensor:
         """As :meth:`receive`, but returns the message unread, uint8 [n]."""
@@ -263,6 +266,8 @@ ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")  # tensors of a ba
 
 
 class DeviceSlot(LocalSlot):
+    _channel: DeviceChannel
+
     def __init__(self, channel: DeviceChannel, nbytes: int) -> None:
         self._channel, self.nbytes, self.state, self.pinned_bytes = channel, nbytes, "filling", 0
         self._buffer: Tensor | None = None
@@ -278,10 +283,9 @@ class DeviceSlot(LocalSlot):
     def tensors(
         self, layout: MessageLayout, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
     ) -> dict[str, Tensor]:
-        channel = self._channel
-        assert isinstance(channel, DeviceChannel)
-        with channel.accelerator.on(channel.stream):
-            buffer = torch.empty(layout.nbytes, dtype=torch.uint8, device=channel.accelerator.device)
+        place = self._channel.accelerator
+        with place.on(self._channel.stream):
+            buffer = torch.empty(layout.nbytes, dtype=torch.uint8, device=place.device)
         tensors = layout.tensors(buffer)
         for name in ON_HOST:
             if name in tensors:
@@ -291,7 +295,7 @@ class DeviceSlot(LocalSlot):
 
     def message(self) -> Message:
         if self._message is None or self._buffer is not None:
-            return read_message(self.buffer)
+            return super().message()
         self._message.ready = self.ready
         return self._message
 
@@ -306,8 +310,3 @@ class DeviceChannel(LocalChannel):
 
     def _make_slot(self, nbytes: int) -> LocalSlot:
         return DeviceSlot(self, nbytes)
-
-    def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
-        slot = self._take(timeout_s)
-        assert isinstance(slot, DeviceSlot)
-        return slot.message()

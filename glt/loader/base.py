@@ -154,6 +154,8 @@ class KeyedBatches(Resumable):
     transform_sampler_output: Any
     custom_cls: Any
     filter_per_worker: bool
+    node_sampler: Any
+    link_sampler: Any
     # Of the loader:
     _features: BatchFeatures
     _seeds: str  # "nodes" or "edges"
@@ -246,13 +248,11 @@ class KeyedBatches(Resumable):
     def _iterated(self) -> Any:
         if self._ahead is None:
             return super().__iter__()  # type: ignore[misc]
-        num_batches = self._num_batches()
-        left = None if num_batches is None else num_batches - self._begun.first
         make = partial(self._make, {})  # iterators that run at the same time share no windows
         indices = iter(self._index_sampler)
         # As torch's iterators do, so that an order that draws from the same generator is the CPU's.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        made = left, self._begin, make, self._transformed
+        made = self._begin, make, self._transformed
         if not self._own_order:
             if not _may_be_asked_ahead(self._order_of_indices()):
                 return BatchesOnRequest(indices, *made, self._ahead)
@@ -264,7 +264,12 @@ class KeyedBatches(Resumable):
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
 
     def _begin(self, index: BatchIndex) -> Finish:
-        finish, transform = self._begin_sample(index), self.transform_sampler_output
+        sampler, transform = self._sampler, self.transform_sampler_output
+        if is_replaced(sampler, f"sample_from_{self._seeds}"):
+            finish: Finish = partial(self._sample, index)
+        else:
+            begin, inputs = getattr(sampler, f"begin_from_{self._seeds}"), self.input_data[index.input_id]
+            finish = begin(inputs, **self._sample_options(), batch_key=index.key)
         return finish if transform is None else lambda: transform(finish())
 
     def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
@@ -315,15 +320,9 @@ class KeyedBatches(Resumable):
             options["batch_key"] = index.key
         return getattr(sampler, f"sample_from_{self._seeds}")(inputs, **options)
 
-    def _begin_sample(self, index: BatchIndex) -> Finish:
-        sampler, inputs = self._sampler, self.input_data[index.input_id]
-        if is_replaced(sampler, f"sample_from_{self._seeds}"):
-            return partial(self._sample, index)
-        return getattr(sampler, f"begin_from_{self._seeds}")(inputs, **self._sample_options(), batch_key=index.key)
-
     @property
     def _sampler(self) -> Any:
-        raise NotImplementedError
+        return self.node_sampler if self._seeds == "nodes" else self.link_sampler
 
     def _sample_options(self) -> dict[str, Any]:
         """Arguments of the sampler beside the seeds and the key."""
@@ -436,7 +435,9 @@ class _CountedBatches:
         return self
 
     def __len__(self) -> int:
-        return len(self._batches)
+        if self._begun.num_batches is None:
+            raise TypeError("the sampler of this loader has no length")
+        return self._begun.num_batches - self._begun.first
 
     def __next__(self) -> Any:
         try:

@@ -88,11 +88,7 @@ class BatchFeatures:
         rows = rows or self._gather
         hetero = isinstance(out, HeteroSamplerOutput)
         if isinstance(self.source, Data | HeteroData):
-            data = copy.copy(self.source)
-            for node_type, node in _items(out.node):
-                self._filter_nodes(data, node_type, node)
-            for edge_type, row in _items(out.row):
-                self._filter_edges(data, edge_type, row, _of(out.col, edge_type), _of(out.edge, edge_type))
+            data = self._of_data(out)
         else:
             data = self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
             for node_type, node in _items(out.node):
@@ -120,23 +116,23 @@ class BatchFeatures:
             _store(data, edge_type)._orig_edge_index = torch.stack([row, _of(out.orig_col, edge_type)])
         return data
 
-    def _filter_nodes(self, data: Data | HeteroData, node_type: Any, node: Tensor) -> None:
-        store, result = _store(self.source, node_type), _store(data, node_type)
-        for key, value in list(store.items()):
-            if key == "num_nodes":
-                result.num_nodes = len(node)
-            elif store.is_node_attr(key):
-                result[key] = self._rows(store, node_type, key, value, node)
-
-    def _filter_edges(
-        self, data: Data | HeteroData, edge_type: Any, row: Tensor, col: Tensor, edge: Tensor | None
-    ) -> None:
-        store, result = _store(self.source, edge_type), _store(data, edge_type)
-        for key, value in list(store.items()):
-            if key == "edge_index":
-                result.edge_index = stacked(row, col).to(value.device)
-            elif store.is_edge_attr(key):
-                result[key] = None if edge is None else self._rows(store, edge_type, key, value, edge)
+    def _of_data(self, out: Output) -> Data | HeteroData:
+        data = copy.copy(self.source)
+        for node_type, node in _items(out.node):
+            store, result = _store(self.source, node_type), _store(data, node_type)
+            for key, value in list(store.items()):
+                if key == "num_nodes":
+                    result.num_nodes = len(node)
+                elif store.is_node_attr(key):
+                    result[key] = self._rows(store, key, value, node)
+        for edge_type, row in _items(out.row):
+            store, result, edge = _store(self.source, edge_type), _store(data, edge_type), _of(out.edge, edge_type)
+            for key, value in list(store.items()):
+                if key == "edge_index":
+                    result.edge_index = stacked(row, _of(out.col, edge_type)).to(value.device)
+                elif store.is_edge_attr(key):
+                    result[key] = None if edge is None else self._rows(store, key, value, edge)
+        return data
 
     def _add_tables(self, data: Any, out: Output, rows: Callable[[Feature, Tensor], Tensor]) -> None:
         for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
@@ -147,7 +143,7 @@ class BatchFeatures:
             for name, feature in tables.items() if edge is not None else ():
                 _store(data, edge_type)[name] = rows(feature, edge)
 
-    def _rows(self, store: Any, store_type: Any, key: str, value: Any, ids: Tensor) -> Any:
+    def _rows(self, store: Any, key: str, value: Any, ids: Tensor) -> Any:
         """Rows ``ids`` of an attribute: our gather where rows are contiguous, PyG's indexing for the rest."""
         dim = store._parent().__cat_dim__(key, value, store)
         if isinstance(value, np.ndarray) and dim == 0 and value.flags.c_contiguous and _is_plain(value.dtype):
@@ -155,9 +151,9 @@ class BatchFeatures:
         plain = type(value) is Tensor and value.layout == torch.strided and not value.requires_grad
         if not plain or dim != 0 or value.device.type != "cpu" or not value.is_contiguous():
             return index_select(value, ids.to(value.device) if hasattr(value, "device") else ids, dim=dim)
-        feature = self._features.get((store_type, key))
+        feature = self._features.get((store._key, key))
         if feature is None or feature.tensor.data_ptr() != value.data_ptr() or feature.shape != value.shape:
-            feature = self._features[store_type, key] = Feature(value)
+            feature = self._features[store._key, key] = Feature(value)
         return self._gather(feature, ids)
 
     def _gather(self, feature: Feature, ids: Tensor) -> Tensor:
@@ -317,24 +313,17 @@ class MadeBatches:
     def __init__(
         self,
         indices: Iterator[Any],
-        num_batches: int | None,
         begin: Begin,
         make: Make,
         finish: Callable[[Any], Any],
         options: AheadOptions,
     ) -> None:
-        self._indices, self._num_batches = indices, num_batches
-        self._begin, self._make, self._finish = begin, make, finish
+        self._indices, self._begin, self._make, self._finish = indices, begin, make, finish
         self._options, self._accelerator = options, options.accelerator
         self.num_taken = 0
 
     def __iter__(self) -> MadeBatches:
         return self
-
-    def __len__(self) -> int:
-        if self._num_batches is None:
-            raise TypeError("the sampler of this loader has no length")
-        return self._num_batches
 
     def __next__(self) -> Any:
         item = self._take()

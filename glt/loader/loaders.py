@@ -135,10 +135,6 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         elif sampler.is_temporal:
             sampler.graph.seed_time(node_type, seeds[:0])
 
-    @property
-    def _sampler(self) -> Any:
-        return self.node_sampler
-
     def _with_seeds(self, data: Any, out: Output) -> Data | HeteroData:
         input_type = self.input_data.input_type
         seeds = data if input_type is None else data[input_type]
@@ -308,10 +304,6 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             checked_times("edge_label_time", inputs.time, size)
         if isinstance(self._sampler, NeighborSampler):
             self._sampler.check_links(inputs, self.neg_sampling)
-
-    @property
-    def _sampler(self) -> Any:
-        return self.link_sampler
 
     def _sample_options(self) -> dict[str, Any]:
         return {"neg_sampling": self.neg_sampling}

@@ -296,27 +296,14 @@ class DeviceSampling:
         self.end(batch)
         return torch.bincount(col, minlength=len(nodes)), node[row], edge
 
-    def hotness(
-        self, config: SamplingConfig, facts: Sequence[EdgeFacts]
-    ) -> tuple[
-        Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
-        Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]],
-    ]:
-        """Returns what passes on probabilities and what samples, for :mod:`glt.sampler.hotness`."""
+    def hotness(self, config: SamplingConfig, facts: Sequence[EdgeFacts]) -> partial[list[np.ndarray]]:
+        """Returns what passes on probabilities, for :mod:`glt.sampler.hotness`."""
         rows = self._rows()
         hotness = self._hotness
         if hotness is None or hotness.facts is not facts or hotness.placed is not rows:
             hotness = DeviceHotness(self.device, rows, self.graph.ends, facts, **self._executor)
             self._hotness = hotness
-        plain = replace(config, with_edge=False, subgraph_type="directional")
-
-        def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
-            batch = self.begin(plain, [(t, torch.from_numpy(ids)) for t, ids in seeds], None, batch_key)
-            nodes = [batch.nodes(t, False)[0] for t in range(len(self.graph.num_nodes))]
-            self.end(batch)
-            return nodes
-
-        return partial(hotness.doubts, config), sampled
+        return partial(hotness.doubts, config)
 
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
         """Answers the rounds of a link batch, given the times of nodes at both ends."""
