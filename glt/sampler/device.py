@@ -232,16 +232,10 @@ class DeviceSampling:
             rows["weights"] = columns.weights
         return PlacedRows.of(columns.indptr, indices, edge_ids, **rows)
 
-    def launch(
-        self,
-        config: SamplingConfig,
-        seeds: Seeds,
-        seed_time: Tensor | None,
-        batch_key: int,
-        exclusions: Sequence[_core.Exclusions | None] | None = None,
-    ) -> Finish:
-        """Asks for the kernels of a batch; what it returns waits for them on the stream, and returns the sample."""
-        launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
+    def launch(self, config: SamplingConfig, *given: Any) -> Finish:
+        """Asks for the kernels of a batch, as :meth:`begin`; what it returns waits for them on the stream, and returns
+        the sample."""
+        launched = [self._launched(config, *given)]
         stream = current_stream(self.device)
 
         def finish() -> Output:
@@ -336,7 +330,8 @@ class DeviceSampling:
             batch.induce()
 
     def begin(self, config: SamplingConfig, *given: Any, **options: Any) -> DeviceBatch:
-        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream."""
+        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream. ``given`` are
+        seeds, their times, the key and exclusions, ``options`` those of :meth:`DeviceBatch.launch`."""
         batch = self._launched(config, *given, **options)
         self._finished(batch, config)
         return batch

@@ -202,15 +202,6 @@ def test_tensors_and_errors_pass_between_threads():
     assert channel.stats()["num_received"] == 2
 
 
-def test_views_of_a_devices_bytes_are_those_of_the_cpu():
-    layout = MessageLayout.like(TENSORS)
-    buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
-    layout.write(buffer, TENSORS, MessageKind.BATCH)
-    for name, tensor in read_message(buffer).tensors.items():
-        start = tensor.data_ptr() - buffer.data_ptr()
-        assert torch.equal(device_view(buffer, start, tensor.dtype, tensor.shape), TENSORS[name])
-
-
 def test_a_tensor_without_elements_may_lie_behind_the_last_byte():
     view = device_view(torch.zeros(70, dtype=torch.uint8), 128, torch.int64, (2, 0))
     assert view.shape == (2, 0) and view.dtype == torch.int64
