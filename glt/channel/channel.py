@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,8 +133,6 @@ def named_counts(sent: dict[str, Any], received: dict[str, Any]) -> dict[str, in
 
 
 class LocalSlot(Slot):
-    __slots__ = ("_channel", "buffer", "nbytes", "pinned_bytes", "state")
-
     def __init__(self, channel: LocalChannel, nbytes: int, pinned: bool = False) -> None:
         self._channel = channel
         self.buffer = (
@@ -152,6 +151,9 @@ class LocalSlot(Slot):
         if self.state == "filling":
             self._channel._settle(self, "abandoned")
 
+    def message(self) -> Message:
+        return read_message(self.buffer)
+
 
 class LocalChannel(Channel):
     """Passes messages between threads; their tensors are private memory, so keeping them costs only memory.
@@ -166,24 +168,23 @@ class LocalChannel(Channel):
     def __init__(self, capacity: int, pinned: bool = False, most_pinned_bytes: int | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"capacity = {capacity}: expected at least 1 message")
-        self.capacity, self._pinned, self._most_pinned_bytes = capacity, pinned, most_pinned_bytes
+        self.capacity, self._pinned = capacity, pinned
+        self._most_pinned_bytes = math.inf if most_pinned_bytes is None else most_pinned_bytes
         self._pinned_bytes = 0
         self._changed = threading.Condition()
         self._slots: deque[LocalSlot] = deque()  # in the order of reservation
         self._num_unread = 0  # reserved or committed, not abandoned
         self._closed = False
-        self._num_sent = self._num_received = self._sent_bytes = self._received_bytes = 0
-        self._waits: dict[str, dict[str, Any]] = {
-            each: {"waits": 0, "wait_s": 0.0} for each in ("producer", "consumer")
-        }
+        counts: dict[str, Any] = {"messages": 0, "bytes": 0, "waits": 0, "wait_s": 0.0}
+        self._sent, self._received = counts | {"oversize": 0}, counts | {"copied": 0}
 
     def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
         if nbytes < 1:
             raise ValueError(f"message of {nbytes} bytes: expected at least 1")
         with self._changed:
-            self._wait("producer", timeout_s, lambda: self._closed or self._num_unread < self.capacity)
+            self._wait(self._sent, timeout_s, lambda: self._closed or self._num_unread < self.capacity)
             if self._closed:
-                self._raise_closed()
+                raise ChannelClosed("the channel was closed")
             if self._num_unread >= self.capacity:
                 raise ChannelTimeout(f"no room for a message after {timeout_s:g} s: {self._num_unread} wait to be read")
             slot = self._make_slot(nbytes)
@@ -193,12 +194,11 @@ class LocalChannel(Channel):
             return slot
 
     def _make_slot(self, nbytes: int) -> LocalSlot:
-        most = self._most_pinned_bytes
-        has_room = most is None or self._pinned_bytes + _block_bytes(nbytes) <= most
+        has_room = self._pinned_bytes + _block_bytes(nbytes) <= self._most_pinned_bytes
         return LocalSlot(self, nbytes, self._pinned and has_room)
 
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
-        return read_message(self.receive_bytes(timeout_s))
+        return self._take(timeout_s).message()
 
     def receive_bytes(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Tensor:
         """As :meth:`receive`, but returns the message unread, uint8 [n]."""
@@ -206,15 +206,15 @@ class LocalChannel(Channel):
 
     def _take(self, timeout_s: float) -> LocalSlot:
         with self._changed:
-            self._wait("consumer", timeout_s, lambda: self._closed or self._is_ready())
+            self._wait(self._received, timeout_s, lambda: self._closed or self._is_ready())
             if not self._is_ready():
                 if self._closed:
-                    self._raise_closed()
+                    raise ChannelClosed("the channel was closed")
                 raise ChannelTimeout(f"no message after {timeout_s:g} s: {len(self._slots)} are being made")
             slot = self._slots.popleft()
             self._leave(slot)
-            self._num_received += 1
-            self._received_bytes += slot.nbytes
+            self._received["messages"] += 1
+            self._received["bytes"] += slot.nbytes
             self._changed.notify_all()
         return slot
 
@@ -225,9 +225,7 @@ class LocalChannel(Channel):
 
     def stats(self) -> dict[str, int | float]:
         with self._changed:
-            sent = {"messages": self._num_sent, "bytes": self._sent_bytes, "oversize": 0}
-            received = {"messages": self._num_received, "bytes": self._received_bytes, "copied": 0}
-            return named_counts(sent | self._waits["producer"], received | self._waits["consumer"])
+            return named_counts(self._sent, self._received)
 
     def _settle(self, slot: LocalSlot, state: str) -> None:
         with self._changed:
@@ -235,8 +233,8 @@ class LocalChannel(Channel):
             if state == "abandoned":
                 self._leave(slot)
             else:
-                self._num_sent += 1
-                self._sent_bytes += slot.nbytes
+                self._sent["messages"] += 1
+                self._sent["bytes"] += slot.nbytes
             self._changed.notify_all()
 
     def _is_ready(self) -> bool:
@@ -248,18 +246,15 @@ class LocalChannel(Channel):
         while self._slots and self._slots[0].state == "abandoned":
             self._slots.popleft()
 
-    def _wait(self, who: str, timeout_s: float, ready: Callable[[], bool]) -> None:
+    def _wait(self, counts: dict[str, Any], timeout_s: float, ready: Callable[[], bool]) -> None:
         if timeout_s < 0:
             raise ValueError(f"timeout_s = {timeout_s}: expected seconds, 0 or more")
         if ready() or timeout_s == 0:
             return
         start = time.perf_counter()
         self._changed.wait_for(ready, timeout_s)
-        self._waits[who]["waits"] += 1
-        self._waits[who]["wait_s"] += time.perf_counter() - start
-
-    def _raise_closed(self) -> NoReturn:
-        raise ChannelClosed("the channel was closed")
+        counts["waits"] += 1
+        counts["wait_s"] += time.perf_counter() - start
 
 
 def _block_bytes(nbytes: int) -> int:
@@ -271,13 +266,12 @@ ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")  # tensors of a ba
 
 
 class DeviceSlot(LocalSlot):
-    __slots__ = ("_buffer", "_message", "ready")
+    _channel: DeviceChannel
 
     def __init__(self, channel: DeviceChannel, nbytes: int) -> None:
         self._channel, self.nbytes, self.state, self.pinned_bytes = channel, nbytes, "filling", 0
         self._buffer: Tensor | None = None
         self._message: Message | None = None
-        self.ready = None
 
     @property
     def buffer(self) -> Tensor:  # type: ignore[override]
@@ -289,10 +283,9 @@ class DeviceSlot(LocalSlot):
     def tensors(
         self, layout: MessageLayout, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
     ) -> dict[str, Tensor]:
-        channel = self._channel
-        assert isinstance(channel, DeviceChannel)
-        with channel.accelerator.on(channel.stream):
-            buffer = torch.empty(layout.nbytes, dtype=torch.uint8, device=channel.accelerator.device)
+        place = self._channel.accelerator
+        with place.on(self._channel.stream):
+            buffer = torch.empty(layout.nbytes, dtype=torch.uint8, device=place.device)
         tensors = layout.tensors(buffer)
         for name in ON_HOST:
             if name in tensors:
@@ -302,7 +295,7 @@ class DeviceSlot(LocalSlot):
 
     def message(self) -> Message:
         if self._message is None or self._buffer is not None:
-            return read_message(self.buffer)
+            return super().message()
         self._message.ready = self.ready
         return self._message
 
@@ -317,8 +310,3 @@ class DeviceChannel(LocalChannel):
 
     def _make_slot(self, nbytes: int) -> LocalSlot:
         return DeviceSlot(self, nbytes)
-
-    def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
-        slot = self._take(timeout_s)
-        assert isinstance(slot, DeviceSlot)
-        return slot.message()

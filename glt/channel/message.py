@@ -182,7 +182,8 @@ class MessageLayout:
     def parts(self, tensors: Mapping[str, Tensor], kind: MessageKind) -> list[Tensor]:
         """The whole message in parts, uint8, one behind the other, without copies; tensors are contiguous and on the
         CPU."""
-        parts, end = [_bytes(self._front(kind))], _TABLE_START + len(self._table)
+        front = torch.frombuffer(bytearray(self._front(kind)), dtype=torch.uint8)
+        parts, end = [front], len(front)
         for name, _, _, start in self._places:
             if start > end:
                 parts.append(torch.zeros(start - end, dtype=torch.uint8))
@@ -236,10 +237,6 @@ class MessageLayout:
 def bytes_of(tensor: Tensor) -> Tensor:
     # Not by its own strides: of one element, they may be anything.
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-
-
-def _bytes(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def encode_message(

@@ -3,8 +3,7 @@
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing import context, reduction
 from typing import Any, NoReturn
 
@@ -58,7 +57,6 @@ class SharedMemory:
         """Returns the memory behind a descriptor that this process inherited (``pass_fds`` of ``subprocess``) and that
         this object now owns."""
         self = cls.__new__(cls)
-        os.set_inheritable(fd, False)
         self._attach(fd, nbytes)
         return self
 
@@ -69,6 +67,7 @@ class SharedMemory:
         return self._fd
 
     def _attach(self, fd: int, nbytes: int) -> None:
+        os.set_inheritable(fd, False)
         self._mapping: _core.Mapping | None = _core.Mapping(fd, nbytes)
         self._fd = fd
         self.nbytes = nbytes
@@ -110,9 +109,7 @@ class SharedMemory:
         return {"fd": reduction.DupFd(self._fd), "nbytes": self.nbytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        fd = state["fd"].detach()
-        os.set_inheritable(fd, False)
-        self._attach(fd, state["nbytes"])
+        self._attach(state["fd"].detach(), state["nbytes"])
 
 
 class SharedTensor:
@@ -139,11 +136,9 @@ DEFAULT_CAPACITY = 256  # messages; the size of the channel is usually reached f
 
 
 class ShmSlot(Slot):
-    __slots__ = ("_reservation", "buffer")
-
     def __init__(self, reservation: _core.RingReservation) -> None:
-        self._reservation = reservation
         self.buffer = torch.from_numpy(reservation.array)
+        self._reservation = reservation
 
     def commit(self) -> None:
         self._reservation.commit()
@@ -167,17 +162,21 @@ class ShmChannel(Channel):
         capacity: Messages that may be reserved or waiting to be received.
     """
 
-    _pinned: PinnedMemory | None
-
     def __init__(self, channel_bytes: int | str, capacity: int = DEFAULT_CAPACITY) -> None:
         arena_bytes = -(-parse_size(channel_bytes, "channel_bytes") // 64) * 64
         if capacity < 1:
             raise ValueError(f"capacity = {capacity}: expected at least 1 message")
-        self._memory = SharedMemory(_core.ring_bytes(arena_bytes, capacity), "glt-channel")
-        self._region = self._memory.mapping
-        _core.format_ring(self._region, arena_bytes, capacity)
-        self.channel_bytes = arena_bytes
-        self._start()
+        memory = SharedMemory(_core.ring_bytes(arena_bytes, capacity), "glt-channel")
+        _core.format_ring(memory.mapping, arena_bytes, capacity)
+        self._start(memory, arena_bytes)
+
+    def _start(self, memory: SharedMemory, channel_bytes: int) -> None:
+        self._memory, self._region, self.channel_bytes = memory, memory.mapping, channel_bytes
+        self._pinned: PinnedMemory | None = None
+        self._lock = threading.Lock()
+        self._producer: _core.RingProducer | None = None
+        self._consumer: _core.RingConsumer | None = None
+        self._closed = False
 
     def descriptor(self) -> dict[str, int]:
         """What :meth:`from_descriptor` needs in a process that inherits ``fd``, as JSON can carry it."""
@@ -186,8 +185,7 @@ class ShmChannel(Channel):
     @classmethod
     def from_descriptor(cls, descriptor: dict[str, int]) -> "ShmChannel":
         self = cls.__new__(cls)
-        memory = SharedMemory.from_fd(descriptor["fd"], descriptor["nbytes"])
-        self.__setstate__({"memory": memory, "channel_bytes": descriptor["channel_bytes"]})
+        self._start(SharedMemory.from_fd(descriptor["fd"], descriptor["nbytes"]), descriptor["channel_bytes"])
         return self
 
     def pin(self, device: torch.device | str | int = "cuda") -> None:
@@ -195,21 +193,16 @@ class ShmChannel(Channel):
         memory = torch.from_numpy(self._region.array())
         self._pinned = PinnedMemory(memory, device, "channel memory", writable=True)
 
-    def _start(self) -> None:
-        self._pinned = None
-        self._lock = threading.Lock()
-        self._producer: _core.RingProducer | None = None
-        self._consumer: _core.RingConsumer | None = None
-        self._closed = False
-
     def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
-        status, reservation = self._producing().reserve(nbytes, timeout_s)
+        producer = self._producer or self._begin("_producer", _core.RingProducer)
+        status, reservation = producer.reserve(nbytes, timeout_s)
         if reservation is None:
             self._fail(status, f"no room for a message of {format_size(nbytes)} after {timeout_s:g} s")
         return ShmSlot(reservation)
 
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
-        status, array = self._consuming().receive(timeout_s)
+        consumer = self._consumer or self._begin("_consumer", _core.RingConsumer)
+        status, array = consumer.receive(timeout_s)
         if array is None:
             self._fail(status, f"no message after {timeout_s:g} s")
         return read_message(torch.from_numpy(array))
@@ -243,28 +236,14 @@ class ShmChannel(Channel):
         if hasattr(self, "_lock"):
             self._end(unused=False)
 
-    def _producing(self) -> _core.RingProducer:
-        if self._producer is None:
-            with self._open():
-                if self._producer is None:
-                    self._producer = _core.RingProducer(self._region, process_pool())
-                return self._producer
-        return self._producer
-
-    def _consuming(self) -> _core.RingConsumer:
-        if self._consumer is None:
-            with self._open():
-                if self._consumer is None:
-                    self._consumer = _core.RingConsumer(self._region, process_pool())
-                return self._consumer
-        return self._consumer
-
-    @contextmanager
-    def _open(self) -> Iterator[None]:
+    def _begin(self, side: str, make: Callable[..., Any]) -> Any:
+        """Makes this process the producer or the consumer, if no other thread has meanwhile."""
         with self._lock:
             if self._closed:
                 raise ChannelClosed("the channel was closed in this process")
-            yield
+            if getattr(self, side) is None:
+                setattr(self, side, make(self._region, process_pool()))
+            return getattr(self, side)
 
     def _fail(self, status: _core.RingStatus, timeout_text: str) -> NoReturn:
         ring = _core.ring_stats(self._region)
@@ -288,7 +267,4 @@ class ShmChannel(Channel):
         return {"memory": self._memory, "channel_bytes": self.channel_bytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._memory = state["memory"]
-        self._region = self._memory.mapping
-        self.channel_bytes = state["channel_bytes"]
-        self._start()
+        self._start(**state)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -100,13 +99,15 @@ def _sizes(data: Any) -> dict[str, dict[Any, int | None]]:
             "nodes": data.schema.by_node_type(data.num_nodes_of),
             "edges": data.schema.by_edge_type(graph.num_edges for graph in data.graphs),
         }
-    if isinstance(data, Data):
+    if isinstance(data, Data | HeteroData):
         (node_type,), (edge_type,) = HOMOGENEOUS.node_types, HOMOGENEOUS.edge_types
-        return {"nodes": {node_type: _num_nodes(data._store)}, "edges": {edge_type: _num_edges(data._store)}}
-    if isinstance(data, HeteroData):
+        edges = {store._key or edge_type: store.get("edge_index") for store in data.edge_stores}
         return {
-            "nodes": {t: _num_nodes(data[t]) for t in data.node_types},
-            "edges": {t: _num_edges(data[t]) for t in data.edge_types},
+            "nodes": {
+                store._key or node_type: store.num_nodes if store.can_infer_num_nodes else None
+                for store in data.node_stores
+            },
+            "edges": {each: None if index is None else int(index.size(1)) for each, index in edges.items()},
         }
     if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], GraphStore):
         types = {attr.edge_type for attr in data[1].get_all_edge_attrs()}
@@ -114,29 +115,19 @@ def _sizes(data: Any) -> dict[str, dict[Any, int | None]]:
     return {}  # something else is refused where it is read
 
 
-def _num_nodes(store: Any) -> int | None:
-    count: int | None = store.num_nodes if store.can_infer_num_nodes else None
-    return count
-
-
-def _num_edges(store: Any) -> int | None:
-    edges = store.get("edge_index")
-    return None if edges is None else int(edges.size(1))
-
-
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class SamplerChoice:
-    """The arguments of a loader that say who samples, where and how far ahead; None: the default."""
-
-    neighbor_sampler: Any = None
-    random_seed: int | None = None
-    num_threads: int = 1
-    device: Any = None
-    batches_ahead: int | None = None
-    gather_window: int | None = None
+# Arguments that a loader hands to its sampler.
+SAMPLING = (
+    "replace",
+    "subgraph_type",
+    "disjoint",
+    "temporal_strategy",
+    "time_attr",
+    "weight_attr",
+    "directed",
+    "exclude_edges",
+)
 
 
 class KeyedBatches(Resumable):
@@ -163,6 +154,8 @@ class KeyedBatches(Resumable):
     transform_sampler_output: Any
     custom_cls: Any
     filter_per_worker: bool
+    node_sampler: Any
+    link_sampler: Any
     # Of the loader:
     _features: BatchFeatures
     _seeds: str  # "nodes" or "edges"
@@ -184,34 +177,38 @@ class KeyedBatches(Resumable):
         self._seeds_crc32: int | None = None
         self._ahead: AheadOptions | None = None
 
-    def _choose_sampler(
-        self, data: Any, num_neighbors: Any, options: dict[str, Any], choice: SamplerChoice, kwargs: dict[str, Any]
-    ) -> Any:
-        """Returns the sampler that the user brought, or a new one with ``options``; chooses the seed, too."""
-        sampler, random_seed = choice.neighbor_sampler, choice.random_seed
+    def _choose_sampler(self, given: dict[str, Any]) -> Any:
+        """Returns the sampler that the user brought, or a new one; chooses the seed, too. ``given`` are the arguments
+        of the loader by name; what PyG's loader takes of them is added to its ``kwargs``."""
+        data, num_neighbors, kwargs = given["data"], given["num_neighbors"], given["kwargs"]
+        sampler, random_seed = given["neighbor_sampler"], given["random_seed"]
+        options = {name: given[name] for name in SAMPLING if name in given}
+        options["subgraph_type"] = getattr(options["subgraph_type"], "value", options["subgraph_type"])
         if isinstance(sampler, NeighborSampler):
             require_agreement(sampler, data, num_neighbors, random_seed, options)
             random_seed = sampler.random_seed
-        check_at_least("num_threads", choice.num_threads, 1)
+        check_at_least("num_threads", given["num_threads"], 1)
         self._choose_seed(random_seed, kwargs)
         if sampler is None:
-            placed: dict[str, Any] = {"num_threads": choice.num_threads, "device": choice.device}
-            sampler = NeighborSampler(data, num_neighbors, **options, random_seed=self.random_seed, **placed)
-        self._choose_ahead(sampler, data, choice, kwargs)
+            options |= {name: given[name] for name in ("num_threads", "device")}
+            sampler = NeighborSampler(data, num_neighbors, **options, random_seed=self.random_seed)
+        self._choose_ahead(sampler, given)
+        kwargs |= {name: given[name] for name in ("transform", "transform_sampler_output", "filter_per_worker")}
+        kwargs["neighbor_sampler"] = sampler
         return sampler
 
-    def _choose_ahead(self, sampler: Any, data: Any, choice: SamplerChoice, kwargs: dict[str, Any]) -> None:
-        device, place = choice.device, sampler.accelerator if isinstance(sampler, NeighborSampler) else None
+    def _choose_ahead(self, sampler: Any, given: dict[str, Any]) -> None:
+        device, place = given["device"], sampler.accelerator if isinstance(sampler, NeighborSampler) else None
         if device is not None and accelerator_of(device, "device") != place:
             raise ValueError(f"device = {device!r}, but neighbor_sampler samples on {place or 'the CPU'}: leave it out")
-        for name, value in (("batches_ahead", choice.batches_ahead), ("gather_window", choice.gather_window)):
-            if value is None:
-                continue
+        wanted = {name: given[name] for name in ("batches_ahead", "gather_window") if given[name] is not None}
+        for name, value in wanted.items():
             check_at_least(name, value, 1)
             if place is None:
                 raise ValueError(f"{name} = {value}: it is for samplers on a GPU; give device='cuda', or leave it out")
         if place is None:
             return
+        data, kwargs = given["data"], given["kwargs"]
         if not isinstance(data, Dataset):
             raise TypeError(
                 f"data has type {type(data).__name__}: a sampler on a GPU needs a glt Dataset, which keeps rows where "
@@ -227,19 +224,19 @@ class KeyedBatches(Resumable):
                 raise ValueError(
                     f"{name} = {kwargs[name]!r} and a sampler on {place}: {why}; leave it out, a thread samples ahead"
                 )
-        ahead = 2 if choice.batches_ahead is None else choice.batches_ahead
-        self._ahead = AheadOptions(place, place.new_stream(), ahead, choice.gather_window or 1)
+        self._ahead = AheadOptions(place, place.new_stream(), **wanted)
 
     def _complete_init(self, data: Any, num_threads: int) -> None:
         place = None if self._ahead is None else self._ahead.accelerator
         self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
-        size = len(self.dataset)
         # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.
-        self.__dict__["dataset"] = _Positions(size)
+        self.__dict__["dataset"] = _Positions(len(self.dataset))
         self._shuffles = isinstance(self.sampler, RandomSampler)
-        if self._own_order:
-            assert self.batch_size is not None, "refused in _choose_seed"
-            self._order = SeedOrder(size, self.batch_size, self._shuffles, self.drop_last, self.random_seed)
+
+    @property
+    def _order(self) -> SeedOrder:
+        assert self.batch_size is not None, "refused in _choose_seed"
+        return SeedOrder(len(self.dataset), self.batch_size, self._shuffles, self.drop_last, self.random_seed)
 
     def __iter__(self) -> Any:
         """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
@@ -251,23 +248,28 @@ class KeyedBatches(Resumable):
     def _iterated(self) -> Any:
         if self._ahead is None:
             return super().__iter__()  # type: ignore[misc]
-        num_batches = self._num_batches()
-        left = None if num_batches is None else num_batches - self._begun.first
         make = partial(self._make, {})  # iterators that run at the same time share no windows
         indices = iter(self._index_sampler)
         # As torch's iterators do, so that an order that draws from the same generator is the CPU's.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        made = left, self._begin, make, self._transformed
-        if self._own_order or _may_be_asked_ahead(self._order_of_indices()):
+        made = self._begin, make, self._transformed
+        if not self._own_order:
+            if not _may_be_asked_ahead(self._order_of_indices()):
+                return BatchesOnRequest(indices, *made, self._ahead)
             # Here, not in the thread: orders draw when they are first asked, from torch's generator perhaps.
-            return BatchesAhead(indices if self._own_order else _with_first_asked(indices), *made, self._ahead)
-        return BatchesOnRequest(indices, *made, self._ahead)
+            indices = chain(list(islice(indices, 1)), indices)
+        return BatchesAhead(indices, *made, self._ahead)
 
     def _order_of_indices(self) -> Any:
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
 
     def _begin(self, index: BatchIndex) -> Finish:
-        finish, transform = self._begin_sample(index), self.transform_sampler_output
+        sampler, transform = self._sampler, self.transform_sampler_output
+        if is_replaced(sampler, f"sample_from_{self._seeds}"):
+            finish: Finish = partial(self._sample, index)
+        else:
+            begin, inputs = getattr(sampler, f"begin_from_{self._seeds}"), self.input_data[index.input_id]
+            finish = begin(inputs, **self._sample_options(), batch_key=index.key)
         return finish if transform is None else lambda: transform(finish())
 
     def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
@@ -318,15 +320,9 @@ class KeyedBatches(Resumable):
             options["batch_key"] = index.key
         return getattr(sampler, f"sample_from_{self._seeds}")(inputs, **options)
 
-    def _begin_sample(self, index: BatchIndex) -> Finish:
-        sampler, inputs = self._sampler, self.input_data[index.input_id]
-        if is_replaced(sampler, f"sample_from_{self._seeds}"):
-            return partial(self._sample, index)
-        return getattr(sampler, f"begin_from_{self._seeds}")(inputs, **self._sample_options(), batch_key=index.key)
-
     @property
     def _sampler(self) -> Any:
-        raise NotImplementedError
+        return self.node_sampler if self._seeds == "nodes" else self.link_sampler
 
     def _sample_options(self) -> dict[str, Any]:
         """Arguments of the sampler beside the seeds and the key."""
@@ -360,14 +356,15 @@ class KeyedBatches(Resumable):
             fields |= sampler.config.to_json()
             fields["num_nodes"] = [int(n) for n in sampler.graph.num_nodes]
             fields["num_edges"] = [int(topology.num_edges) for topology in sampler.graph.topologies]
-        brought = self._order_of_indices()
         own = {
             "loader": type(self).__name__,
             "num_seeds": len(self.dataset),
             "seeds of type": self.input_data.input_type,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "shuffle": self._shuffles,
+            "sampler": None if self._own_order else type(self._order_of_indices()).__name__,
         }
-        own |= {"batch_size": self.batch_size, "drop_last": self.drop_last, "shuffle": self._shuffles}
-        own["sampler"] = None if self._own_order else type(brought).__name__
         return as_json(own | self._options() | fields | {"seeds_crc32": self._seeds_crc32})
 
     def _num_batches(self) -> int | None:
@@ -377,11 +374,6 @@ class KeyedBatches(Resumable):
             if self._own_order:
                 raise
             return None
-
-    def _take_seed(self, random_seed: int) -> None:
-        self.random_seed = random_seed
-        if self._own_order:
-            self._order = replace(self._order, random_seed=random_seed)
 
     def _order_crc32(self, next_batch: int) -> int | None:
         if self._own_order:
@@ -443,7 +435,9 @@ class _CountedBatches:
         return self
 
     def __len__(self) -> int:
-        return len(self._batches)
+        if self._begun.num_batches is None:
+            raise TypeError("the sampler of this loader has no length")
+        return self._begun.num_batches - self._begun.first
 
     def __next__(self) -> Any:
         try:
@@ -471,22 +465,6 @@ def _may_be_asked_ahead(order: Any) -> bool:
         return False
     known = type(order).__module__.startswith(("torch.utils.data.", "torch_geometric."))
     return known or type(order) in (list, tuple, range, Tensor)
-
-
-def _with_first_asked(indices: Iterator[BatchIndex]) -> Iterator[BatchIndex]:
-    """The same, of which the first has been asked for; what that raises comes in its place."""
-    try:
-        first = next(indices)
-    except StopIteration:
-        return iter(())
-    except Exception as error:
-        return _raising(error)
-    return chain([first], indices)
-
-
-def _raising(error: Exception) -> Iterator[BatchIndex]:
-    raise error
-    yield
 
 
 class _Positions:

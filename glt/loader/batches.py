@@ -87,16 +87,18 @@ class BatchFeatures:
         tables."""
         rows = rows or self._gather
         hetero = isinstance(out, HeteroSamplerOutput)
-        if isinstance(self.source, Dataset):
-            data = self._from_dataset(out, rows)
-        elif not isinstance(self.source, Data | HeteroData):
-            data = self._from_stores(out)
+        if isinstance(self.source, Data | HeteroData):
+            data = self._of_data(out)
         else:
-            data = copy.copy(self.source)
+            data = self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
             for node_type, node in _items(out.node):
-                self._filter_nodes(data, node_type, node)
+                _store(data, node_type).num_nodes = len(node)
             for edge_type, row in _items(out.row):
-                self._filter_edges(data, edge_type, row, _of(out.col, edge_type), _of(out.edge, edge_type))
+                _store(data, edge_type).edge_index = stacked(row, _of(out.col, edge_type))
+            if isinstance(self.source, Dataset):
+                self._add_tables(data, out, rows)
+            else:
+                self._add_tensors(data, out)
         for node_type, node in _items(out.node):
             store = _store(data, node_type)
             if "n_id" not in store:
@@ -114,41 +116,34 @@ class BatchFeatures:
             _store(data, edge_type)._orig_edge_index = torch.stack([row, _of(out.orig_col, edge_type)])
         return data
 
-    def _filter_nodes(self, data: Data | HeteroData, node_type: Any, node: Tensor) -> None:
-        store, result = _store(self.source, node_type), _store(data, node_type)
-        for key, value in list(store.items()):
-            if key == "num_nodes":
-                result.num_nodes = len(node)
-            elif store.is_node_attr(key):
-                result[key] = self._rows(store, node_type, key, value, node)
+    def _of_data(self, out: Output) -> Data | HeteroData:
+        data = copy.copy(self.source)
+        for node_type, node in _items(out.node):
+            store, result = _store(self.source, node_type), _store(data, node_type)
+            for key, value in list(store.items()):
+                if key == "num_nodes":
+                    result.num_nodes = len(node)
+                elif store.is_node_attr(key):
+                    result[key] = self._rows(store, key, value, node)
+        for edge_type, row in _items(out.row):
+            store, result, edge = _store(self.source, edge_type), _store(data, edge_type), _of(out.edge, edge_type)
+            for key, value in list(store.items()):
+                if key == "edge_index":
+                    result.edge_index = stacked(row, _of(out.col, edge_type)).to(value.device)
+                elif store.is_edge_attr(key):
+                    result[key] = None if edge is None else self._rows(store, key, value, edge)
+        return data
 
-    def _filter_edges(
-        self, data: Data | HeteroData, edge_type: Any, row: Tensor, col: Tensor, edge: Tensor | None
-    ) -> None:
-        store, result = _store(self.source, edge_type), _store(data, edge_type)
-        for key, value in list(store.items()):
-            if key == "edge_index":
-                result.edge_index = stacked(row, col).to(value.device)
-            elif store.is_edge_attr(key):
-                result[key] = None if edge is None else self._rows(store, edge_type, key, value, edge)
-
-    def _empty(self, hetero: bool) -> Any:
-        return self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
-
-    def _from_dataset(self, out: Output, rows: Callable[[Feature, Tensor], Tensor]) -> Data | HeteroData:
-        data = self._empty(self.source.schema.is_hetero)
+    def _add_tables(self, data: Any, out: Output, rows: Callable[[Feature, Tensor], Tensor]) -> None:
         for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
-            _store(data, node_type).num_nodes = len(node)
             for name, feature in tables.items():
                 _store(data, node_type)[name] = rows(feature, node)
-        for (edge_type, row), tables in zip(_items(out.row), self.source.edge_tables, strict=True):
-            _store(data, edge_type).edge_index = stacked(row, _of(out.col, edge_type))
+        for (edge_type, _), tables in zip(_items(out.row), self.source.edge_tables, strict=True):
             edge = _of(out.edge, edge_type)
             for name, feature in tables.items() if edge is not None else ():
                 _store(data, edge_type)[name] = rows(feature, edge)
-        return data
 
-    def _rows(self, store: Any, store_type: Any, key: str, value: Any, ids: Tensor) -> Any:
+    def _rows(self, store: Any, key: str, value: Any, ids: Tensor) -> Any:
         """Rows ``ids`` of an attribute: our gather where rows are contiguous, PyG's indexing for the rest."""
         dim = store._parent().__cat_dim__(key, value, store)
         if isinstance(value, np.ndarray) and dim == 0 and value.flags.c_contiguous and _is_plain(value.dtype):
@@ -156,9 +151,9 @@ class BatchFeatures:
         plain = type(value) is Tensor and value.layout == torch.strided and not value.requires_grad
         if not plain or dim != 0 or value.device.type != "cpu" or not value.is_contiguous():
             return index_select(value, ids.to(value.device) if hasattr(value, "device") else ids, dim=dim)
-        feature = self._features.get((store_type, key))
+        feature = self._features.get((store._key, key))
         if feature is None or feature.tensor.data_ptr() != value.data_ptr() or feature.shape != value.shape:
-            feature = self._features[store_type, key] = Feature(value)
+            feature = self._features[store._key, key] = Feature(value)
         return self._gather(feature, ids)
 
     def _gather(self, feature: Feature, ids: Tensor) -> Tensor:
@@ -188,21 +183,15 @@ class BatchFeatures:
             self._whole[id(feature)] = feature.has_row_per_id and len(feature) >= max(enough, default=0)
         return self._whole[id(feature)]
 
-    def _from_stores(self, out: Output) -> Data | HeteroData:
-        hetero = isinstance(out, HeteroSamplerOutput)
-        data = self._empty(hetero)
-        for node_type, node in _items(out.node):
-            _store(data, node_type).num_nodes = len(node)
-        for edge_type, row in _items(out.row):
-            _store(data, edge_type).edge_index = stacked(row, _of(out.col, edge_type))
+    def _add_tensors(self, data: Any, out: Output) -> None:
         wanted = []
         for attr in self.source[0].get_all_tensor_attrs():
-            if not hetero:
+            target = attr.group_name
+            if isinstance(out.node, dict):
+                index = out.node.get(target, (out.edge or {}).get(target))
+            else:
                 # Without types to tell them apart, names do, as in PyG's Data with as many nodes as edges.
                 index, target = (out.edge if "edge" in attr.attr_name else out.node), None
-            else:
-                index = out.node.get(attr.group_name, (out.edge or {}).get(attr.group_name))
-                target = attr.group_name
             if index is not None:
                 attr = copy.copy(attr)
                 attr.index = index.to(torch.int64)
@@ -210,22 +199,18 @@ class BatchFeatures:
         values = self.source[0].multi_get_tensor([attr for _, attr in wanted])
         for (target, attr), value in zip(wanted, values, strict=True):
             _store(data, target)[attr.attr_name] = value
-        return data
 
 
 def _wanted(source: Dataset, outs: Sequence[Output]) -> Iterator[tuple[Feature, list[Tensor]]]:
-    """Every table of a dataset, with the ids that each sample wants of it."""
-    if not outs:
-        return
-    nodes, edges = ([dict(_items(getattr(out, name))) for out in outs] for name in ("node", "edge"))
-    for node_type, tables in zip(nodes[0], source.node_tables, strict=True):
-        for feature in tables.values():
-            yield feature, [ids[node_type] for ids in nodes]
-    names = [edge_type for edge_type, _ in _items(outs[0].row)]
-    for edge_type, tables in zip(names, source.edge_tables, strict=True):
-        for feature in tables.values():
-            if edges[0].get(edge_type) is not None:
-                yield feature, [ids[edge_type] for ids in edges]
+    """Every table of a dataset, with the ids that each of at least one sample wants of it."""
+    for keys, name, tables_of in (
+        (outs[0].node, "node", source.node_tables),
+        (outs[0].row, "edge", source.edge_tables),
+    ):
+        for (each, _), tables in zip(_items(keys), tables_of, strict=True):
+            ids = [_of(getattr(out, name), each) for out in outs]
+            for feature in tables.values() if ids[0] is not None else ():
+                yield feature, ids
 
 
 def stacked(row: Tensor, col: Tensor) -> Tensor:
@@ -272,20 +257,17 @@ def as_pyg(data: Any) -> Any:
         raise ValueError("data samples along out-edges: this loader is PyG's, build the dataset with edge_dir='in'")
     schema = data.schema
     out = HeteroData() if schema.is_hetero else Data()
-    for node_type, num_nodes, tables in zip(schema.node_types, data.num_nodes_of, data.node_tables, strict=True):
-        store = out[node_type] if schema.is_hetero else out
+    stores = [_store(out, each) for each in (*schema.node_types, *schema.edge_types)]
+    for store, num_nodes in zip(stores, data.num_nodes_of, strict=False):
         store.num_nodes = num_nodes
-        _put(store, tables)
-    for edge_type, tables in zip(schema.edge_types, data.edge_tables, strict=True):
-        _put(out[edge_type] if schema.is_hetero else out, tables)
+    for store, tables in zip(stores, (*data.node_tables, *data.edge_tables), strict=True):
+        for name, feature in tables.items():
+            if not feature.has_row_per_id:
+                raise ValueError(
+                    f"{name} is a Feature with row_of, as partitions have: this loader needs one row per id"
+                )
+            store[name] = feature.tensor
     return out
-
-
-def _put(store: Any, tables: Any) -> None:
-    for name, feature in tables.items():
-        if not feature.has_row_per_id:
-            raise ValueError(f"{name} is a Feature with row_of, as partitions have: this loader needs one row per id")
-        store[name] = feature.tensor
 
 
 Item = tuple[Any, Event] | BaseException
@@ -311,13 +293,13 @@ def _ended_early() -> RuntimeError:
 
 @dataclass(frozen=True)
 class AheadOptions:
-    """How far ahead batches are made: ``num_batches`` wait for the trainer, the rows of ``window`` are fetched
+    """How far ahead batches are made: ``batches_ahead`` wait for the trainer, the rows of ``gather_window`` are fetched
     together. The sampler's memory goes from batch to batch in the order of ``stream``, also of different epochs."""
 
     accelerator: Accelerator
     stream: torch.cuda.Stream | None
-    num_batches: int
-    window: int
+    batches_ahead: int = 2
+    gather_window: int = 1
 
 
 class MadeBatches:
@@ -331,24 +313,17 @@ class MadeBatches:
     def __init__(
         self,
         indices: Iterator[Any],
-        num_batches: int | None,
         begin: Begin,
         make: Make,
         finish: Callable[[Any], Any],
         options: AheadOptions,
     ) -> None:
-        self._indices, self._num_batches = indices, num_batches
-        self._begin, self._make, self._finish = begin, make, finish
+        self._indices, self._begin, self._make, self._finish = indices, begin, make, finish
         self._options, self._accelerator = options, options.accelerator
         self.num_taken = 0
 
     def __iter__(self) -> MadeBatches:
         return self
-
-    def __len__(self) -> int:
-        if self._num_batches is None:
-            raise TypeError("the sampler of this loader has no length")
-        return self._num_batches
 
     def __next__(self) -> Any:
         item = self._take()
@@ -406,7 +381,7 @@ class BatchesAhead(MadeBatches):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._made: queue.Queue[Item | None] = queue.Queue(self._options.num_batches)
+        self._made: queue.Queue[Item | None] = queue.Queue(self._options.batches_ahead)
         self._stop = threading.Event()
         # The thread knows nothing of this object, which ends it when it is dropped half-way.
         work = _samples(self._indices, self._begin), self._make, self._options, self._made, self._stop
@@ -466,7 +441,7 @@ def _work(
     with accelerator.on(options.stream):
         try:
             while not stop.is_set():
-                window = list(islice(samples, options.window))
+                window = list(islice(samples, options.gather_window))
                 if not window:
                     break
                 for batch in make(window):

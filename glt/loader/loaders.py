@@ -15,7 +15,7 @@ from torch_geometric.typing import InputEdges, InputNodes
 from glt.data.arrays import require_data
 from glt.data.dataset import Dataset
 from glt.data.schema import HOMOGENEOUS, EdgeType
-from glt.loader.base import KeyedBatches, SamplerChoice
+from glt.loader.base import KeyedBatches
 from glt.loader.batches import as_pyg
 from glt.loader.seeds import (
     as_tensor,
@@ -102,12 +102,9 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options: dict[str, Any] = {"replace": replace, "disjoint": disjoint, "directed": directed}
-        options |= {"temporal_strategy": temporal_strategy, "time_attr": time_attr, "weight_attr": weight_attr}
-        options["subgraph_type"] = getattr(subgraph_type, "value", subgraph_type)
-        choice = SamplerChoice(neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window)
+        given = locals()
         source = as_pyg(data)
-        sampler = self._choose_sampler(data, num_neighbors, options, choice, kwargs)
+        sampler = self._choose_sampler(given)
         schema = HOMOGENEOUS if isinstance(source, Data) else None
         if isinstance(sampler, NeighborSampler):
             schema, time_attr = sampler.graph.schema, sampler.time_attr
@@ -116,11 +113,9 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             raise TypeError(f"neighbor_sampler has type {type(sampler).__name__}: expected a PyG BaseSampler")
         refuse_conflicts(input_time=input_time, time_attr=time_attr)
         input_nodes = nodes_for_pyg(input_nodes, schema, kwargs.get("input_id"))
-        for name, given in (("input_time", input_time), ("input_id", kwargs.get("input_id"))):
-            require_data(given, name)
-        kwargs |= {"time_attr": time_attr, "transform": transform, "neighbor_sampler": sampler}
-        kwargs |= {"transform_sampler_output": transform_sampler_output, "filter_per_worker": filter_per_worker}
-        super().__init__(source, num_neighbors, input_nodes, input_time, **kwargs)
+        require_data(input_time, "input_time")
+        require_data(kwargs.get("input_id"), "input_id")
+        super().__init__(source, num_neighbors, input_nodes, input_time, time_attr=time_attr, **kwargs)
         self._check_inputs()
         self._complete_init(data, num_threads)
 
@@ -139,10 +134,6 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             checked_times("input_time", time, len(seeds))
         elif sampler.is_temporal:
             sampler.graph.seed_time(node_type, seeds[:0])
-
-    @property
-    def _sampler(self) -> Any:
-        return self.node_sampler
 
     def _with_seeds(self, data: Any, out: Output) -> Data | HeteroData:
         input_type = self.input_data.input_type
@@ -284,27 +275,22 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options: dict[str, Any] = {"replace": replace, "disjoint": disjoint, "directed": directed}
-        options |= {"temporal_strategy": temporal_strategy, "time_attr": time_attr, "weight_attr": weight_attr}
-        options |= {"subgraph_type": getattr(subgraph_type, "value", subgraph_type), "exclude_edges": exclude_edges}
-        choice = SamplerChoice(neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window)
+        given = locals()
         source = as_pyg(data)
-        sampler = self._choose_sampler(data, num_neighbors, options, choice, kwargs)
+        sampler = self._choose_sampler(given)
         if isinstance(sampler, NeighborSampler):
             time_attr = sampler.time_attr
         elif exclude_edges is not None:
             raise ValueError(f"exclude_edges = {exclude_edges!r}: the neighbor_sampler given does not know that option")
         refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)
         neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, kwargs.get("batch_size") or 1)
-        given = {"edge_label": edge_label, "edge_label_time": edge_label_time, "input_id": kwargs.pop("input_id", None)}
-        for name, value in given.items():
-            given[name] = value if value is None else as_tensor(name, value, "a tensor with a row per seed edge")
-        if given["edge_label"] is not None and neg_sampling is not None:
-            require_summable(given["edge_label"])
-        kwargs |= {"neg_sampling": neg_sampling, "time_attr": time_attr, "transform": transform}
-        kwargs |= {"transform_sampler_output": transform_sampler_output, "filter_per_worker": filter_per_worker}
-        seeds = edges_for_pyg(data, edge_label_index)
-        super().__init__(source, num_neighbors, seeds, neighbor_sampler=sampler, **given, **kwargs)
+        columns = {"edge_label": edge_label, "edge_label_time": edge_label_time, "input_id": kwargs.get("input_id")}
+        for name, value in columns.items():
+            kwargs[name] = value if value is None else as_tensor(name, value, "a tensor with a row per seed edge")
+        if edge_label is not None and neg_sampling is not None:
+            require_summable(kwargs["edge_label"])
+        kwargs |= {"neg_sampling": neg_sampling, "time_attr": time_attr}
+        super().__init__(source, num_neighbors, edges_for_pyg(data, edge_label_index), **kwargs)
         self._check_inputs()
         self._complete_init(data, num_threads)
 
@@ -318,10 +304,6 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             checked_times("edge_label_time", inputs.time, size)
         if isinstance(self._sampler, NeighborSampler):
             self._sampler.check_links(inputs, self.neg_sampling)
-
-    @property
-    def _sampler(self) -> Any:
-        return self.link_sampler
 
     def _sample_options(self) -> dict[str, Any]:
         return {"neg_sampling": self.neg_sampling}

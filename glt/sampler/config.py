@@ -126,25 +126,12 @@ def per_edge_type(num_neighbors: Any, schema: Schema, replace: bool = False) -> 
     Raises:
         TypeError, ValueError: Naming the element, its value and what was expected.
     """
-    counts = _by_edge_type(num_neighbors, schema)
-    for edge_type, each in zip(schema.edge_types, counts, strict=True):
-        for hop, count in enumerate(each):
-            if replace and count > MAX_DRAWS:
-                along = f" of {edge_type}" if schema.is_hetero else ""
-                raise ValueError(
-                    f"num_neighbors[{hop}]{along} = {count} and replace = True: that many edges would be drawn for "
-                    f"every node; expected at most {MAX_DRAWS}, or -1, which takes each edge once"
-                )
-    return counts
-
-
-def _by_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], ...]:
     values, default = num_neighbors, None
     if hasattr(values, "values") and hasattr(values, "default"):  # NumNeighbors, without importing PyG
         values, default = num_neighbors.values, num_neighbors.default
     if not isinstance(values, Mapping):
-        return (_counts("num_neighbors", values),) * len(schema.edge_types)
-    given = {_edge_type(key): _counts(f"num_neighbors[{key!r}]", value) for key, value in values.items()}
+        return (_counts("num_neighbors", values, replace),) * len(schema.edge_types)
+    given = {_edge_type(key): _counts(f"num_neighbors[{key!r}]", value, replace) for key, value in values.items()}
     unknown = [t for t in given if t not in schema.edge_types]
     if not given and not schema.is_hetero:
         raise ValueError(f"num_neighbors = {num_neighbors!r}: expected a list with one count per hop")
@@ -153,7 +140,7 @@ def _by_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], 
             f"num_neighbors names edge type {(unknown or list(given))[0]}: Not all edge types specified in "
             f"'num_neighbors' exist in the graph, which has {_known(schema)}"
         )
-    rest = None if default is None else _counts("num_neighbors.default", default)
+    rest = None if default is None else _counts("num_neighbors.default", default, replace)
     missing = [t for t in schema.edge_types if t not in given]
     if missing and rest is None:
         raise ValueError(
@@ -170,7 +157,7 @@ def _by_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], 
     return counts
 
 
-def _counts(name: str, counts: Any) -> tuple[int, ...]:
+def _counts(name: str, counts: Any, replace: bool) -> tuple[int, ...]:
     if isinstance(counts, Tensor | np.ndarray) and counts.ndim == 1:
         counts = counts.tolist()
     if isinstance(counts, str | int) or not isinstance(counts, Sequence):
@@ -182,6 +169,11 @@ def _counts(name: str, counts: Any) -> tuple[int, ...]:
             raise TypeError(f"{name}[{hop}] = {count!r}: expected an integer")
         if not -1 <= count < 2**31:
             raise ValueError(f"{name}[{hop}] = {count}: expected -1 (all), 0 (none) or a count below 2^31")
+        if replace and count > MAX_DRAWS:
+            raise ValueError(
+                f"{name}[{hop}] = {count} and replace = True: that many edges would be drawn for every node; expected "
+                f"at most {MAX_DRAWS}, or -1, which takes each edge once"
+            )
     return tuple(int(count) for count in counts)
 
 

@@ -6,18 +6,19 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.dataset import DeviceTopology
 from glt.data.device import Accelerator, accelerator_of
-from glt.data.topology import EdgeWeights, TimedEdges
+from glt.data.topology import Topology
 from glt.sampler import negatives
 from glt.sampler.config import SamplingConfig
-from glt.sampler.device_batch import DeviceBatch, PlacedRows, Seeds, current_stream, device_index
+from glt.sampler.device_batch import DeviceBatch, PlacedRows, Seeds, address_of, current_stream, device_index
 from glt.sampler.graph import SampledGraph, hop_counts, typed_output
 from glt.sampler.negatives import Endpoint, NegativeRounds
 
@@ -69,11 +70,11 @@ class DeviceHotness:
                 weighted=config.weighted,
                 replace=config.replace,
                 hop=hop,
-                expanded=_address(tables[expanded]),
-                neighbor=_address(tables[neighbor]),
+                expanded=address_of(tables[expanded]),
+                neighbor=address_of(tables[neighbor]),
                 num_columns=found[neighbor].shape[1],
                 doubt=sums[neighbor].data_ptr(),
-                repeated=_address(repeated),
+                repeated=address_of(repeated),
                 stream=current_stream(self.device),
                 **way_back,
             )
@@ -84,10 +85,6 @@ class DeviceHotness:
             return None
         as_known = values.view(np.int64) if values.dtype == np.uint64 else values
         return torch.from_numpy(np.ascontiguousarray(as_known)).to(self.device)
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 # Negatives found by a kernel: the same that :mod:`glt.sampler.negatives` finds in rounds.
@@ -137,7 +134,7 @@ class DeviceNegatives:
                 batch_key=rounds.batch_key,
                 num_slots=n,
                 max_attempts=negatives.MAX_ATTEMPTS,
-                seed_time=_address(late),
+                seed_time=address_of(late),
                 **results,
                 stream=current_stream(self.device),
             )
@@ -149,9 +146,9 @@ class DeviceNegatives:
     ) -> _core.NegativeEnd:
         if given is not None:
             return _core.NegativeEnd(num_nodes=end.num_nodes, given=given.data_ptr())
-        weights = _address(self._kept_on_device(f"{end.side} weights", end.weight_sum, inputs))
+        weights = address_of(self._kept_on_device(f"{end.side} weights", end.weight_sum, inputs))
         known = None if end.earliest is None else time
-        times = _address(self._kept_on_device(f"{end.side} times", known, inputs))
+        times = address_of(self._kept_on_device(f"{end.side} times", known, inputs))
         first, at = end.earliest or (0, 0)
         return _core.NegativeEnd(
             num_nodes=end.num_nodes, weight_sum=weights, time=times, earliest=first, earliest_time=at
@@ -177,14 +174,7 @@ class DeviceNegatives:
         return inputs[-1]
 
 
-class Columns(Protocol):
-    """Where the arrays of a :class:`~glt.data.topology.Topology` are, for the kernels that read them."""
-
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None
-    weights: EdgeWeights | None
-    by_time: TimedEdges | None
+Columns = Topology | DeviceTopology
 
 
 class DeviceSampling:
@@ -234,25 +224,18 @@ class DeviceSampling:
     def _rows_of(self, edge_type: int, columns: Columns) -> PlacedRows:
         """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
         config = self._config
-        num_neighbor_nodes = self.graph.topologies[edge_type].num_neighbor_nodes
+        rows: dict[str, Any] = {"num_neighbor_nodes": self.graph.topologies[edge_type].num_neighbor_nodes}
+        indices, edge_ids = columns.indices, columns.edge_ids
         if config.temporal is not None and columns.by_time is not None:
-            indices, edge_ids, time = columns.by_time
-            return PlacedRows.of(columns.indptr, indices, edge_ids, num_neighbor_nodes=num_neighbor_nodes, time=time)
-        weights = columns.weights if config.weighted and config.temporal is None else None
-        return PlacedRows.of(
-            columns.indptr, columns.indices, columns.edge_ids, num_neighbor_nodes=num_neighbor_nodes, weights=weights
-        )
+            indices, edge_ids, rows["time"] = columns.by_time
+        elif config.weighted and config.temporal is None:
+            rows["weights"] = columns.weights
+        return PlacedRows.of(columns.indptr, indices, edge_ids, **rows)
 
-    def launch(
-        self,
-        config: SamplingConfig,
-        seeds: Seeds,
-        seed_time: Tensor | None,
-        batch_key: int,
-        exclusions: Sequence[_core.Exclusions | None] | None = None,
-    ) -> Finish:
-        """Asks for the kernels of a batch; what it returns waits for them on the stream, and returns the sample."""
-        launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
+    def launch(self, config: SamplingConfig, *given: Any) -> Finish:
+        """Asks for the kernels of a batch, as :meth:`begin`; what it returns waits for them on the stream, and returns
+        the sample."""
+        launched = [self._launched(config, *given)]
         stream = current_stream(self.device)
 
         def finish() -> Output:
@@ -300,46 +283,27 @@ class DeviceSampling:
         exclusions = None
         if excluded is not None:
             exclusions = [excluded if r == edge_type else None for r in range(len(counts))]
-        one_hop = replace(self._config, num_neighbors=counts, disjoint=tree is not None)
-        batch = self._sampled(one_hop, [(expanded, nodes)], times, batch_key, exclusions, tree=tree, first_hop=hop)
+        one_hop = replace(self._config, num_neighbors=counts, disjoint=tree is not None, subgraph_type="directional")
+        batch = self.begin(one_hop, [(expanded, nodes)], times, batch_key, exclusions, trees=tree, first_hop=hop)
         row, col, edge = batch.edges(edge_type, one_hop.with_edge)
         node, _ = batch.nodes(found, False)
         self.end(batch)
         return torch.bincount(col, minlength=len(nodes)), node[row], edge
 
-    def hotness(
-        self, config: SamplingConfig, facts: Sequence[EdgeFacts]
-    ) -> tuple[
-        Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
-        Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]],
-    ]:
-        """Returns what passes on probabilities and what samples, for :mod:`glt.sampler.hotness`."""
+    def hotness(self, config: SamplingConfig, facts: Sequence[EdgeFacts]) -> partial[list[np.ndarray]]:
+        """Returns what passes on probabilities, for :mod:`glt.sampler.hotness`."""
         rows = self._rows()
         hotness = self._hotness
         if hotness is None or hotness.facts is not facts or hotness.placed is not rows:
             hotness = DeviceHotness(self.device, rows, self.graph.ends, facts, **self._executor)
             self._hotness = hotness
-        plain = replace(config, with_edge=False, exclude_edges=None)
-
-        def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
-            given = [(t, torch.from_numpy(ids)) for t, ids in seeds]
-            batch = self._sampled(plain, given, None, batch_key)
-            nodes = [batch.nodes(t, False)[0] for t in range(len(self.graph.num_nodes))]
-            self.end(batch)
-            return nodes
-
-        return partial(hotness.doubts, config), sampled
+        return partial(hotness.doubts, config)
 
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
         """Answers the rounds of a link batch, given the times of nodes at both ends."""
         rows = None if edge_type is None else self._rows()[edge_type]
         src_time, dst_time = (None if time is None else time.numpy() for time in times)
         self._negatives.finish(rounds, rows, self.graph.edge_dir, src_time, dst_time)
-
-    def _sampled(self, *arguments: Any, **named: Any) -> DeviceBatch:
-        batch = self._launched(*arguments, **named)
-        batch.finish(self._rows)
-        return batch
 
     def _launched(
         self,
@@ -348,18 +312,16 @@ class DeviceSampling:
         seed_time: Tensor | None,
         batch_key: int,
         exclusions: Sequence[_core.Exclusions | None] | None = None,
-        *,
-        tree: Tensor | None = None,
-        first_hop: int = 0,
+        **options: Any,
     ) -> DeviceBatch:
         with self._lock:
             spare = self._spare.get(current_stream(self.device))
             batch = spare.pop() if spare else None
         if batch is None:
             batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
-        options = {name: getattr(config, name) for name in ("replace", "last", "with_edge", "disjoint")}
-        options |= {"exclusions": exclusions, "trees": tree, "first_hop": first_hop}
-        batch.launch(self._rows(), seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time, **options)
+        options |= {name: getattr(config, name) for name in ("replace", "last", "with_edge", "disjoint")}
+        options |= {"batch_key": batch_key, "seed_time": seed_time, "exclusions": exclusions}
+        batch.launch(self._rows(), seeds, config.num_neighbors, **options)
         return batch
 
     def _finished(self, batch: DeviceBatch, config: SamplingConfig) -> None:
@@ -367,11 +329,10 @@ class DeviceSampling:
         if config.subgraph_type == "induced":
             batch.induce()
 
-    def begin(
-        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any
-    ) -> DeviceBatch:
-        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream."""
-        batch = self._launched(config, seeds, seed_time, batch_key, *exclusions)
+    def begin(self, config: SamplingConfig, *given: Any, **options: Any) -> DeviceBatch:
+        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream. ``given`` are
+        seeds, their times, the key and exclusions, ``options`` those of :meth:`DeviceBatch.launch`."""
+        batch = self._launched(config, *given, **options)
         self._finished(batch, config)
         return batch
 

@@ -212,9 +212,12 @@ class DeviceBatch:
         num_types, num_edge_types = self._num_types
         nothing = None, None, None
         self._native.copy_out(
-            [(_address(node), _address(tree)) for node, tree in (nodes.get(t, nothing[:2]) for t in range(num_types))],
             [
-                (_address(row), _address(col), _address(edge))
+                (address_of(node), address_of(tree))
+                for node, tree in (nodes.get(t, nothing[:2]) for t in range(num_types))
+            ],
+            [
+                (address_of(row), address_of(col), address_of(edge))
                 for row, col, edge in (edges.get(r, nothing) for r in range(num_edge_types))
             ],
         )
@@ -251,5 +254,5 @@ class DeviceBatch:
         self._graphs, self._inputs = (), []
 
 
-def _address(tensor: Tensor | None) -> int:
+def address_of(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()

@@ -132,11 +132,9 @@ def sampled_graph(
 
 def _of_dataset(dataset: Dataset, time_attr: str | None, weight_attr: str | None) -> SampledGraph:
     topologies = tuple(graph.topology for graph in dataset.graphs)
-    level = dataset.time_level
+    level, known = dataset.time_level, dataset.time_attr
     if level is None and len(topologies) == 1 and topologies[0].by_time is not None:
         level, known = "edge", time_attr  # a bare Graph, whose times have no name
-    else:
-        known = dataset.time_attr
     if time_attr not in (None, known):
         raise ValueError(
             f"time_attr = {time_attr!r}: the dataset has "
@@ -203,18 +201,14 @@ def typed_output(
         counted = {"num_sampled_nodes": num_nodes and num_nodes[0], "num_sampled_edges": num_edges and num_edges[0]}
         return SamplerOutput(node=node[0], row=row[0], col=col[0], edge=edge[0], batch=tree[0], **counted)
     names = schema.edge_types if graph.edge_dir == "in" else tuple(map(reverse_edge_type, schema.edge_types))
-
-    def by_edge_type(values: Sequence[Any]) -> dict[EdgeType, Any]:
-        return dict(zip(names, values, strict=True))
-
     return HeteroSamplerOutput(
         node=schema.by_node_type(node),
-        row=by_edge_type(row),
-        col=by_edge_type(col),
-        edge=by_edge_type(edge) if config.with_edge else None,
+        row=dict(zip(names, row, strict=True)),
+        col=dict(zip(names, col, strict=True)),
+        edge=dict(zip(names, edge, strict=True)) if config.with_edge else None,
         batch=schema.by_node_type(tree) if config.disjoint else None,
         num_sampled_nodes=None if num_nodes is None else schema.by_node_type(num_nodes),
-        num_sampled_edges=None if num_edges is None else by_edge_type(num_edges),
+        num_sampled_edges=None if num_edges is None else dict(zip(names, num_edges, strict=True)),
     )
 
 

@@ -3,8 +3,10 @@ and fill caches by it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import Tensor
 from glt import _core
 from glt._checks import check_at_least
 from glt.data.arrays import as_ids, require_in_range
-from glt.data.schema import NodeType, Schema
+from glt.data.schema import HOMOGENEOUS, NodeType, Schema
 from glt.sampler.config import SamplingConfig
 from glt.sampler.graph import SampledGraph
 
@@ -45,18 +47,17 @@ def hotness_from_counts(
             there are none.
     """
     is_hetero = isinstance(num_nodes, Mapping)
-    sizes = num_nodes if isinstance(num_nodes, Mapping) else {"": num_nodes}
+    sizes: Mapping[Any, int] = num_nodes if isinstance(num_nodes, Mapping) else {None: num_nodes}
     counts = {t: torch.zeros(n) for t, n in sizes.items()}
     num_batches = 0
-    for batch in batches:
-        num_batches += 1
+    for num_batches, batch in enumerate(batches, 1):
         if hasattr(batch, "node_types") != is_hetero:
             raise TypeError(
                 f"num_nodes = {num_nodes!r} and a batch of type {type(batch).__name__}: expected a dict by node type "
                 "for HeteroData, else an integer"
             )
-        for node_type in batch.node_types if is_hetero else [""]:
-            store = batch[node_type] if is_hetero else batch
+        for store in batch.node_stores:
+            node_type = store._key
             if "n_id" not in store:
                 raise TypeError(f"batch {num_batches - 1} has no n_id: expected the batches of a neighbour loader")
             if node_type not in counts:
@@ -70,8 +71,8 @@ def hotness_from_counts(
             known[ids] += 1
     if num_batches == 0:
         raise ValueError("batches is empty: expected at least one batch to count in")
-    found = {t: count / num_batches for t, count in counts.items()}
-    return found if is_hetero else found[""]
+    found = {t: met / num_batches for t, met in counts.items()}
+    return found if is_hetero else found[None]
 
 
 def hotness_from_degrees(
@@ -95,13 +96,9 @@ def hotness_from_degrees(
     """
     if isinstance(num_nodes, Mapping) != isinstance(edge_index, Mapping):
         raise TypeError("num_nodes and edge_index: expected dicts by type of both, or of neither")
-    schema = Schema(("",), (("", "", ""),), False)
-    counts: list[Any] = [num_nodes]
-    edges_of = [edge_index]
-    if isinstance(num_nodes, Mapping) and isinstance(edge_index, Mapping):
-        schema = Schema(tuple(num_nodes), tuple(edge_index))
-        counts, edges_of = list(num_nodes.values()), list(edge_index.values())
-    degrees = [np.zeros(count, np.int64) for count in counts]
+    schema = Schema(tuple(num_nodes), tuple(edge_index)) if isinstance(num_nodes, Mapping) else HOMOGENEOUS
+    degrees = [np.zeros(count, np.int64) for count in schema.per_node_type("num_nodes", num_nodes)]
+    edges_of = schema.per_edge_type("edge_index", edge_index)
     for (_, neighbor), edge_type, edges in zip(schema.ends(edge_dir), schema.edge_types, edges_of, strict=True):
         name = f"edge_index[{edge_type}]" if schema.is_hetero else "edge_index"
         if not hasattr(edges, "shape") or len(edges.shape) != 2 or edges.shape[0] != 2:
@@ -163,36 +160,19 @@ def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int)
     return found
 
 
-class HostHotness:
-    """Passes probabilities along edges and samples batches on the CPU, as :class:`glt.sampler.device.DeviceHotness`
-    does on a GPU."""
-
-    def __init__(
-        self, graph: SampledGraph, config: SamplingConfig, facts: Sequence[EdgeFacts], num_threads: int
-    ) -> None:
-        self.graph, self.config, self.facts, self.num_threads = graph, config, facts, num_threads
-        self.csrs = graph.csrs(config)
-        self.counts = [list(map(int, each)) for each in config.num_neighbors]
-        self._batch = _core.Batch(list(graph.num_nodes), list(graph.ends))
-
-    def doubts(self, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
-        config, counts, csrs = self.config, self.counts, self.csrs
-        doubt = [np.zeros(n, np.int64) for n in self.graph.num_nodes]
-        for r, (expanded, neighbor) in enumerate(self.graph.ends):
-            fact = self.facts[r]
-            options: dict[str, Any] = {"repeated": fact.repeated, "num_threads": self.num_threads}
-            if fact.mutual is not None:
-                options |= {"mutual": fact.mutual, "back": csrs[fact.back], "back_neighbors": counts[fact.back]}
-            draws = csrs[r], counts[r], config.weighted, config.replace, hop
-            _core.add_doubt(*draws, found[expanded], found[neighbor], doubt[neighbor], **options)
-        return doubt
-
-    def sample(self, seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
-        config, batch = self.config, self._batch
-        batch.start(seeds, False, config.disjoint, None)
-        options: dict[str, Any] = {"replace": config.replace, "batch_key": batch_key, "num_threads": self.num_threads}
-        batch.sample(self.csrs, self.counts, **options)
-        return [torch.from_numpy(batch.nodes(t)) for t in range(len(self.graph.num_nodes))]
+def doubts_on_host(sampler: NeighborSampler, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Passes probabilities along edges on the CPU, as :class:`glt.sampler.device.DeviceHotness` does on a GPU."""
+    graph, config, csrs = sampler.graph, sampler.config, sampler.csrs
+    counts = [list(map(int, each)) for each in config.num_neighbors]
+    doubt = [np.zeros(n, np.int64) for n in graph.num_nodes]
+    for r, (expanded, neighbor) in enumerate(graph.ends):
+        fact = sampler.edge_facts[r]
+        options: dict[str, Any] = {"repeated": fact.repeated, "num_threads": sampler.num_threads}
+        if fact.mutual is not None:
+            options |= {"mutual": fact.mutual, "back": csrs[fact.back], "back_neighbors": counts[fact.back]}
+        draws = csrs[r], counts[r], config.weighted, config.replace, hop
+        _core.add_doubt(*draws, found[expanded], found[neighbor], doubt[neighbor], **options)
+    return doubt
 
 
 def compute_hotness(
@@ -204,7 +184,7 @@ def compute_hotness(
     doubts: Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
 ) -> list[np.ndarray]:
     """Computes probabilities from the graph by node type, ``[num_nodes]`` float32; options without times. ``doubts(hop,
-    found)`` is that of :class:`HostHotness` or a GPU; nodes beyond those of the graph have no edges."""
+    found)`` is :func:`doubts_on_host` or a GPU's; nodes beyond those of the graph have no edges."""
     num_seeds = sum(map(len, seeds))
     trees = min(batch_size, num_seeds) if config.disjoint else 1
     share = min(1.0, batch_size / max(num_seeds, 1)) if not config.disjoint else 1 / max(num_seeds, 1)
@@ -275,38 +255,31 @@ def correct_hotness(
     seeds: Sequence[np.ndarray],
     batch_size: int,
     num_batches: int,
-    sampled: Callable[[list[tuple[int, np.ndarray]], int], Sequence[Tensor]],
+    sampled: Callable[[list[tuple[int, Tensor]], int], Sequence[Tensor]],
 ) -> list[np.ndarray]:
     """Weighs probabilities of :func:`compute_hotness` and the counts in ``num_batches`` batches, at least 2, against
-    each other. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node type, int64, counted where they are.
-    """
-    counts: list[Tensor] | None = None
+    each other. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node type, which are counted where they
+    are."""
+    counts: list[Any] = [0] * len(probs)
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
-        inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]
+        inside = [(t, torch.from_numpy(ids[ids < graph.num_nodes[t]])) for t, ids in enumerate(chosen)]
         nodes = sampled(inside, _core.batch_key(0, _EPOCH, number))
-        if counts is None:
-            counts = [
-                torch.zeros(len(p), dtype=torch.int32, device=ids.device) for p, ids in zip(probs, nodes, strict=True)
-            ]
-        for t, count in enumerate(counts):
-            beyond = torch.from_numpy(chosen[t][chosen[t] >= graph.num_nodes[t]]).to(count.device)
-            for met in (nodes[t], beyond):
-                count[met] += 1  # once each, however often it is there
-    assert counts is not None, "there is at least one batch"
-    return [
-        _weighed(prob, count.cpu().numpy() / num_batches, num_batches)
-        for prob, count in zip(probs, counts, strict=True)
-    ]
+        for t, ids in enumerate(nodes):
+            if number == 0:
+                counts[t] = torch.zeros(len(probs[t]), dtype=torch.int32, device=ids.device)
+            beyond = torch.from_numpy(chosen[t][chosen[t] >= graph.num_nodes[t]]).to(ids.device)
+            for met in (ids, beyond):
+                counts[t][met] += 1  # once each, however often it is there
+    shares = [count.cpu().numpy() / num_batches for count in counts]
+    return [_weighed(prob, share, num_batches) for prob, share in zip(probs, shares, strict=True)]
 
 
 def _batches_of(seeds: Sequence[np.ndarray], batch_size: int) -> Iterator[list[np.ndarray]]:
     bounds = np.cumsum([0, *map(len, seeds)])
     size = min(batch_size, int(bounds[-1]))
-    epoch = 0
-    while True:
+    for epoch in itertools.count():
         order = np.arange(bounds[-1])
         _core.shuffle(order, 0, epoch)
-        epoch += 1
         for begin in range(0, len(order) - size + 1, size):
             at = order[begin : begin + size]
             yield [
@@ -348,10 +321,15 @@ def probabilities(
         raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
     counts = counts_of_nodes(num_nodes, graph)
     given = seeds_by_type(seeds, graph.schema, counts)
-    facts = sampler.edge_facts
-    on_device = sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops
-    host = None if on_device else HostHotness(graph, config, facts, sampler.num_threads)
-    doubts, sample = sampler.on_device.hotness(config, facts) if host is None else (host.doubts, host.sample)
+    doubts = partial(doubts_on_host, sampler)
+    if sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops:
+        doubts = sampler.on_device.hotness(config, sampler.edge_facts)
+    plain = replace(config, with_edge=False, subgraph_type="directional")
+
+    def sample(seeds: list[tuple[int, Tensor]], batch_key: int) -> list[Tensor]:
+        out = sampler.begin(seeds, batch_key=batch_key, config=plain)()
+        return [ids.long() for ids in (out.node.values() if isinstance(out.node, dict) else (out.node,))]
+
     probs = compute_hotness(graph, config, given, counts, batch_size, doubts)
     if num_batches is None:
         num_batches = enough_batches(probs)

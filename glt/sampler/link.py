@@ -138,7 +138,7 @@ def exclusions(
     src, dst = index.row.long(), index.col.long()
     pairs = {edge_type: [(src, dst)]}
     if exclude != "self":
-        reverse = find_reverse(schema, edge_type, None if exclude == "reverse" else exclude)
+        reverse = find_reverse(schema, edge_type, exclude)
         pairs.setdefault(reverse, []).append((dst, src))
     found = {}
     for each, edges in pairs.items():
@@ -147,19 +147,19 @@ def exclusions(
     return found
 
 
-def find_reverse(schema: Schema, edge_type: int, named: str | EdgeType | None = None) -> int:
-    """Position of the type that holds the reverses of an edge type: the one named; else, of the types that run the
-    other way, the one called ``rev_`` more or less, or the only one. An edge type between equal node types without such
-    a partner is its own reverse. Raises ValueError if there is none or a choice, or the named one does not run the
-    other way."""
+def find_reverse(schema: Schema, edge_type: int, exclude: str | EdgeType = "reverse") -> int:
+    """Position of the type that holds the reverses of an edge type: the one named; with ``'reverse'``, of the types
+    that run the other way, the one called ``rev_`` more or less, or the only one. An edge type between equal node types
+    without such a partner is its own reverse. Raises ValueError if there is none or a choice, or the named one does not
+    run the other way."""
     source, relation, target = schema.edge_types[edge_type]
     swapped = [at for at, (s, _, t) in enumerate(schema.edge_types) if (s, t) == (target, source)]
-    if named is not None:
-        at = schema.edge_types.index(tuple(named)) if tuple(named) in schema.edge_types else -1  # type: ignore[arg-type]
+    if exclude != "reverse":
+        at = schema.edge_types.index(exclude) if exclude in schema.edge_types else -1  # type: ignore[arg-type]
         if at not in swapped:
             raise ValueError(
-                f"exclude_edges = {named!r}: expected 'self', 'reverse' or an edge type from {target!r} to {source!r}, "
-                f"one of {[schema.edge_types[at] for at in swapped]}"
+                f"exclude_edges = {exclude!r}: expected 'self', 'reverse' or an edge type from {target!r} to "
+                f"{source!r}, one of {[schema.edge_types[at] for at in swapped]}"
             )
         return at
     others = [at for at in swapped if at != edge_type]
@@ -234,31 +234,32 @@ def require_amount(amount: Any, batch_size: int) -> None:
 
 
 class LocalLinks:
-    """Turns seed edges into batches. Each method is given the sampler; the endpoints of negatives are kept."""
+    """Seed edges of a sampler that has the whole graph. Raises IndexError, KeyError or ValueError if they do not fit
+    the graph or the sampler."""
 
-    def __init__(self) -> None:
-        self._endpoints: tuple[NegativeSampling, EdgeType | None, tuple[Endpoint, Endpoint]] | None = None
-
-    def check(
+    def __init__(
         self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
-    ) -> tuple[int, int]:
-        """Refuses seed edges that do not fit the graph or the sampler, with IndexError, KeyError or ValueError; returns
-        the positions of the node types of both ends."""
-        schema, num_nodes = sampler.graph.schema, sampler.graph.num_nodes
+    ) -> None:
+        self.sampler, self.index, self.neg_sampling = sampler, index, neg_sampling
+        graph, schema, exclude = sampler.graph, sampler.graph.schema, sampler.config.exclude_edges
         if (index.input_type is not None) != schema.is_hetero:
             kind = "an edge type" if schema.is_hetero else "None, the graph being homogeneous"
             raise ValueError(f"input_type = {index.input_type!r}: expected {kind}")
         refuse_conflicts(edge_label_time=index.time, time_attr=GIVEN if sampler.is_temporal else None)
-        source, _, target = index.input_type or schema.edge_types[0]
-        ends = schema.node_index(source), schema.node_index(target)
-        require_in_range("edge_label_index[0, {}]", index.row, num_nodes[ends[0]])
-        require_in_range("edge_label_index[1, {}]", index.col, num_nodes[ends[1]])
+        input_type = schema.edge_types[0] if index.input_type is None else tuple(index.input_type)
+        source, _, target = input_type
+        self.ends = schema.node_index(source), schema.node_index(target)
+        # None where the graph has no edges of that type.
+        self.edge_type = schema.edge_types.index(input_type) if input_type in schema.edge_types else None
+        by_node = sampler.is_temporal and graph.time_level == "node"
+        self.times = [graph.node_time[end] if by_node else None for end in self.ends]
+        for side, (ids, end) in enumerate(zip((index.row, index.col), self.ends, strict=True)):
+            require_in_range(f"edge_label_index[{side}, {{}}]", ids, graph.num_nodes[end])
         if neg_sampling is not None:
             require_amount(neg_sampling.amount, 1)
-            self._ends_of(sampler, neg_sampling, index.input_type, ends)
-        edge_type, exclude = _edge_type(sampler, index), sampler.config.exclude_edges
-        if edge_type is not None and exclude not in (None, "self"):
-            find_reverse(schema, edge_type, None if exclude == "reverse" else exclude)
+            self.endpoints = self._endpoints(neg_sampling)
+        if self.edge_type is not None and exclude not in (None, "self"):
+            find_reverse(schema, self.edge_type, exclude)
         elif exclude not in (None, "self"):
             swapped = [t for t in schema.edge_types if (t[0], t[2]) == (target, source)]
             if swapped:  # which might hold the reverses: they would be left in silently
@@ -267,18 +268,25 @@ class LocalLinks:
                     f"known whether {swapped} hold its reverses; "
                     "add the type, if without edges, or leave exclude_edges out"
                 )
-        return ends
 
-    def require_negatives(
-        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
-    ) -> None:
+    def _endpoints(self, neg_sampling: NegativeSampling) -> tuple[Endpoint, Endpoint]:
+        """What negatives are drawn from; the sampler keeps that of the last ones."""
+        key, known = (neg_sampling, self.index.input_type), self.sampler.endpoints
+        if known is None or known[0][0] is not neg_sampling or known[0][1] != key[1]:
+            src, dst = (
+                Endpoint.of(side, self.sampler.graph.num_nodes[end], neg_sampling, earliest_node(time))
+                for side, end, time in zip(("src", "dst"), self.ends, self.times, strict=True)
+            )
+            known = self.sampler.endpoints = key, (src, dst)
+        return known[1]
+
+    def require_negatives(self) -> None:
         """Raises ValueError, naming the source, if one is linked to every destination: no triplet can be made of it."""
-        edge_type = _edge_type(sampler, index)
-        if neg_sampling is None or not neg_sampling.is_triplet() or edge_type is None:
+        if self.neg_sampling is None or not self.neg_sampling.is_triplet() or self.edge_type is None:
             return
-        weight, row = neg_sampling.dst_weight, index.row.long().numpy()
+        weight, row = self.neg_sampling.dst_weight, self.index.row.long().numpy()
         drawable = None if weight is None else weight.detach().cpu().nonzero().view(-1).numpy()
-        found = linked_to_all(sampler.graph.topologies[edge_type], row, drawable)
+        found = linked_to_all(self.sampler.graph.topologies[self.edge_type], row, drawable)
         if len(found):
             raise ValueError(
                 f"neg_sampling is 'triplet' and edge_label_index[0] holds {len(found)} source nodes that have an edge "
@@ -287,14 +295,13 @@ class LocalLinks:
                 "or use neg_sampling='binary', which draws sources too"
             )
 
-    def begin(
-        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None, batch_key: int
-    ) -> Finish:
-        ends = self.check(sampler, index, neg_sampling)
-        negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
-        batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
-        excluded = _exclusions(sampler, index)
-        sampled = sampler.begin_or_sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
+    def begin(self, batch_key: int) -> Finish:
+        sampler, index, neg_sampling = self.sampler, self.index, self.neg_sampling
+        negatives = None if neg_sampling is None else self._negatives(neg_sampling, batch_key)
+        batch = link_batch(index, self.ends, sampler.disjoint, neg_sampling, negatives)
+        sampled = sampler.begin_or_sample(
+            batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=self._exclusions()
+        )
 
         def finish_with_links() -> Output:
             out = sampled()
@@ -310,70 +317,31 @@ class LocalLinks:
 
         return finish_with_links
 
-    def _ends_of(
-        self,
-        sampler: NeighborSampler,
-        neg_sampling: NegativeSampling,
-        input_type: EdgeType | None,
-        ends: tuple[int, int],
-    ) -> tuple[Endpoint, Endpoint]:
-        known = self._endpoints
-        if known is None or known[0] is not neg_sampling or known[1] != input_type:
-            src, dst = (
-                Endpoint.of(side, sampler.graph.num_nodes[end], neg_sampling, earliest_node(time))
-                for side, end, time in zip(("src", "dst"), ends, _times(sampler, ends), strict=True)
-            )
-            known = self._endpoints = neg_sampling, input_type, (src, dst)
-        return known[2]
-
-    def _negatives(
-        self,
-        sampler: NeighborSampler,
-        index: EdgeSamplerInput,
-        ends: tuple[int, int],
-        neg_sampling: NegativeSampling,
-        batch_key: int,
-    ) -> tuple[Tensor | None, Tensor]:
-        require_amount(neg_sampling.amount, len(index.row))
-        graph, edge_type = sampler.graph, _edge_type(sampler, index)
-        src, dst = self._ends_of(sampler, neg_sampling, index.input_type, ends)
+    def _negatives(self, neg_sampling: NegativeSampling, batch_key: int) -> tuple[Tensor | None, Tensor]:
+        index, graph = self.index, self.sampler.graph
+        require_amount(neg_sampling.amount, max(1, len(index.row)))
         late = None if index.time is None else index.time.long().numpy()
-        rounds = negative_rounds(batch_key, neg_sampling, src, dst, index.row.long().numpy(), late)
-        times = _times(sampler, ends)
-        if sampler.accelerator is None:
-            csr = None if edge_type is None else graph.topologies[edge_type].csr
-            run_rounds(rounds, LocalCheck(csr, graph.edge_dir, *(None if t is None else t.numpy() for t in times)))
+        rounds = negative_rounds(batch_key, neg_sampling, *self.endpoints, index.row.long().numpy(), late)
+        if self.sampler.accelerator is None:
+            csr = None if self.edge_type is None else graph.topologies[self.edge_type].csr
+            times = (None if time is None else time.numpy() for time in self.times)
+            run_rounds(rounds, LocalCheck(csr, graph.edge_dir, *times))
         else:
-            sampler.on_device.finish_negatives(rounds, edge_type, times)
+            self.sampler.on_device.finish_negatives(rounds, self.edge_type, self.times)
         return None if neg_sampling.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
+
+    def _exclusions(self) -> list[_core.Exclusions | None] | None:
+        graph, exclude = self.sampler.graph, self.sampler.config.exclude_edges
+        if exclude is None or self.edge_type is None:
+            return None
+        pairs = exclusions(self.index, self.edge_type, graph.schema, graph.edge_dir, exclude)
+        return [
+            _core.Exclusions(pairs[at][0].numpy(), pairs[at][1].numpy()) if at in pairs else None
+            for at in range(len(graph.schema.edge_types))
+        ]
 
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:
     if tree.device.type != "cpu":
         return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
     return torch.index_select(example.to(tree.dtype), 0, tree, out=pooled_empty((len(tree),), tree.dtype))
-
-
-def _edge_type(sampler: NeighborSampler, index: EdgeSamplerInput) -> int | None:
-    """Position of the type of the seed edges; None where the graph has no edges of that type."""
-    if index.input_type is None:
-        return 0
-    types = sampler.graph.schema.edge_types
-    return types.index(tuple(index.input_type)) if tuple(index.input_type) in types else None
-
-
-def _times(sampler: NeighborSampler, ends: tuple[int, int]) -> list[Tensor | None]:
-    """Times of the nodes at both ends, where sampling obeys times of nodes."""
-    by_node = sampler.is_temporal and sampler.graph.time_level == "node"
-    return [sampler.graph.node_time[end] if by_node else None for end in ends]
-
-
-def _exclusions(sampler: NeighborSampler, index: EdgeSamplerInput) -> list[_core.Exclusions | None] | None:
-    graph, edge_type, exclude = sampler.graph, _edge_type(sampler, index), sampler.config.exclude_edges
-    if exclude is None or edge_type is None:
-        return None
-    pairs = exclusions(index, edge_type, graph.schema, graph.edge_dir, exclude)
-    return [
-        _core.Exclusions(pairs[at][0].numpy(), pairs[at][1].numpy()) if at in pairs else None
-        for at in range(len(graph.schema.edge_types))
-    ]

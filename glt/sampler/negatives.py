@@ -184,17 +184,16 @@ class NegativeRounds:
         if self.source is None:
             self.src[slots[found]] = asked.src[at]
         rest = slots[~found]
-        if len(rest) == 0:
-            return
-        if attempt + window > MAX_ATTEMPTS or (attempt + window == MAX_ATTEMPTS and not self._is_timed):
-            raise ValueError(self._gave_up(int(rest[0]), self._is_timed))
-        self._groups.append((rest, attempt + window))
+        if len(rest):
+            if attempt + window > MAX_ATTEMPTS or (attempt + window == MAX_ATTEMPTS and not self._is_timed):
+                raise self._gave_up(int(rest[0]))
+            self._groups.append((rest, attempt + window))
 
     def answer(self, src: np.ndarray, dst: np.ndarray, gave_up: int = -1) -> None:
         """Takes all negatives ``[num_slots]``, int64, at once, from a caller that went through all attempts of each
         slot. Raises ValueError if ``gave_up``, the lowest slot that is out of attempts, is not -1."""
         if gave_up >= 0:
-            raise ValueError(self._gave_up(gave_up, self._is_timed))
+            raise self._gave_up(gave_up)
         if self.source is None:
             self.src[:] = src
         self.dst[:] = dst
@@ -204,15 +203,14 @@ class NegativeRounds:
     def _is_timed(self) -> bool:
         return self.seed_time is not None and any(end.earliest is not None for end in self._drawn)
 
-    def _gave_up(self, slot: int, timed: bool) -> str:
-        late = ", or is later than the seed" if timed else ""
-        remedy = "leave out such links, or sample fewer negatives from a graph this dense"
+    def _gave_up(self, slot: int) -> ValueError:
+        late = ", or is later than the seed" if self._is_timed else ""
         if self.source is None:
-            return (
+            return ValueError(
                 f"negative sampling: no pair of nodes is no edge: each of {MAX_ATTEMPTS} draws for negative {slot} "
-                f"is one{late}; {remedy}"
+                f"is one{late}; leave out such links, or sample fewer negatives from a graph this dense"
             )
-        return (
+        return ValueError(
             f"negative sampling: source node {self.source[slot]} has (almost) no destination that it has no edge to: "
             f"each of {MAX_ATTEMPTS} draws is one{late}; leave its seed edges out, or use neg_sampling='binary', which "
             "draws sources too. PyG would train on an edge as a negative here"
@@ -262,14 +260,10 @@ def negative_rounds(
     """Begins the negatives of positives with sources ``row [B]`` and times ``[B]``, int64: ``ceil(B * amount)`` slots.
     Binary: slot j has the time of positive ``j % B``. Triplets with k negatives each: slot ``i * k + j`` is the j-th of
     positive i."""
-    num_slots = num_negatives(neg_sampling, len(row))
-    if neg_sampling.is_triplet():
-        each = int(neg_sampling.amount)
-        late = None if time is None else np.repeat(time, each)
-        return NegativeRounds(batch_key, src, dst, num_slots, np.repeat(row, each), late)
-    return NegativeRounds(
-        batch_key, src, dst, num_slots, None, None if time is None else time[np.arange(num_slots) % len(row)]
-    )
+    num_slots, triplet = num_negatives(neg_sampling, len(row)), neg_sampling.is_triplet()
+    positive = np.arange(num_slots) // int(neg_sampling.amount) if triplet else np.arange(num_slots) % max(1, len(row))
+    late = None if time is None else time[positive]
+    return NegativeRounds(batch_key, src, dst, num_slots, row[positive] if triplet else None, late)
 
 
 def run_rounds(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:

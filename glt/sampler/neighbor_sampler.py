@@ -110,15 +110,7 @@ class NeighborSampler(BaseSampler):
         device: Accelerator | torch.device | int | str | None = None,
     ) -> None:
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
-        refuse_conflicts(
-            subgraph_type=subgraph_type,
-            directed=directed,
-            disjoint=disjoint,
-            temporal_strategy=temporal_strategy,
-            time_attr=time_attr,
-            weight_attr=weight_attr,
-            sample_direction=sample_direction,
-        )
+        refuse_conflicts(**locals())  # by the names of the arguments
         check_one_of("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
         check_one_of("sample_direction", sample_direction, DIRECTIONS)
         check_at_least("num_threads", num_threads, 1)
@@ -154,10 +146,10 @@ class NeighborSampler(BaseSampler):
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
         self._num_calls = 0
-        self._links = LocalLinks()
+        self.endpoints: Any = None  # of LocalLinks
 
     def __getstate__(self) -> dict[str, Any]:
-        made_anew = ("_spare", "_lock", "_num_calls", "_links", "edge_facts", "on_device")
+        made_anew = ("_spare", "_lock", "_num_calls", "endpoints", "edge_facts", "on_device")
         return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -269,10 +261,10 @@ class NeighborSampler(BaseSampler):
                 all is done in that call: seeds must stay as they are. If it is never called, it waits for its kernels
                 when it is dropped.
         """
-        if index.input_type is None and self.is_hetero:
-            raise ValueError(f"input_type is None: expected one of {list(self.graph.schema.node_types)}")
-        if index.input_type is not None and not self.is_hetero:
-            raise ValueError(f"input_type = {index.input_type!r}: expected None, the graph being homogeneous")
+        if (index.input_type is not None) != self.is_hetero:
+            types = f"one of {list(self.graph.schema.node_types)}"
+            expected = types if self.is_hetero else "None, the graph being homogeneous"
+            raise ValueError(f"input_type = {index.input_type!r}: expected {expected}")
         node_type = self.graph.schema.node_index(index.input_type)
         seeds = as_ids(index.node, "seeds")
         time = index.time
@@ -324,9 +316,10 @@ class NeighborSampler(BaseSampler):
         *,
         batch_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
+        config: SamplingConfig | None = None,
     ) -> Finish:
-        """Begins a batch of :meth:`sample`, as :meth:`begin_from_nodes`."""
-        config, graph = self.config, self.graph
+        """Begins a batch of :meth:`sample`, as :meth:`begin_from_nodes`. ``config``: in place of the sampler's own."""
+        config, graph = config or self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
             finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions))
@@ -398,7 +391,7 @@ class NeighborSampler(BaseSampler):
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
     ) -> Finish:
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
-        return self._links.begin(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
+        return LocalLinks(self, index, neg_sampling).begin(self._next_key() if batch_key is None else batch_key)
 
     def sample_prob(
         self, seeds: Any, num_nodes: Any = None, *, batch_size: int = BATCH_SIZE, num_batches: int | None = None
@@ -441,8 +434,7 @@ class NeighborSampler(BaseSampler):
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""
-        self._links.check(self, index, neg_sampling)
-        self._links.require_negatives(self, index, neg_sampling)
+        LocalLinks(self, index, neg_sampling).require_negatives()
 
     def _next_key(self) -> int:
         """A key for a call outside a loader's batches. The copies of a sampler in DataLoader workers must differ."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-from glt._checks import check_at_least
+from glt._checks import check_at_least, integer
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,7 @@ class SeedOrder:
 
 def check_random_seed(random_seed: int) -> int:
     """Returns ``random_seed`` in [0, 2^63), or raises TypeError or ValueError."""
-    try:
-        seed = operator.index(random_seed)
-    except TypeError:  # arrays and tensors of something else than one integer, too
-        seed = None
-    if seed is None or isinstance(random_seed, bool):
-        raise TypeError(f"random_seed = {random_seed!r}: expected an integer or None")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"random_seed = {random_seed}: expected 0 to 2^63 - 1")
-    return seed
+    return integer("random_seed", random_seed, 0, 2**63 - 1, "or None to have it drawn")
 
 
 def draw_random_seed() -> int:
@@ -168,7 +160,7 @@ class Resumable:
         raise NotImplementedError
 
     def _take_seed(self, random_seed: int) -> None:
-        raise NotImplementedError
+        self.random_seed = random_seed
 
     def _order_crc32(self, next_batch: int) -> int | None:
         """Checksum of the seeds of the batches before ``next_batch``, where the order is the user's."""
@@ -223,12 +215,8 @@ class Resumable:
                 makes other batches; names the first field that differs and both values.
         """
         _require_fields(state)
-        _require_integer("epoch", state)
         check_epoch(state["epoch"])
-        _require_integer("next_batch", state)
         random_seed = check_random_seed(state["random_seed"])
-        if state["order_crc32"] is not None:
-            _require_integer("order_crc32", state)
         _require_equal(state, self._fingerprint())
         num_batches = self._num_batches()
         if state["next_batch"] < 0 or (num_batches is not None and state["next_batch"] >= max(1, num_batches)):
@@ -241,19 +229,17 @@ class Resumable:
         self._expect_order(state["next_batch"], state["order_crc32"])
 
 
-def as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = json.loads(json.dumps(fields))  # tuples become lists
-    return out
+def as_json(fields: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(fields))  # tuples become lists
 
 
 def crc32_of(tensors: Mapping[str, Tensor | None]) -> int:
     """A checksum of named CPU tensors, their dtypes and shapes; None is as good as absent."""
     crc32 = 0
-    for name in sorted(tensors):
-        tensor = tensors[name]
+    for name, tensor in sorted(tensors.items()):
         if tensor is not None:
             head = f"{name} {tensor.dtype} {list(tensor.shape)};"
-            crc32 = _core.crc32(torch.frombuffer(bytearray(head.encode()), dtype=torch.uint8).numpy(), crc32)
+            crc32 = _core.crc32(np.frombuffer(head.encode(), np.uint8), crc32)
             flat = tensor.detach().contiguous().reshape(-1)
             crc32 = _core.crc32(flat.view(torch.uint8).numpy(), crc32)
     return crc32
@@ -275,16 +261,14 @@ def _require_fields(state: Any) -> None:
             raise ValueError(f"state has a field {name!r} that is not a loader's: expected what state_dict() returned")
     if not isinstance(state["loader"], dict):
         raise TypeError(f"state: loader has type {type(state['loader']).__name__}: expected a dict")
-
-
-def _require_integer(name: str, state: dict[str, Any]) -> None:
-    if isinstance(state[name], bool) or not isinstance(state[name], int):
-        raise TypeError(f"state: {name} = {state[name]!r}: expected an integer")
+    for name in ("epoch", "next_batch", "order_crc32"):
+        if type(state[name]) is not int and (name != "order_crc32" or state[name] is not None):
+            raise TypeError(f"state: {name} = {state[name]!r}: expected an integer")
 
 
 def _require_equal(state: dict[str, Any], mine: dict[str, Any]) -> None:
     theirs = as_json(state["loader"])
-    for name in [*mine, *(name for name in theirs if name not in mine)]:
+    for name in mine | theirs:
         if name not in theirs or name not in mine or theirs[name] != mine[name]:
             there, here = (repr(each[name]) if name in each else "not there" for each in (theirs, mine))
             hint = " (a checksum of the seeds and of what was given with them)" if name == "seeds_crc32" else ""

@@ -35,27 +35,6 @@ def content(number, nbytes):
     return ((np.arange(nbytes, dtype=np.int64) * 7 + number * 13) % 251).astype(np.uint8)
 
 
-def test_messages_arrive_in_the_order_of_reservation_whatever_the_order_of_commit():
-    ring = Ring()
-    slots = [ring.producer.reserve(100 + i, 1)[1] for i in range(8)]
-    for i in random.Random(0).sample(range(8), 8):
-        slots[i].array[:] = i
-        slots[i].commit()
-    for i in range(8):
-        status, array = ring.consumer.receive(1)
-        assert status == OK and array.size == 100 + i and (array == i).all()
-    assert ring.consumer.receive(0) == (TIMEOUT, None)
-
-
-def test_nothing_is_visible_before_its_turn():
-    ring = Ring()
-    first, second = ring.producer.reserve(10, 1)[1], ring.producer.reserve(10, 1)[1]
-    second.commit()
-    assert ring.consumer.receive(0)[0] == TIMEOUT
-    first.commit()
-    assert ring.consumer.receive(0)[0] == OK
-
-
 def test_an_abandoned_or_forgotten_message_is_skipped():
     ring = Ring()
     abandoned, kept, forgotten, last = (ring.producer.reserve(50, 1)[1] for _ in range(4))

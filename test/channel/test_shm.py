@@ -249,46 +249,12 @@ def test_close_wakes_the_other_side(waiter):
         assert child.exitcode == 0 and 0 <= woken.value - closed < 20  # of the 60 that it would have waited
 
 
-def test_closing_ends_waits_of_threads_too():
-    channel = ShmChannel("64KB")
-    caught = []
-
-    def wait():
-        try:
-            channel.receive(60)
-        except ChannelClosed as error:
-            caught.append(error)
-
-    with pytest.raises(ChannelTimeout):
-        channel.receive(0)
-    thread = threading.Thread(target=wait)
-    thread.start()
-    channel.close()
-    thread.join(5)
-    assert len(caught) == 1
-    for call in (lambda: channel.receive(1), lambda: channel.reserve(10, 1)):
-        with pytest.raises(ChannelClosed):
-            call()
-    channel.close()
-
-
-def test_a_full_channel_times_out():
+def test_a_timeout_says_what_is_queued():
     with ShmChannel("64KB", capacity=3) as channel:
         for index in range(3):
             channel.send({}, index=index)
         with pytest.raises(ChannelTimeout, match=r"after 0\.1 s: 3 messages are queued in a channel of 64\.0 KB"):
             channel.send({}, timeout_s=0.1)
-        assert channel.receive(1).index == 0
-        channel.send({}, index=3, timeout_s=1)
-        assert isinstance(ChannelTimeout("x"), TimeoutError)
-
-
-def test_a_slot_whose_filling_failed_is_not_seen():
-    with ShmChannel("64KB") as channel:
-        with pytest.raises(OSError, match="bad file"), channel.reserve(1000, 1):
-            raise OSError("bad file")
-        channel.send({}, index=5)
-        assert channel.receive(1).index == 5
 
 
 def test_ctrl_c_ends_a_wait():
@@ -340,17 +306,3 @@ def test_no_file_appears_in_dev_shm():
     assert set(os.listdir("/dev/shm")) <= before
     assert "/memfd:glt-channel" in Path("/proc/self/maps").read_text()
     channel.close()
-
-
-def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="channel_bytes = '64 apples'"):
-        ShmChannel("64 apples")
-    with pytest.raises(ValueError, match="capacity = 0"):
-        ShmChannel("1MB", capacity=0)
-    with pytest.raises(ValueError, match="at least 16384"):
-        ShmChannel(1000)
-    with ShmChannel("1MB") as channel:
-        with pytest.raises(ValueError, match="at least 1"):
-            channel.reserve(0, 1)
-        with pytest.raises(ValueError, match="timeout_s = -1"):
-            channel.receive(-1)

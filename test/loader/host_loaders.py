@@ -23,6 +23,21 @@ def loader(device="host", seeds=None, **options):
     return NeighborLoader(data, [2, 2], seeds, batch_size=4, random_seed=1, device=device, **options)
 
 
+def outcomes(batches, num):
+    """The first seed of each of so many batches, or the exception in its place."""
+    seen = []
+    for _ in range(num):
+        try:
+            seen.append(next(batches).input_id[0].item())
+        except (Exception, SystemExit) as error:
+            seen.append(error)
+    return seen
+
+
+def types(seen):
+    return [type(each) if isinstance(each, BaseException) else each for each in seen]
+
+
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == "glt-ahead"]
 

@@ -11,6 +11,7 @@ from glt.data import Dataset
 from glt.loader import LinkNeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph, reference_batch
+from glt.testing.batches import check_typed_batch
 
 GRAPH = random_graph(200, 1500, seed=3)
 DATA = GRAPH.to_data()
@@ -64,57 +65,36 @@ def links_of(batch, neg_sampling, input_type=None):
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("input_type", [None, BUYS, KNOWS], ids=str)
 @pytest.mark.parametrize("neg_sampling", NEGATIVES, ids=str)
-def test_homogeneous_batches_hold_their_links_and_no_false_negatives(neg_sampling, disjoint):
-    config = NegativeSampling.cast(neg_sampling)
-    loader = LinkNeighborLoader(DATA, [4, 3], neg_sampling=neg_sampling, batch_size=64, shuffle=True, disjoint=disjoint)
-    assert len(loader) == 24 and str(loader) == "LinkNeighborLoader()"
+def test_batches_hold_their_links_and_no_false_negatives(neg_sampling, input_type, disjoint):
+    config, data = NegativeSampling.cast(neg_sampling), DATA if input_type is None else HETERO
+    edges = (data if input_type is None else data[input_type]).edge_index
+    loader = LinkNeighborLoader(
+        data, [4, 3], input_type, neg_sampling=neg_sampling, batch_size=100, shuffle=True, disjoint=disjoint
+    )
+    assert len(loader) == edges.shape[1] // 100 and str(loader) == "LinkNeighborLoader()"
     seen = []
     for batch in loader:
-        assert type(batch) is Data and "batch_size" not in batch
-        positives, negatives = links_of(batch, config)
-        assert positives == pairs(GRAPH.edge_index[:, batch.input_id])
+        assert type(batch) is type(data) and "batch_size" not in batch
+        check_typed_batch(batch, data, 2)
+        links = batch if input_type is None else batch[input_type]
+        positives, negatives = links_of(batch, config, input_type)
+        assert positives == pairs(edges[:, links.input_id])
         assert len(negatives) == (0 if config is None else -(-len(positives) * config.amount // 1))
-        assert not EDGES & set(negatives)
-        assert torch.equal(batch.n_id[batch.edge_index], GRAPH.edge_index[:, batch.e_id])
-        assert torch.equal(batch.edge_attr, GRAPH.edge_attr[batch.e_id]) and torch.equal(batch.y, batch.n_id)
-        assert ("batch" in batch) == disjoint
+        assert not set(pairs(edges)) & set(negatives)
         if config is not None and config.is_binary():
-            assert batch.edge_label.tolist() == [1.0] * len(positives) + [0.0] * len(negatives)
-        if disjoint:
-            assert torch.equal(batch.batch[batch.edge_index[0]], batch.batch[batch.edge_index[1]])
+            assert links.edge_label.tolist() == [1.0] * len(positives) + [0.0] * len(negatives)
+        assert all(("batch" in store) == disjoint for store in batch.node_stores)
+        if input_type is None and disjoint:
             assert int(batch.batch.max()) == len(positives) - 1
-        else:
+        elif input_type is None:
             ends = {node for pair in positives + negatives for node in pair}
             assert batch.n_id[: batch.num_sampled_nodes[0]].tolist() == sorted(ends)
-        seen.append(batch.input_id)
-    assert torch.equal(torch.cat(seen).sort()[0], torch.arange(1500))
-
-
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("input_type", [BUYS, KNOWS], ids=str)
-@pytest.mark.parametrize("neg_sampling", NEGATIVES, ids=str)
-def test_heterogeneous_batches_hold_their_links_and_no_false_negatives(neg_sampling, input_type, disjoint):
-    config = NegativeSampling.cast(neg_sampling)
-    edges = HETERO[input_type].edge_index
-    loader = LinkNeighborLoader(
-        HETERO, [3, 2], input_type, neg_sampling=neg_sampling, batch_size=100, shuffle=True, disjoint=disjoint
-    )
-    for batch in loader:
-        assert type(batch) is HeteroData and batch.edge_types == HETERO.edge_types
-        assert batch.input_type == input_type
-        positives, negatives = links_of(batch, config, input_type)
-        assert positives == pairs(edges[:, batch[input_type].input_id])
-        assert not set(pairs(edges)) & set(negatives)
-        for source, relation, target in batch.edge_types:
-            store = batch[source, relation, target]
-            row, col = store.edge_index
-            found = torch.stack([batch[source].n_id[row], batch[target].n_id[col]])
-            assert torch.equal(found, HETERO[source, relation, target].edge_index[:, store.e_id])
-            assert torch.equal(store.edge_attr, store.e_id)
-            if disjoint:
-                assert torch.equal(batch[source].batch[row], batch[target].batch[col])
-        assert torch.equal(batch["item"].x, batch["item"].n_id)
+        else:
+            assert batch.input_type == input_type
+        seen.append(links.input_id)
+    assert torch.equal(torch.cat(seen).sort()[0], torch.arange(edges.shape[1]))
 
 
 def test_the_neighbourhoods_are_those_of_the_reference():
@@ -252,6 +232,14 @@ def test_a_graph_without_edges_and_a_batch_without_hops():
         for batch in LinkNeighborLoader(data, num_neighbors, ends, batch_size=8, neg_sampling="binary"):
             assert torch.equal(batch.n_id[batch.edge_label_index[:, : len(batch.input_id)]], ends[:, batch.input_id])
             assert batch.num_nodes == batch.edge_label_index.unique().numel()
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("neg_sampling", NEGATIVES, ids=str)
+def test_a_batch_sampler_may_give_an_empty_batch(neg_sampling, disjoint):
+    options = {"neg_sampling": neg_sampling, "disjoint": disjoint, "batch_sampler": [[0, 1], [], [3]]}
+    loader = LinkNeighborLoader(DATA, [2], **options)
+    assert [batch.input_id.tolist() for batch in loader] == [[0, 1], [], [3]]
 
 
 def test_transforms_and_direct_calls():

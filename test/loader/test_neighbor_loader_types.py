@@ -104,15 +104,11 @@ def test_duplicate_seeds_in_trees_of_their_own():
     assert batch["user"].n_id[:3].tolist() == [7, 7, 3] and batch["user"].batch[:3].tolist() == [0, 1, 2]
 
 
-def test_induced_batches_have_every_edge_between_their_nodes():
-    (batch,) = NeighborLoader(HOMO, [3, 3], torch.arange(20), batch_size=20, subgraph_type="induced", random_seed=0)
-    inside = torch.isin(HOMO.edge_index, batch.n_id).all(0)
-    assert sorted(batch.e_id.tolist()) == inside.nonzero().view(-1).tolist()
-    assert "num_sampled_edges" not in batch and "num_sampled_nodes" not in batch
-    (same_nodes,) = NeighborLoader(HOMO, [3, 3], torch.arange(20), batch_size=20, random_seed=0)
-    assert torch.equal(batch.n_id, same_nodes.n_id)
-    (old,) = NeighborLoader(HOMO, [3, 3], torch.arange(20), batch_size=20, directed=False, random_seed=0)
-    assert same(old, batch)
+def test_pygs_old_name_for_induced_batches():
+    options = {"batch_size": 20, "random_seed": 0}
+    (batch,) = NeighborLoader(HOMO, [3, 3], torch.arange(20), subgraph_type="induced", **options)
+    (old,) = NeighborLoader(HOMO, [3, 3], torch.arange(20), directed=False, **options)
+    assert same(old, batch) and "num_sampled_edges" not in batch and "num_sampled_nodes" not in batch
 
 
 def test_bidirectional_batches_have_every_reverse():
@@ -179,9 +175,11 @@ def test_stores_make_batches_of_a_class_of_the_callers():
         NeighborLoader(stores(DATA), [2], "shop", weight_attr="edge_weight")
 
 
-@pytest.mark.parametrize("options", [{}, {"time_attr": "time"}, {"weight_attr": "edge_weight"}], ids=str)
+@pytest.mark.parametrize("options", [each for each in OPTIONS if "subgraph_type" not in each], ids=str)
 def test_a_dataset_gives_what_its_data_gives(options):
-    dataset = Dataset.from_pyg(DATA, **options)
+    attrs = {name: options[name] for name in ("time_attr", "weight_attr") if name in options}
+    options = options | ({"input_time": torch.arange(9)} if "input_time" in options else {})
+    dataset = Dataset.from_pyg(DATA, **attrs)
     arguments = {"num_neighbors": [3, 2], "input_nodes": ("user", torch.arange(9)), "batch_size": 9, "random_seed": 1}
     ((batch,), (expected,)) = (NeighborLoader(s, **arguments, **options) for s in (dataset, DATA))
     check_typed_batch(batch, DATA, 2)
@@ -214,10 +212,10 @@ def test_memory_mapped_features_are_read_by_row(tmp_path):
 def test_int32_edges_give_int32_batches():
     data = HOMO.clone()
     data.edge_index = data.edge_index.to(torch.int32)
-    ((batch,), (wide,)) = (
-        NeighborLoader(d, [3, 3], torch.arange(20), batch_size=20, random_seed=0) for d in (data, HOMO)
-    )
-    assert batch.n_id.dtype == batch.edge_index.dtype == torch.int32 and batch.e_id.dtype == torch.int64
+    options = {"batch_size": 20, "disjoint": True, "random_seed": 0}
+    ((batch,), (wide,)) = (NeighborLoader(d, [3, 3], torch.arange(20), **options) for d in (data, HOMO))
+    assert {batch[name].dtype for name in ("n_id", "edge_index", "batch")} == {torch.int32}
+    assert batch.e_id.dtype == torch.int64
     assert torch.equal(batch.x, wide.x) and torch.equal(batch.e_id, wide.e_id)
 
 

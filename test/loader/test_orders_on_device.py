@@ -24,11 +24,7 @@ def test_what_an_order_of_ones_own_raises_comes_after_the_batches_before_it(wind
         def __iter__(self):
             return order()
 
-    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
-    loaded = NeighborLoader(
-        dataset, [2], torch.arange(40), batch_sampler=Order(), random_seed=1, device="host", gather_window=window
-    )
-    batches = iter(loaded)
+    batches = iter(fed_loader(Order(), gather_window=window))
     assert [next(batches).input_id.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
     with pytest.raises(ZeroDivisionError, match="on purpose"):
         next(batches)

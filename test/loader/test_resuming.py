@@ -355,6 +355,10 @@ CASES = {
     "links kept out": (of_links, {"exclude_edges": "self"}),
     "stores": (lambda **given: of_nodes((TYPED, TYPED), **given), {}),
     "dataset": (lambda **given: of_nodes(glt.data.Dataset.from_pyg(TYPED), **given), {}),
+    "on a GPU": (
+        lambda **given: of_nodes(glt.data.Dataset.from_pyg(TYPED).with_mode("ZERO_COPY"), **given),
+        {"device": "host"},
+    ),
 }
 
 
@@ -374,19 +378,18 @@ def test_what_is_left_is_what_was_missing(name):
     assert plain(next(iter(other))) == following
 
 
-def test_types_times_and_exclusions_must_agree():
-    state = of_nodes().state_dict()
-    for other, text in (
-        (of_nodes(seeds=("item", torch.arange(30))), "seeds of type is 'user', but of this loader 'item'"),
-        (of_nodes(time_attr="time"), "disjoint is False, but of this loader True"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            other.load_state_dict(state)
-    with pytest.raises(ValueError, match="exclude_edges is None, but of this loader 'self'"):
-        of_links(exclude_edges="self").load_state_dict(of_links().state_dict())
-    late = of_nodes(time_attr="time", input_time=torch.full((30,), 99))
-    with pytest.raises(ValueError, match="seeds_crc32"):
-        late.load_state_dict(of_nodes(time_attr="time").state_dict())
+@pytest.mark.parametrize(
+    ("make", "stopped", "other", "text"),
+    [
+        (of_nodes, {}, {"seeds": ("item", torch.arange(30))}, "seeds of type is 'user', but of this loader 'item'"),
+        (of_nodes, {}, {"time_attr": "time"}, "disjoint is False, but of this loader True"),
+        (of_nodes, {"time_attr": "time"}, {"time_attr": "time", "input_time": torch.full((30,), 99)}, "seeds_crc32"),
+        (of_links, {}, {"exclude_edges": "self"}, "exclude_edges is None, but of this loader 'self'"),
+    ],
+)
+def test_types_times_and_exclusions_must_agree(make, stopped, other, text):
+    with pytest.raises(ValueError, match=text):
+        make(**other).load_state_dict(make(**stopped).state_dict())
 
 
 class Seeds(torch_geometric.sampler.BaseSampler):

@@ -11,6 +11,7 @@ compare with them is distributed.
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -119,7 +120,7 @@ class NeighborLoader(Distributed, torch_geometric.loader.NeighborLoader):
         self._init(data, arguments, transform, options)
         self.__dict__["dataset"] = range(len(get_input_nodes(data, input_nodes)[1]))
         # What PyG's models ask a loader of.
-        self.__dict__["node_sampler"] = _WithNumNeighbors(num_neighbors)
+        self.__dict__["node_sampler"] = SimpleNamespace(num_neighbors=NumNeighbors(num_neighbors))
 
     def _of(self, positions, **others):
         arguments = self._arguments
@@ -164,11 +165,6 @@ class LinkNeighborLoader(Distributed, torch_geometric.loader.LinkNeighborLoader)
             "edge_label_index": edges if edge_type is None else (edge_type, edges),
             "input_id": input_id[positions],
         }
-
-
-class _WithNumNeighbors:
-    def __init__(self, num_neighbors):
-        self.num_neighbors = NumNeighbors(num_neighbors)
 
 
 def as_of(data, batch):

@@ -117,19 +117,3 @@ def test_every_conflict_is_refused_naming_both(conflict):
     assert conflict.why in str(refused.value)
     for name, value in values.items():  # alone, neither is refused
         refuse_conflicts(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("options", "first", "second"),
-    [
-        ({"subgraph_type": "induced", "disjoint": True}, "subgraph_type", "disjoint"),
-        ({"subgraph_type": "induced", "temporal": "uniform", "time_level": "node"}, "subgraph_type", "time_attr"),
-        ({"weighted": True, "temporal": "last", "time_level": "node"}, "weight_attr", "time_attr"),
-        ({"exclude_edges": "self", "subgraph_type": "induced"}, "exclude_edges", "subgraph_type"),
-        ({"exclude_edges": "self", "subgraph_type": "bidirectional"}, "exclude_edges", "subgraph_type"),
-    ],
-    ids=str,
-)
-def test_a_config_refuses_what_it_knows_of(options, first, second):
-    with pytest.raises(ValueError, match=f"{first}'? .*{second}'? "):
-        SamplingConfig.checked([1], **options)

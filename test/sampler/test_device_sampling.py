@@ -37,6 +37,13 @@ def on_host(sampler):
     return DeviceSampling(sampler.graph, sampler.config, torch.device("cpu"), topologies.__getitem__, order="shuffled")
 
 
+def ask_kernels(sampler, monkeypatch):
+    """Makes a sampler of the CPU ask its kernels from now on."""
+    monkeypatch.setitem(sampler.__dict__, "on_device", on_host(sampler))
+    monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
+    monkeypatch.setattr(sampler, "_sample_on_host", None)
+
+
 def assert_same(one, other):
     for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):
         values = getattr(one, name), getattr(other, name)
@@ -76,14 +83,6 @@ def test_one_hop_gives_what_the_cpu_gives(replace):
         assert torch.equal(edge, expected.edge)
 
 
-def test_ids_keep_the_dtype_of_the_users():
-    data = HOMO.clone()
-    data.edge_index = data.edge_index.to(torch.int32)
-    sampler = NeighborSampler(data, [2], random_seed=1)
-    out = on_host(sampler).launch(sampler.config, [(0, torch.tensor([1, 2]))], None, 3)()
-    assert out.node.dtype == out.row.dtype == out.col.dtype == out.edge.dtype == torch.int32
-
-
 SRC_WEIGHT = torch.rand(80, generator=torch.Generator().manual_seed(3)) + 0.1
 LINK_OPTIONS = [
     ({"exclude_edges": "self"}, None),
@@ -119,9 +118,7 @@ def assert_same_links(one, other):
 def test_link_batches_give_what_the_cpu_gives(options, neg_sampling, monkeypatch):
     sampler, index = link_case(options)
     expected = sampler.sample_from_edges(index, neg_sampling, batch_key=3)
-    monkeypatch.setitem(sampler.__dict__, "on_device", on_host(sampler))
-    monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
-    monkeypatch.setattr(sampler, "_sample_on_host", None)
+    ask_kernels(sampler, monkeypatch)
     for _ in range(2):
         assert_same_links(sampler.sample_from_edges(index, neg_sampling, batch_key=3), expected)
 
@@ -137,8 +134,7 @@ def test_link_batches_of_every_edge_type(exclude, monkeypatch):
         except ValueError:  # which type holds the reverses is not clear
             assert exclude == "reverse"
             continue
-        monkeypatch.setitem(sampler.__dict__, "on_device", on_host(sampler))
-        monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
+        ask_kernels(sampler, monkeypatch)
         assert_same_links(sampler.sample_from_edges(index, NegativeSampling("binary", 1), batch_key=3), expected)
 
 
@@ -182,28 +178,11 @@ def whole(sampler, seeds):
 def test_a_sampler_asks_its_kernels(options, monkeypatch):
     sampler = NeighborSampler(HOMO, [4, 2], random_seed=1, **options)
     expected, hop = whole(sampler, [5, 5, 0]), sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1)
-    monkeypatch.setitem(sampler.__dict__, "on_device", on_host(sampler))
-    monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
-    monkeypatch.setattr(sampler, "_sample_on_host", None)
+    ask_kernels(sampler, monkeypatch)
     assert_same(whole(sampler, [5, 5, 0]), expected)
     assert torch.equal(sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1).edge, hop.edge)
     with pytest.raises(IndexError, match=r"seeds\[1\] = 80 is outside \[0, 80\)"):
         whole(sampler, [5, 80])
-
-
-@needs_gpu
-@pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_sampler_on_a_gpu_gives_what_the_cpu_gives(options, mode):
-    on_cpu = NeighborSampler(HOMO, [4, -1, 2], random_seed=1, **options)
-    graph = replace(on_cpu.graph, graphs=tuple(Graph(t, mode) for t in on_cpu.graph.topologies))
-    on_gpu = NeighborSampler(graph, [4, -1, 2], random_seed=1, device="cuda", **options)
-    out = whole(on_gpu, [5, 5, 0, 79, 31])
-    for name in ("node", "row", "col", "edge", "batch"):
-        value = getattr(out, name)
-        assert value is None or value.device.type == "cuda"
-        setattr(out, name, None if value is None else value.cpu())
-    assert_same(out, whole(on_cpu, [5, 5, 0, 79, 31]))
 
 
 @pytest.mark.parametrize("device", [None, "host", GPU])

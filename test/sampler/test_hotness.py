@@ -253,19 +253,15 @@ def test_refusals(given, error, words):
         sampler.sample_prob(**given)
 
 
-def test_times_are_refused_with_the_alternative():
-    data = random_graph(50, 300).to_data()
-    data.time = torch.arange(50)
-    sampler = NeighborSampler(data, [2], time_attr="time", random_seed=0)
-    with pytest.raises(ValueError, match=r"time_attr = 'time'.*hotness_from_counts"):
-        sampler.sample_prob([1])
-
-
-def test_types_are_named_in_refusals():
-    sampler = NeighborSampler(random_hetero_graph(), [2], random_seed=0)
-    with pytest.raises(KeyError, match="seeds names node type 'owl'"):
-        sampler.sample_prob({"owl": [1]})
-    with pytest.raises(TypeError, match="seeds has type list: expected a dict by node type"):
-        sampler.sample_prob([1])
-    with pytest.raises(IndexError, match=r"seeds\['shop'\]\[0\] = 8 is outside \[0, 8\)"):
-        sampler.sample_prob(("shop", [8]))
+@pytest.mark.parametrize(
+    ("seeds", "options", "error", "words"),
+    [
+        (("shop", [1]), {"time_attr": "time"}, ValueError, r"time_attr = 'time'.*hotness_from_counts"),
+        ({"owl": [1]}, {}, KeyError, "seeds names node type 'owl'"),
+        ([1], {}, TypeError, "seeds has type list: expected a dict by node type"),
+        (("shop", [8]), {}, IndexError, r"seeds\['shop'\]\[0\] = 8 is outside \[0, 8\)"),
+    ],
+)
+def test_refusals_name_times_and_types(seeds, options, error, words):
+    with pytest.raises(error, match=words):
+        NeighborSampler(random_hetero_graph(), [2], random_seed=0, **options).sample_prob(seeds)

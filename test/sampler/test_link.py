@@ -10,9 +10,9 @@ from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, Negat
 from torch_geometric.sampler import neighbor_sampler as pyg
 
 from glt.data import Dataset
-from glt.data.schema import HOMOGENEOUS, Schema
+from glt.data.schema import Schema
 from glt.sampler import NeighborSampler
-from glt.sampler.link import exclusions, find_reverse, link_batch
+from glt.sampler.link import find_reverse, link_batch
 from glt.sampler.negatives import num_negatives
 from glt.testing import random_graph
 
@@ -110,54 +110,14 @@ def test_both_ends_of_a_link_belong_to_the_same_example(input_type):
     assert batch.example.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2] * 2
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_batch_without_links(case, disjoint):
-    none = torch.empty(0, dtype=torch.int64)
-    neg_sampling = None if case is None else NegativeSampling(*case)
-    negatives = None if case is None else (None if case[0] == "triplet" else none, none)
-    batch = link_batch(EdgeSamplerInput(none, none, none), (0, 0), disjoint, neg_sampling, negatives)
-    assert all(value.numel() == 0 for value in batch.links.values()) and len(batch.seeds[0][1]) == 0
-
-
-def test_small_ids_come_out_as_int64():
-    index = EdgeSamplerInput(None, torch.tensor([3, 1], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.int32))
-    (only,) = link_batch(index, (0, 0), False).seeds
-    assert only[1].dtype == torch.int64 and only[1].tolist() == [1, 2, 3]
-
-
 def test_times_need_trees():
     with pytest.raises(ValueError, match="disjoint = False"):
         link_batch(edges(3, time=torch.arange(3)), (0, 0), False)
 
 
-def excluded(edge_type, edge_dir, exclude, schema=TWO_TYPES):
-    index = EdgeSamplerInput(None, torch.tensor([5, 6]), torch.tensor([7, 8]))
-    at = 0 if edge_type is None else schema.edge_index(edge_type)
-    found = exclusions(index, at, schema, edge_dir, exclude)
-    return {
-        schema.edge_types[at][1]: list(zip(center.tolist(), neighbor.tolist(), strict=True))
-        for at, (center, neighbor) in found.items()
-    }
-
-
-def test_exclusions_follow_the_direction_of_sampling():
-    buys, forth, back = ("user", "buys", "item"), [(5, 7), (6, 8)], [(7, 5), (8, 6)]
-    assert excluded(buys, "in", None) == {}
-    assert excluded(buys, "in", "self") == {"buys": back}
-    assert excluded(buys, "out", "self") == {"buys": forth}
-    assert excluded(buys, "in", "reverse") == {"buys": back, "rev_buys": forth}
-    assert excluded(buys, "out", "reverse") == {"buys": forth, "rev_buys": back}
-    assert excluded(("user", "rev_knows", "user"), "in", "reverse") == {"rev_knows": back, "knows": forth}
-    assert excluded(("user", "likes", "user"), "in", "reverse") == {"likes": back + forth}
-    assert excluded(None, "in", "self", HOMOGENEOUS) == {"to": back}
-    assert excluded(None, "out", "reverse", HOMOGENEOUS) == {"to": forth + back}
-    assert excluded(buys, "in", ("item", "rev_buys", "user")) == {"buys": back, "rev_buys": forth}
-
-
 def test_the_reverse_type_is_found_or_asked_for():
-    def reverse(edge_type, named=None):
-        at = find_reverse(TWO_TYPES, TWO_TYPES.edge_index(edge_type), named)
+    def reverse(edge_type, *exclude):
+        at = find_reverse(TWO_TYPES, TWO_TYPES.edge_index(edge_type), *exclude)
         return TWO_TYPES.edge_types[at][1]
 
     assert reverse(("user", "buys", "item")) == "rev_buys"

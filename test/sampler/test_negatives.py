@@ -14,7 +14,6 @@ from glt.sampler import negatives as module
 from glt.sampler.negatives import (
     MAX_ATTEMPTS,
     Endpoint,
-    LocalCheck,
     NegativeRounds,
     earliest_node,
     linked_to_all,
@@ -108,17 +107,6 @@ def test_a_self_loop_is_a_pair_like_any_other():
     assert set(zip(rounds.src.tolist(), rounds.dst.tolist(), strict=True)) == {(0, 0), (1, 1)}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_negative_is_an_edge(seed):
-    graph = random_graph(30, 500, seed=seed)
-    check = Pairs(graph.edge_index)
-    rounds = binary(check, 30, 30, 2000, key=seed)
-    assert not check.edges & set(zip(rounds.src.tolist(), rounds.dst.tolist(), strict=True))
-    source = graph.edge_index[0].numpy()
-    rounds = triplets(check, source, 30, key=seed)
-    assert not check.edges & set(zip(rounds.src.tolist(), rounds.dst.tolist(), strict=True))
-
-
 def test_answers_do_not_depend_on_the_size_of_rounds_or_on_other_slots(monkeypatch):
     graph = random_graph(20, 600, seed=1)
     check = Pairs(graph.edge_index)
@@ -132,22 +120,6 @@ def test_answers_do_not_depend_on_the_size_of_rounds_or_on_other_slots(monkeypat
     part = binary(check, 20, 20, 100)
     assert np.array_equal(expected.dst[:100], part.dst)
     assert not np.array_equal(expected.dst, binary(check, 20, 20, 500, key=KEY + 1).dst)
-
-
-@pytest.mark.parametrize("layout", ["CSR", "CSC"])
-def test_the_native_check_finds_the_edges(layout):
-    generator = torch.Generator().manual_seed(0)
-    edges = torch.stack([torch.randint(0, n, (900,), generator=generator) for n in (30, 50)])
-    time = np.arange(50)
-    topology = Topology(edges, (30, 50), layout=layout)
-    check = LocalCheck(topology.csr, topology.edge_dir, dst_time=time)
-    source = np.repeat(np.arange(30), 20)
-    late = np.arange(600) % 50 + 5
-    found, expected = (
-        run_rounds(NegativeRounds(KEY, Endpoint("src", 30), Endpoint("dst", 50, None, (0, 0)), 600, source, late), each)
-        for each in (check, Pairs(edges, dst_time=time))
-    )
-    assert np.array_equal(found.dst, expected.dst)
 
 
 def test_a_sampler_takes_the_negatives_of_its_key():

@@ -322,8 +322,7 @@ class DistLinkNeighborLoader(DistLoader):
         source, _, target = graph.schema.edge_types[links.edge_type]
         ends = graph.schema.node_index(source), graph.schema.node_index(target)
         if config.exclude_edges not in (None, "self"):
-            named = None if config.exclude_edges == "reverse" else config.exclude_edges
-            find_reverse(graph.schema, links.edge_type, named)
+            find_reverse(graph.schema, links.edge_type, config.exclude_edges)
         drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
         columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
         negatives = None
