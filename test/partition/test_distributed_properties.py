@@ -139,8 +139,15 @@ def refused_by_two_ranks(tmp_path, monkeypatch, words, *slices):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"partitioner": FrequencyPartitioner}, "probs is None: expected a list of one array"),
-        ({"partitioner": AssignedPartitioner}, "missing 1 required keyword-only argument: 'owners'"),
+        ({"partitioner": FrequencyPartitioner, "probs": None}, "probs is None: expected a list of one array"),
+        (
+            {"partitioner": FrequencyPartitioner},
+            "probs is missing: FrequencyPartitioner needs it, a slice of it on each",
+        ),
+        (
+            {"partitioner": AssignedPartitioner},
+            "owners is missing: AssignedPartitioner needs it, a slice of it on each",
+        ),
         ({"cache_memory_budget": 15, "hotness": np.ones(5)}, "no row fits .* at least 16 bytes"),
         ({"cache_ratio": 0.5, "hotness": np.ones(5), "node_feat": None}, "cache_ratio = 0.5: there is nothing to"),
         (

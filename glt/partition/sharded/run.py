@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -69,6 +70,10 @@ def make_assigner(
     hotness = sliced_hotness(exchange, name, arguments.get(name), whole, num_parts)
     if hotness is not None:
         arguments[name] = hotness
+    for name, parameter in inspect.signature(partitioner).parameters.items():
+        is_needed = parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY
+        if name not in arguments and (is_needed or name == "probs"):
+            raise TypeError(f"{name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
     given = {name: getattr(assigner, name) for name in ("edge_assign_strategy", "relabel")}
     given |= {"cache_ratio": assigner.caches.ratio, "cache_memory_budget": assigner.caches.budget_bytes}
