@@ -167,7 +167,7 @@ def test_types(typed):
     for given, words in (
         ({"edges": {RATES: edges, FOLLOWS: edges}}, "edges are of 2 types"),
         ({"edges": {RATES: torch.ones(3, dtype=torch.bool)}}, "edges is a mask of 3 elements"),
-        ({"exclude": "both"}, "exclude = 'both': expected None or one of"),
+        ({"exclude": "both"}, "exclude = 'both': expected one of"),
         ({"exclude": "reverse_types"}, "expected reverse_etypes to name the reverse of"),
         ({"exclude": "self", "reverse_etypes": {}}, "expected 'reverse_types'"),
     ):

@@ -241,8 +241,8 @@ def test_no_copies():
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ({"num_embeddings": 0}, ValueError, "num_embeddings = 0: expected a positive integer"),
-        ({"embedding_dim": 2.5}, ValueError, "embedding_dim = 2.5: expected a positive integer"),
+        ({"num_embeddings": 0}, ValueError, "num_embeddings = 0: expected an integer of at least 1"),
+        ({"embedding_dim": 2.5}, ValueError, "embedding_dim = 2.5: expected an integer of at least 1"),
         ({"dtype": torch.float64}, ValueError, "dtype = torch.float64: expected one of torch.float32"),
         ({"init_func": "xavier"}, Exception, "xavier"),
         ({"part": "paper"}, ValueError, "part = 'paper'"),
