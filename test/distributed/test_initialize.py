@@ -45,7 +45,7 @@ AT = "10.0.0.1"
         ({}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
         ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
         ({**SERVER, "GLT_PARTITION": "1"}, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=1)),
-        (SERVER, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=None)),
+        (SERVER, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050))),
         ({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"}, JobEnvironment(JobRole.TRAINER, 5, 8, 4, (AT, 30050))),
         (TORCHRUN, JobEnvironment(JobRole.PEER, 5, 8, 2, (AT, None), 1, False)),
     ],

@@ -210,4 +210,10 @@ class WrittenRows:
                 key = in_message(name, data.kind, data.type_index)
                 if key in tensors:
                     ids = tensors[in_message("n_id" if data.kind == "node" else "e_id", data.kind, data.type_index)]
-                    tensors[key] = tensor[ids].to(tensors[key].device)
+                    try:
+                        rows = tensor[ids]
+                    except LookupError:
+                        if not tensor.is_deleted or tensor.spec.table != name:
+                            raise
+                        rows = data.replaced(written)[name][ids]  # another handle has deleted it: what there is instead
+                    tensors[key] = rows.to(tensors[key].device)

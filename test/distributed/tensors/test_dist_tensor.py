@@ -52,10 +52,8 @@ def few_rows(monkeypatch):
 
 def counting(tensor):
     """Rows whose elements are their numbers."""
-    rows = (
-        torch.arange(len(tensor)).view(-1, *[1] * (tensor.ndim - 1)).expand(tensor.shape).to(tensor.dtype).contiguous()
-    )
-    tensor[:] = rows
+    numbers = torch.arange(len(tensor)).view(-1, *[1] * (tensor.ndim - 1))
+    tensor[:] = rows = numbers.expand(tensor.shape).to(tensor.dtype).contiguous()
     return rows
 
 
@@ -110,10 +108,7 @@ def test_every_dtype_is_kept_to_the_bit(world, dtype):
     tensor = DistTensor((9, 4), dtype, world=world)
     assert not any(bytes_of(tensor[:]))
     tensor[torch.arange(9)] = values
-    same(
-        tensor[torch.arange(8, -1, -1)],
-        values[torch.arange(8, -1, -1)] if dtype.itemsize > 1 else bits.flip(0).view(dtype),
-    )
+    same(tensor[torch.arange(8, -1, -1)], bits.flip(0).view(dtype))
 
 
 def test_of_duplicates_the_last_value_stays_and_additions_add_up(world):
@@ -175,18 +170,14 @@ def test_numbers_that_the_dtype_does_not_hold_are_refused(world):
 
 
 CREATED_WRONG = [
-    ({"shape": 5}, TypeError, "shape = 5: expected the sizes of 1 to 4"),
     ({"shape": ()}, ValueError, r"shape = \[\]: expected 1 to 4"),
     ({"shape": (3, -1)}, ValueError, r"shape\[1\] = -1"),
     ({"shape": (3, 1.0)}, TypeError, r"shape\[1\] = 1.0"),
-    ({"dtype": "float32"}, TypeError, "dtype = 'float32': expected a torch.dtype"),
     ({"dtype": torch.qint8}, TypeError, "dtype"),
-    ({"name": 3}, TypeError, "name = 3"),
     ({"name": "glt/x"}, ValueError, "name = 'glt/x'"),
     ({"part": "node"}, ValueError, "part = 'node': there is no graph yet"),
     ({"init_func": "ones!"}, LookupError, "'ones!' is no function that this server runs"),
     ({"init_func": ("uniform", 2, 1)}, ValueError, "low < high"),
-    ({"init_func": ("uniform", 2)}, ValueError, "low < high"),
     ({"init_func": "normal", "dtype": torch.int32}, ValueError, "expected a floating point dtype"),
     ({"init_func": ("constant", 1.5), "dtype": torch.int32}, TypeError, "holds"),
     ({"init_func": ("constant", 300), "dtype": torch.uint8}, ValueError, r"init_func = \('constant', 300\)"),
@@ -230,9 +221,7 @@ def test_a_mismatched_creation_names_both(servers):
     mine, other = servers.trainers(2)
     first = DistTensor((7, 2), name="x", world=mine)
     for changed in ({"shape": (7, 3)}, {"dtype": torch.bfloat16}, {"init_func": "ones"}):
-        with pytest.raises(
-            ValueError, match=r"'x' cannot be created with .* exists with shape .*7, 2.*by trainer 0, c"
-        ):
+        with pytest.raises(ValueError, match=r"'x' cannot be created with .* exists with shape .*7, 2.*by trainer 0"):
             DistTensor(**{"shape": (7, 2), "name": "x", "world": other, **changed})
     first[[0]] = 5.0  # and that did it no harm
     assert servers.stores[1].names() == ["x"]
@@ -271,18 +260,13 @@ def test_who_reads_what_another_deleted_is_told_who_did(servers):
     assert anew[:].tolist() == [0, 0, 0]
 
 
-def test_a_restarted_server_says_that_it_knows_nothing(servers):
-    held = DistTensor((7, 2), name="x", world=servers.trainer())
-    servers.restart(1)
-    with pytest.raises(LookupError, match=r"server 1 has no tensor number .* restarted since"):
-        held[[6]]
-
-
 def test_rows_that_a_restarted_server_has_lost_are_not_made_anew(servers):
     mine, other = servers.trainers(2)
     held = DistTensor((7, 2), name="x", world=mine)
     counting(held)
     servers.restart(1)
+    with pytest.raises(LookupError, match=r"server 1 has no tensor number .* restarted since"):
+        held[[6]]
     with pytest.raises(LookupError, match=r"servers \[1\] have no rows of a tensor that was on all of them"):
         DistTensor((7, 2), name="x", world=other)
     assert servers.stores[1].names() == [] and held[[0, 1]].tolist() == [[0, 0], [1, 1]]
@@ -424,13 +408,7 @@ def test_large_requests_travel_in_pieces(servers, few_rows):
     assert sum(each["written_bytes"] for each in stats) == tensor.nbytes == 32_000
     assert sum(each["read_bytes"] for each in stats) == 32_000 + 700 * 32
     assert [each["num_rows"] for each in stats] == [500, 500]
-
-
-def test_no_more_than_a_few_pieces_are_on_their_way(servers, few_rows):
-    few_rows(64)
-    world = servers.trainer()
-    tensor = DistTensor((2000, 8), world=world)
-    tensor.write_async(slice(None), torch.ones(2000, 8)).result()
+    tensor.write_async(slice(None), expected).result()
     assert world.most_waiting < 4, "besides the one that is sent"
 
 
