@@ -109,7 +109,7 @@ class GraphRouter:
     def sample(
         self, edge_type: int, nodes: Tensor, num_neighbors: int, edge_dir: str, replace: bool, key: int, weighted: bool
     ) -> Edges:
-        """One hop from nodes ``[n]`` along edges of a type, in the order of the nodes; arguments as in the loaders,
+        """One hop from nodes ``[n]``, each once, along edges of a type, in their order; arguments as in the loaders,
         ``key`` of the draws at least 0. Where partitions hold the edges of the other direction, all edges of the nodes
         are fetched and sampled here, with the same result."""
         if edge_dir != self.data.edge_dir:
@@ -118,24 +118,20 @@ class GraphRouter:
         return _in_order(len(nodes), [at for at, _ in answers], [Edges(*found) for _, found in answers])
 
     def _sample_far(self, edge_type: int, nodes: Tensor, num_neighbors: int, replace: bool, key: int) -> Edges:
-        unique, back = torch.unique(nodes, return_inverse=True)
-        found = [Edges(*each) for each in self._ask_all("far_edges", edge_type, unique)]
-        row = torch.cat([torch.repeat_interleave(torch.arange(len(unique)), each.num_edges) for each in found])
+        found = [Edges(*each) for each in self._ask_all("far_edges", edge_type, nodes)]
+        row = torch.cat([torch.repeat_interleave(torch.arange(len(nodes)), each.num_edges) for each in found])
         center, ids = torch.cat([each.neighbor for each in found]), torch.cat([each.edge for each in found])
         # The order of the edges of a node is that of their ids, as in one partition.
         order = torch.from_numpy(np.lexsort((ids.numpy(), row.numpy())))
-        indptr = np.zeros(len(unique) + 1, np.int64)
-        np.cumsum(np.bincount(row.numpy(), minlength=len(unique)), out=indptr[1:])
+        indptr = np.zeros(len(nodes) + 1, np.int64)
+        np.cumsum(np.bincount(row.numpy(), minlength=len(nodes)), out=indptr[1:])
         near, far = (self.data.num_nodes_of[end] for end in self.data.ends[edge_type])
         # Draws depend on the id of a node, so it keeps its id; of this array only the pages that are written exist.
         row_of = np.zeros(far, np.uint32)
-        row_of[unique.numpy()] = np.arange(len(unique), dtype=np.uint32)
+        row_of[nodes.numpy()] = np.arange(len(nodes), dtype=np.uint32)
         csr = _core.Csr(indptr, center[order].numpy(), ids[order].numpy(), row_of, far, near)
-        hop = _core.OneHop(csr, unique.numpy(), num_neighbors, replace, key, 0, edge_type, with_edge=True)
-        sampled = Edges(*copied(hop, len(unique)))
-        if len(unique) == len(nodes) and bool((back[1:] > back[:-1]).all()):
-            return sampled
-        return _chosen(sampled, back)
+        hop = _core.OneHop(csr, nodes.numpy(), num_neighbors, replace, key, 0, edge_type, with_edge=True)
+        return Edges(*copied(hop, len(nodes)))
 
 
 def _by_owner(book: PartitionBook | None, ids: Tensor) -> list[tuple[int, Tensor, Tensor]]:
@@ -156,15 +152,11 @@ def _in_order(num_nodes: int, positions: list[Tensor], found: list[Edges]) -> Ed
         return Edges(torch.zeros(num_nodes, dtype=torch.int64), empty, empty)
     back = torch.empty(num_nodes, dtype=torch.int64)
     back[torch.cat(positions)] = torch.arange(num_nodes)
-    return _chosen(Edges(*(torch.cat(column) for column in zip(*found, strict=True))), back)
-
-
-def _chosen(edges: Edges, nodes: Tensor) -> Edges:
-    first = edges.num_edges.cumsum(0) - edges.num_edges
-    count = edges.num_edges[nodes]
-    begin = torch.repeat_interleave(first[nodes] - (count.cumsum(0) - count), count)
-    at = torch.arange(len(begin)) + begin
-    return Edges(count, edges.neighbor[at], edges.edge[at])
+    num_edges, neighbor, edge = map(torch.cat, zip(*found, strict=True))
+    count = num_edges[back]
+    first = (num_edges.cumsum(0) - num_edges)[back] - (count.cumsum(0) - count)
+    at = torch.arange(len(edge)) + torch.repeat_interleave(first, count)
+    return Edges(count, neighbor[at], edge[at])
 
 
 class GraphPartitionBook:

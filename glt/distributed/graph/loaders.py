@@ -287,6 +287,15 @@ def _data(graph: DistGraph) -> DistDataset | None:
     return data if isinstance(data, DistDataset) else None  # a client's is on the servers
 
 
+# What these options may be, the default first.
+_FIT_FOR_BLOCKS = {
+    "subgraph_type": (None, "directional", SubgraphType.directional),
+    "transform": (None,),
+    "custom_cls": (None,),
+    "directed": (True,),
+}
+
+
 def _loader_options(
     graph: DistGraph,
     sampler: Any,
@@ -316,11 +325,9 @@ def _loader_options(
     else:
         given["num_neighbors"] = sampler
     if blocks:
-        for name in ("subgraph_type", "transform", "custom_cls"):
-            if options.get(name) not in (None, "directional", SubgraphType.directional):
+        for name, fit in _FIT_FOR_BLOCKS.items():
+            if options.get(name, fit[0]) not in fit:
                 raise ValueError(f"{name} = {options[name]!r} with blocks = True: leave one of them out")
-        if options.get("directed", True) is not True:
-            raise ValueError(f"directed = {options['directed']!r} with blocks = True: leave one of them out")
         hops = given["num_neighbors"]
         if not (hops if isinstance(hops, list | tuple | dict) else True):
             raise ValueError(f"sampler = {sampler!r} with blocks = True: expected at least one layer")

@@ -159,28 +159,6 @@ def test_random_traffic_equals_a_serial_replay(data):
         torch.testing.assert_close(writer[torch.arange(num_rows)], expected, rtol=0, atol=0)
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(0, 80), st.integers(1, 6), st.integers(1, 4), st.sampled_from(["even", "ranges", "arrays"]))
-def test_a_placement_has_each_row_once(num_rows, num_parts, num_servers, place):
-    if place == "even":
-        placement = Placement.evenly(num_rows, num_servers)
-    else:
-        books = graph(num_rows, num_parts, place == "ranges")
-        server_of = tuple(part % num_servers for part in range(num_parts))
-        placement = Placement("node", 0, books.node_books[0], server_of, num_servers)
-        assert Placement.from_spec(placement.spec(), books).spec() == placement.spec()
-    ids = [np.empty(placement.rows_on(server), np.int64) for server in range(num_servers)]
-    for server in range(num_servers):
-        for first, numbers in placement.parts_on(server):
-            ids[server][first : first + len(numbers)] = numbers
-    assert sorted(np.concatenate(ids)) == list(range(num_rows))
-    for asked in (np.random.default_rng(0).integers(0, max(num_rows, 1), 3 * num_rows), range(num_rows // 3, num_rows)):
-        answer = np.full(len(asked), -1)
-        for server, rows, positions in placement.portions(asked):
-            answer[positions] = ids[server][rows]
-        np.testing.assert_array_equal(answer, asked)
-
-
 def test_a_placement_of_other_books_is_refused():
     placement = Placement("node", 0, graph(10, 2, True).node_books[0], (0, 1), 2)
     with pytest.raises(ValueError, match="expected one of 10 ids and 2 partitions"):
