@@ -13,7 +13,7 @@ from glt.distributed.context import World, current_world
 from glt.distributed.engine.partitions import in_message
 from glt.distributed.tensors.spec import StoredTable, require_writable
 from glt.distributed.tensors.tensor import DistTensor, Handles
-from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
+from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 
 # DGL's names, where partitions have no table of that name.
 NODE_ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
@@ -162,18 +162,13 @@ def table_names(manifest: Manifest) -> tuple[list[str], list[str]]:
 
 
 def _layouts(entry: NodeTypeEntry | EdgeTypeEntry) -> dict[str, Layout]:
-    found: dict[str, Layout] = {}
     named = {"x": entry.feat, "y": entry.label} if isinstance(entry, NodeTypeEntry) else {"edge_attr": entry.feat}
-    for name, table in named.items():
-        if table is not None:
-            found[name] = _layout(table)
-    if isinstance(entry, NodeTypeEntry) and entry.has_time:
-        found["time"] = torch.int64, ()
-    return found | {name: _layout(table) for name, table in entry.attrs.items()}
-
-
-def _layout(table: FeatureEntry) -> Layout:
-    return getattr(torch, table.dtype), tuple(table.shape)
+    time = {"time": (torch.int64, ())} if isinstance(entry, NodeTypeEntry) and entry.has_time else {}
+    first, more = (
+        {name: (getattr(torch, each.dtype), tuple(each.shape)) for name, each in tables.items() if each is not None}
+        for tables in (named, entry.attrs)
+    )
+    return first | time | more
 
 
 class WrittenRows:

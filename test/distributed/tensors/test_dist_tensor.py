@@ -133,6 +133,7 @@ REFUSED = [
     (np.array([0, 1, 2, 1, 0, 0], np.uint8), torch.ones(6, 2), ValueError, rf"ids\[2\] = 2: expected 0 or 1; {UINT8}"),
     (([1], [0]), torch.ones(1), TypeError, "expected rows"),
     ([[1, 2]], torch.ones(2, 2), ValueError, "expected one dimension"),
+    ([[1], [2, 3]], torch.ones(2, 2), TypeError, r"ids = \[\[1\], \[2, 3\]\]: expected integer ids"),
     ([1, 2], torch.ones(3, 2), ValueError, r"shape \[3, 2\]: expected a dense one of \[2, 2\]"),
     ([1, 2], torch.ones(2), ValueError, r"shape \[2\]: expected a dense one of \[2, 2\]"),
     ([1], torch.ones(1, 2, dtype=torch.float64), TypeError, "dtype torch.float64: expected torch.float32"),
@@ -157,7 +158,13 @@ def test_what_does_not_fit_is_refused_before_anything_moves(world):
 
 def test_numbers_that_the_dtype_does_not_hold_are_refused(world):
     whole = DistTensor((3,), torch.uint8, world=world)
-    for values, error in ((1.5, TypeError), (300, ValueError), ([1, 2.5], TypeError), ([1, 300], ValueError)):
+    for values, error in (
+        (1.5, TypeError),
+        (300, ValueError),
+        (10**30, ValueError),
+        ([1, 2.5], TypeError),
+        ([1, 300], ValueError),
+    ):
         with pytest.raises(error, match="values"):
             whole[[0, 1]] = values
     mask = DistTensor((3,), torch.bool, world=world)
