@@ -158,13 +158,8 @@ def test_what_does_not_fit_is_refused_before_anything_moves(world):
 
 def test_numbers_that_the_dtype_does_not_hold_are_refused(world):
     whole = DistTensor((3,), torch.uint8, world=world)
-    for values, error in (
-        (1.5, TypeError),
-        (300, ValueError),
-        (10**30, ValueError),
-        ([1, 2.5], TypeError),
-        ([1, 300], ValueError),
-    ):
+    wrong = {TypeError: [1.5, [1, 2.5]], ValueError: [300, 10**30, [1, 300]]}
+    for error, values in [(error, values) for error, several in wrong.items() for values in several]:
         with pytest.raises(error, match="values"):
             whole[[0, 1]] = values
     mask = DistTensor((3,), torch.bool, world=world)
