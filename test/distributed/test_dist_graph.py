@@ -34,13 +34,9 @@ def graph(small):
     return open_graph(small.path, small.num_parts - 1)
 
 
-def test_counts_and_types(graph):
+def test_counts_types_and_ends_of_edges(graph, small):
     assert (graph.num_nodes(), graph.num_edges(), graph.is_hetero) == (NUM_NODES, NUM_EDGES, False)
     assert (graph.ntypes, graph.etypes, graph.rank()) == (["node"], [("node", "to", "node")], 0)
-    graph.barrier()
-
-
-def test_ends_of_edges(graph, small):
     ends = small.graph.edge_index
     ids = torch.randint(NUM_EDGES, (500,), generator=torch.Generator().manual_seed(1))
     assert torch.equal(graph.find_edges(ids), ends[:, ids])
@@ -109,15 +105,6 @@ def test_a_mask_is_of_all_nodes_or_edges(world):
             ask(torch.tensor([1, 0], dtype=torch.uint8))
 
 
-def test_a_hop_along_no_type_has_no_edges(world):
-    graph = open_graph(world(2, "in", "x").path)
-    found = graph.sample_neighbors([1, 2], {})
-    assert found.edge_index.shape == (2, 0) and found.e_id.dtype == torch.int64 and found.num_nodes == NUM_NODES
-    for wrong, error in ((-1, ValueError), (2**63, ValueError), ("a", TypeError)):
-        with pytest.raises(error, match="random_seed = "):
-            graph.sample_neighbors([1], 2, random_seed=wrong)
-
-
 def test_a_barrier_says_what_went_wrong_with_a_write(world):
     graph = open_graph(world(2, "in", "x").path)
     tensor = DistTensor((NUM_NODES, 2), torch.float32, "h", world=graph.world)
@@ -147,17 +134,14 @@ def test_a_hop_is_that_of_the_whole_graph(graph, small, edge_dir):
         expected_ends, expected_ids = one_hop(ends, seeds, fanout, edge_dir, replace, 17)
         assert torch.equal(found.e_id, expected_ids) and torch.equal(found.edge_index, expected_ends)
         assert found.num_nodes == NUM_NODES
+    once = graph.sample_neighbors([9, 4, 30], 4, edge_dir, random_seed=1)
+    assert torch.equal(graph.sample_neighbors([9, 4, 9, 30, 4], 4, edge_dir, random_seed=1).e_id, once.e_id)
+    assert graph.sample_neighbors(torch.empty(0, dtype=torch.int64), 4, edge_dir).num_edges == 0
     torch.manual_seed(0)
     first, second = (graph.sample_neighbors(seeds, 2, edge_dir) for _ in range(2))
     assert not torch.equal(first.e_id, second.e_id)
     torch.manual_seed(0)
     assert torch.equal(graph.sample_neighbors(seeds, 2, edge_dir).e_id, first.e_id)
-
-
-def test_equal_seeds_are_sampled_once(graph):
-    once = graph.sample_neighbors([9, 4, 30], 4, random_seed=1)
-    assert torch.equal(graph.sample_neighbors([9, 4, 9, 30, 4], 4, random_seed=1).e_id, once.e_id)
-    assert graph.sample_neighbors(torch.empty(0, dtype=torch.int64), 4).num_edges == 0
 
 
 def test_the_graph_of_some_edges(graph, small):
@@ -194,13 +178,9 @@ def test_data_that_partitions_have(graph, small):
     assert graph.ndata["feat"] is graph.ndata["x"]
     with pytest.raises(KeyError, match=r"no 'z': there are \['x', 'y'\]"):
         graph.ndata["z"]
-
-
-def test_data_is_written_for_all_and_files_stay(graph, small):
-    graph.ndata["x"][torch.tensor([3, 500])] = torch.full((2, small.x.shape[1]), -1.0)
-    other = DistGraph("again", world=graph.world)
-    assert (other.ndata["x"][torch.tensor([3, 500])] == -1).all()
-    assert torch.equal(open_graph(small.path).ndata["x"][torch.arange(NUM_NODES)], small.x)
+    graph.ndata["x"][[3, 500]] = torch.full((2, small.x.shape[1]), -1.0)
+    assert (DistGraph("again", world=graph.world).ndata["x"][[3, 500]] == -1).all(), "for all"
+    assert torch.equal(open_graph(small.path).ndata["x"][:], small.x), "files stay"
 
 
 def test_names_are_assigned_and_deleted(graph):
@@ -314,18 +294,21 @@ def test_weighted_hops(typed):
 def test_wrong_arguments_are_named(world):
     graph = open_graph(world(2).path)
     for wrong, match in (
-        ({"edge_dir": "both"}, "edge_dir = 'both'"),
-        ({"replace": 1}, "replace = 1"),
         ({"prob": "w"}, "no weights"),
         ({"fanout": -2}, "fanout = -2"),
         ({"fanout": 2.5}, "fanout = 2.5"),
         ({"seeds": [-1]}, r"seeds\[0\] = -1"),
         ({"seeds": {"node": [0]}}, "being homogeneous"),
+        ({"random_seed": -1}, "random_seed = "),
+        ({"random_seed": 2**63}, "random_seed = "),
+        ({"random_seed": "a"}, "random_seed = "),
     ):
         with pytest.raises((ValueError, TypeError, IndexError), match=match):
             graph.sample_neighbors(**{"seeds": [0], "fanout": 2, **wrong})
     with pytest.raises(TypeError, match="name = 3"):
         DistGraph(3, world=graph.world)
+    found = graph.sample_neighbors([1, 2], {})  # along no type
+    assert found.edge_index.shape == (2, 0) and found.e_id.dtype == torch.int64 and found.num_nodes == NUM_NODES
 
 
 def test_typed_layers(typed_world):

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from collections import Counter
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from dist_world import NUM_NODES
 import glt
 from glt.distributed.context import current_world
 from glt.distributed.job.hosts import Host, JobEnvironment, JobRole, find_this_host, local_addresses, read_environment
-from glt.distributed.job.worlds import ServedWorld, StandaloneWorld, publish_port, publishing_failures, wait_for_port
+from glt.distributed.job.initialize import publishing_failures, wait_for_port
+from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.store import TimedStore
 from glt.errors import RendezvousError
@@ -43,7 +45,7 @@ AT = "10.0.0.1"
         ({}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
         ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
         ({**SERVER, "GLT_PARTITION": "1"}, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=1)),
-        (SERVER, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=None)),
+        (SERVER, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050))),
         ({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"}, JobEnvironment(JobRole.TRAINER, 5, 8, 4, (AT, 30050))),
         (TORCHRUN, JobEnvironment(JobRole.PEER, 5, 8, 2, (AT, None), 1, False)),
     ],
@@ -84,7 +86,7 @@ def test_this_host_is_found_or_its_addresses_named():
 
 def test_where_server_0_is_is_told_or_why_it_is_not():
     store = TimedStore(dist.HashStore())
-    publish_port(store, 4711)
+    store.set("port", "4711")
     assert wait_for_port(store, 1.0) == 4711
     with pytest.raises(PermissionError), publishing_failures(store):
         raise PermissionError("no ports for you")
@@ -194,12 +196,12 @@ def test_a_barrier_that_is_refused_was_none():
     """Its number is not used up: the next one would wait for a meeting that nobody holds."""
     standalone = StandaloneWorld()
     served = ServedWorld.__new__(ServedWorld)  # refuses before it asks anyone
-    served._lock, served._num_entered = threading.Lock(), 0
+    served._num_entered = Counter()
     for world in (standalone, served):
         for wrong, error in ((-1, ValueError), (0.0, ValueError), ("soon", TypeError), (True, TypeError)):
             with pytest.raises(error, match="timeout_s = "):
                 world.barrier(wrong)
-    assert served._num_entered == 0
+    assert not served._num_entered
     standalone.barrier(1.0)
     standalone.barrier()
     standalone.close()

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt.data.arrays import as_ids
-from glt.distributed.tensors.graph_data import TableNames
 
 
 @dataclass(frozen=True)
@@ -54,16 +53,16 @@ class Block:
         return Block(*(_each(getattr(self, each.name), lambda t: t.to(device)) for each in fields(self)))
 
 
-def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
+def layered(batch: Data | HeteroData, tables: tuple[list[str], list[str]]) -> list[Block]:
     """Takes a sampled batch (``subgraph_type='directional'``) apart, a block for each hop, the widest first, with these
-    tables. A node that was expanded for an inner layer has the same edges in the outer ones."""
+    tables of nodes and of edges. A node that was expanded for an inner layer has the same edges in the outer ones."""
     is_hetero = isinstance(batch, HeteroData)
     node_stores = {t: batch[t] for t in batch.node_types} if is_hetero else {None: batch}
     # Seed edges have a store of their own type, which along out-edges is none of those that were sampled.
     sampled = [t for t in batch.edge_types if "edge_index" in batch[t]] if is_hetero else []
     edge_stores = {t: batch[t] for t in sampled} if is_hetero else {None: batch}
-    nodes = _Rows(node_stores, "num_sampled_nodes", ("n_id", *tables.of_nodes))
-    edges = _Rows(edge_stores, "num_sampled_edges", ("e_id", *tables.of_edges))
+    nodes = _Rows(node_stores, "num_sampled_nodes", ("n_id", *tables[0]))
+    edges = _Rows(edge_stores, "num_sampled_edges", ("e_id", *tables[1]))
     blocks = []
     for hops in range(edges.num_hops, 0, -1):
         source, target, edge = nodes.first(hops + 1), nodes.first(hops), edges.first(hops)
@@ -114,29 +113,28 @@ def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
     """
     if not isinstance(frontier, Data | HeteroData):
         raise TypeError(f"frontier is a {type(frontier).__name__}: expected what sample_neighbors returns")
-    if isinstance(frontier, Data):
-        source, target = frontier.edge_index
-        ids = target.unique() if seeds is None else as_ids(seeds, "seeds")
-        nodes = _Numbered(ids, [source])
-        ends = torch.stack([nodes.positions(source), nodes.seed_positions(target)])
-        return Block(ends, nodes.ids, ids, frontier.get("e_id"))
-    if seeds is not None and not isinstance(seeds, Mapping):
+    is_hetero = isinstance(frontier, HeteroData)
+    if is_hetero and not isinstance(seeds, Mapping | None):
         raise TypeError(f"seeds have type {type(seeds).__name__}: expected a dict by node type, the graph having types")
-    edges = {t: frontier[t].edge_index for t in frontier.edge_types}
+    # The only type of a homogeneous graph is None.
+    edges = {t: frontier[t] for t in frontier.edge_types} if is_hetero else {(None, None, None): frontier}
+    wanted = seeds if is_hetero or seeds is None else {None: seeds}
     none = torch.empty(0, dtype=torch.int64)
-    given, numbered = {}, {}
-    for t in frontier.node_types:
-        if seeds is None:
-            given[t] = torch.cat([none, *(ends[1] for e, ends in edges.items() if e[2] == t)]).unique()
+    given, nodes = {}, {}
+    for t in frontier.node_types if is_hetero else [None]:
+        if wanted is None:
+            given[t] = torch.cat([none, *(each.edge_index[1] for e, each in edges.items() if e[2] == t)]).unique()
         else:
-            given[t] = as_ids(seeds[t], f"seeds[{t!r}]") if t in seeds else none
-        numbered[t] = _Numbered(given[t], [ends[0] for e, ends in edges.items() if e[0] == t])
-    edge_index = {
-        t: torch.stack([numbered[t[0]].positions(ends[0]), numbered[t[2]].seed_positions(ends[1])])
-        for t, ends in edges.items()
-    }
-    e_id = {t: frontier[t].e_id for t in edges} if all("e_id" in frontier[t] for t in edges) else None
-    return Block(edge_index, {t: nodes.ids for t, nodes in numbered.items()}, given, e_id)
+            given[t] = as_ids(wanted[t], "seeds" if t is None else f"seeds[{t!r}]") if t in wanted else none
+        nodes[t] = _Numbered(given[t], [each.edge_index[0] for e, each in edges.items() if e[0] == t])
+    ends = {}
+    for t, each in edges.items():
+        source, target = each.edge_index
+        ends[t] = torch.stack([nodes[t[0]].positions(source), nodes[t[2]].seed_positions(target)])
+    if not is_hetero:
+        return Block(ends[None, None, None], nodes[None].ids, given[None], frontier.get("e_id"))
+    e_id = {t: each.e_id for t, each in edges.items()} if all("e_id" in each for each in edges.values()) else None
+    return Block(ends, {t: each.ids for t, each in nodes.items()}, given, e_id)
 
 
 class _Numbered:

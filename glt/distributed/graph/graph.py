@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +13,14 @@ from torch_geometric.data import Data, HeteroData
 
 from glt import _core
 from glt._checks import check_count, check_flag, check_path
-from glt.data.arrays import as_ids
+from glt.data.arrays import as_ids, require_in_range
 from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World
-from glt.distributed.engine.partitions import copied
+from glt.distributed.engine.partitions import by_owner, copied
 from glt.distributed.graph.blocks import unique_in_order
 from glt.distributed.job.initialize import open_world
 from glt.distributed.server.client import Reply
-from glt.distributed.tensors.graph_data import GraphData, GraphDataByType
+from glt.distributed.tensors.graph_data import GraphData, GraphDataByType, WrittenRows
 from glt.distributed.tensors.tensor import flush_all
 from glt.sampler.order import check_random_seed, draw_random_seed
 
@@ -34,20 +34,6 @@ class Edges(NamedTuple):
     edge: Tensor
 
 
-def require_ids(name: str, ids: Tensor, num_ids: int) -> None:
-    """Raises IndexError if an id is outside the graph; names the first."""
-    wrong = ((ids < 0) | (ids >= num_ids)).nonzero()
-    if len(wrong):
-        at = int(wrong[0])
-        raise IndexError(f"{name}[{at}] = {int(ids[at])} is outside [0, {num_ids})")
-
-
-class _Share(NamedTuple):
-    part: int
-    ids: Tensor
-    positions: Tensor
-
-
 class GraphRouter:
     """Asks the servers of a world. Edge types are positions in the schema; ids are int64, one-dimensional. IndexError
     names the first node or edge that there is not."""
@@ -56,11 +42,11 @@ class GraphRouter:
         assert world.data is not None
         self.world, self.data = world, world.data
 
-    def _ask(self, part: int, name: str, *args: Any) -> Reply:
+    def ask(self, part: int, name: str, *args: Any) -> Reply:
         return self.world.call(self.world.owner_of(part), f"glt.graph.{name}", part, *args)
 
     def _ask_all(self, name: str, *args: Any) -> list[Any]:
-        replies = [self._ask(part, name, *args) for part in range(self.data.num_partitions)]
+        replies = [self.ask(part, name, *args) for part in range(self.data.num_partitions)]
         return [reply.result() for reply in replies]
 
     def _ask_owners(
@@ -69,10 +55,9 @@ class GraphRouter:
         """Asks the owners of nodes; ``more`` gives the further arguments for the nodes at some positions. Returns of
         each owner the positions of its nodes, and its answer."""
         book = self.data.node_books[self.data.ends[edge_type][0]]
-        assert book is not None, "nodes have one"
         asked = [
-            (share.positions, self._ask(share.part, name, edge_type, share.ids, *more(share.positions)))
-            for share in _shares(book, nodes)
+            (positions, self.ask(part, name, edge_type, ids, *more(positions)))
+            for part, ids, positions in _by_owner(book, nodes)
         ]
         return [(positions, reply.result()) for positions, reply in asked]
 
@@ -85,35 +70,29 @@ class GraphRouter:
             out[positions] = counts
         return out
 
-    def find_edges(self, edge_type: int, ids: Tensor) -> Tensor:
-        return self._located(edge_type, ids)[0]
-
     def edge_owners(self, edge_type: int, ids: Tensor) -> Tensor:
         book = self.data.edge_books[edge_type]
         if book is None:
-            return self._located(edge_type, ids)[1]
-        require_ids("edge_ids", ids, self.data.num_edges_of[edge_type])
+            return self.find_edges(edge_type, ids)[1]
+        require_in_range("edge_ids", ids, self.data.num_edges_of[edge_type])
         return torch.from_numpy(book.owners(ids.numpy()))
 
-    def edges_of(self, edge_type: int, part: int) -> Tensor:
-        found: Tensor = self._ask(part, "edge_ids", edge_type).result()
-        return found
-
-    def _located(self, edge_type: int, ids: Tensor) -> tuple[Tensor, Tensor]:
-        require_ids("edge_ids", ids, self.data.num_edges_of[edge_type])
+    def find_edges(self, edge_type: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The ends of edges ``[2, n]``, and the partitions that they are in."""
+        require_in_range("edge_ids", ids, self.data.num_edges_of[edge_type])
         book = self.data.edge_books[edge_type]
         if book is None:  # the owner is not known: all partitions are asked
             everywhere = torch.arange(len(ids))
-            shares = [_Share(part, ids, everywhere) for part in range(self.data.num_partitions)]
+            shares = [(part, ids, everywhere) for part in range(self.data.num_partitions)]
         else:
-            shares = list(_shares(book, ids))
-        replies = [self._ask(share.part, "find_edges", edge_type, share.ids) for share in shares]
+            shares = _by_owner(book, ids)
+        replies = [self.ask(part, "find_edges", edge_type, owned) for part, owned, _ in shares]
         ends = torch.full((2, len(ids)), -1, dtype=torch.int64)
         parts = torch.full((len(ids),), -1, dtype=torch.int64)
-        for share, reply in zip(shares, replies, strict=True):
+        for (part, _, positions), reply in zip(shares, replies, strict=True):
             is_here, found = reply.result()
-            where = share.positions[is_here]
-            ends[:, where], parts[where] = found, share.part
+            where = positions[is_here]
+            ends[:, where], parts[where] = found, part
         missing = (parts < 0).nonzero()
         if len(missing):
             at = int(missing[0])
@@ -130,7 +109,7 @@ class GraphRouter:
     def sample(
         self, edge_type: int, nodes: Tensor, num_neighbors: int, edge_dir: str, replace: bool, key: int, weighted: bool
     ) -> Edges:
-        """One hop from nodes ``[n]`` along edges of a type, in the order of the nodes; arguments as in the loaders,
+        """One hop from nodes ``[n]``, each once, along edges of a type, in their order; arguments as in the loaders,
         ``key`` of the draws at least 0. Where partitions hold the edges of the other direction, all edges of the nodes
         are fetched and sampled here, with the same result."""
         if edge_dir != self.data.edge_dir:
@@ -139,32 +118,29 @@ class GraphRouter:
         return _in_order(len(nodes), [at for at, _ in answers], [Edges(*found) for _, found in answers])
 
     def _sample_far(self, edge_type: int, nodes: Tensor, num_neighbors: int, replace: bool, key: int) -> Edges:
-        unique, back = torch.unique(nodes, return_inverse=True)
-        found = [Edges(*each) for each in self._ask_all("far_edges", edge_type, unique)]
-        row = torch.cat([torch.repeat_interleave(torch.arange(len(unique)), each.num_edges) for each in found])
+        found = [Edges(*each) for each in self._ask_all("far_edges", edge_type, nodes)]
+        row = torch.cat([torch.repeat_interleave(torch.arange(len(nodes)), each.num_edges) for each in found])
         center, ids = torch.cat([each.neighbor for each in found]), torch.cat([each.edge for each in found])
         # The order of the edges of a node is that of their ids, as in one partition.
         order = torch.from_numpy(np.lexsort((ids.numpy(), row.numpy())))
-        indptr = np.zeros(len(unique) + 1, np.int64)
-        np.cumsum(np.bincount(row.numpy(), minlength=len(unique)), out=indptr[1:])
+        indptr = np.zeros(len(nodes) + 1, np.int64)
+        np.cumsum(np.bincount(row.numpy(), minlength=len(nodes)), out=indptr[1:])
         near, far = (self.data.num_nodes_of[end] for end in self.data.ends[edge_type])
         # Draws depend on the id of a node, so it keeps its id; of this array only the pages that are written exist.
         row_of = np.zeros(far, np.uint32)
-        row_of[unique.numpy()] = np.arange(len(unique), dtype=np.uint32)
+        row_of[nodes.numpy()] = np.arange(len(nodes), dtype=np.uint32)
         csr = _core.Csr(indptr, center[order].numpy(), ids[order].numpy(), row_of, far, near)
-        hop = _core.OneHop(csr, unique.numpy(), num_neighbors, replace, key, 0, edge_type, with_edge=True)
-        sampled = Edges(*copied(hop, len(unique)))
-        if len(unique) == len(nodes) and bool((back[1:] > back[:-1]).all()):
-            return sampled
-        return _chosen(sampled, back)
+        hop = _core.OneHop(csr, nodes.numpy(), num_neighbors, replace, key, 0, edge_type, with_edge=True)
+        return Edges(*copied(hop, len(nodes)))
 
 
-def _shares(book: PartitionBook, ids: Tensor) -> Iterator[_Share]:
-    grouped, positions, bounds = book.group(ids.numpy())
-    where = torch.from_numpy(positions.astype(np.int64))
-    for part in np.flatnonzero(np.diff(bounds)).tolist():
-        here = slice(bounds[part], bounds[part + 1])
-        yield _Share(part, torch.from_numpy(grouped[here]), where[here])
+def _by_owner(book: PartitionBook | None, ids: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+    """Each partition that owns some of these ids, its ids, and their positions."""
+    assert book is not None, "nodes have one"
+    return [
+        (part, torch.from_numpy(owned), torch.from_numpy(positions.astype(np.int64)))
+        for part, owned, positions in by_owner(book, ids.numpy())
+    ]
 
 
 def _in_order(num_nodes: int, positions: list[Tensor], found: list[Edges]) -> Edges:
@@ -176,15 +152,11 @@ def _in_order(num_nodes: int, positions: list[Tensor], found: list[Edges]) -> Ed
         return Edges(torch.zeros(num_nodes, dtype=torch.int64), empty, empty)
     back = torch.empty(num_nodes, dtype=torch.int64)
     back[torch.cat(positions)] = torch.arange(num_nodes)
-    return _chosen(Edges(*(torch.cat(column) for column in zip(*found, strict=True))), back)
-
-
-def _chosen(edges: Edges, nodes: Tensor) -> Edges:
-    first = edges.num_edges.cumsum(0) - edges.num_edges
-    count = edges.num_edges[nodes]
-    begin = torch.repeat_interleave(first[nodes] - (count.cumsum(0) - count), count)
-    at = torch.arange(len(begin)) + begin
-    return Edges(count, edges.neighbor[at], edges.edge[at])
+    num_edges, neighbor, edge = map(torch.cat, zip(*found, strict=True))
+    count = num_edges[back]
+    first = (num_edges.cumsum(0) - num_edges)[back] - (count.cumsum(0) - count)
+    at = torch.arange(len(edge)) + torch.repeat_interleave(first, count)
+    return Edges(count, neighbor[at], edge[at])
 
 
 class GraphPartitionBook:
@@ -226,7 +198,8 @@ class GraphPartitionBook:
     def edges_of(self, partition: int, etype: EdgeType | None = None) -> Tensor:
         """Ids of the edges that a partition holds, ascending ``[n]``, int64 (DGL's ``partid2eids``)."""
         check_count("partition", partition, 0, self.num_partitions - 1)
-        return self._router.edges_of(self.schema.edge_index(etype), partition)
+        found: Tensor = self._router.ask(partition, "edge_ids", self.schema.edge_index(etype)).result()
+        return found
 
     def node_offsets(self, ntype: NodeType | None = None) -> Tensor | None:
         """First id of each partition, and the number of nodes ``[num_partitions + 1]``, int64; None unless the graph
@@ -322,9 +295,9 @@ class DistGraph:
         """Data of the edges; as :attr:`ndata`, by edge type."""
         return GraphDataByType(self._edges, "edge") if self.is_hetero else self._edges[self.schema.edge_types[0]]
 
-    def data_by_type(self) -> tuple[list[GraphData], list[GraphData]]:
-        """:attr:`ndata` of each node type, and :attr:`edata` of each edge type, in their order."""
-        return list(self._nodes.values()), list(self._edges.values())
+    def written_rows(self) -> WrittenRows:
+        """What makes batches have the rows of :attr:`ndata` and :attr:`edata`."""
+        return WrittenRows(self.world, [*self._nodes.values(), *self._edges.values()])
 
     def get_partition_book(self) -> GraphPartitionBook:
         """Owners of nodes and edges."""
@@ -343,7 +316,7 @@ class DistGraph:
         """Sources and destinations ``[2, n]``, int64, of edges: ids ``[n]`` or a mask. ``etype`` None: the only one.
         IndexError names the first edge that there is not."""
         at = self.schema.edge_index(etype)
-        return self._router.find_edges(at, as_ids(edge_ids, "edge_ids", self._data.num_edges_of[at]))
+        return self._router.find_edges(at, as_ids(edge_ids, "edge_ids", self._data.num_edges_of[at]))[0]
 
     def in_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
         """Edges of a type that end in nodes ``[n]``, int64. ``nodes`` are ids or a mask (default: all), ``etype`` None
@@ -370,8 +343,8 @@ class DistGraph:
         source, target = as_ids(sources, "sources", num_sources), as_ids(targets, "targets", num_targets)
         if len(source) != len(target):
             raise ValueError(f"{len(source)} sources and {len(target)} targets: expected as many")
-        require_ids("sources", source, num_sources)
-        require_ids("targets", target, num_targets)
+        require_in_range("sources", source, num_sources)
+        require_in_range("targets", target, num_targets)
         return self._router.has_edges(at, source, target)
 
     def sample_neighbors(
@@ -414,7 +387,7 @@ class DistGraph:
         check_flag("replace", replace)
         by_type = self._by_type(seeds, "seeds", self.schema.node_index, self._data.num_nodes_of)
         for at, ids in by_type.items():
-            require_ids("seeds", ids, self._data.num_nodes_of[at])
+            require_in_range("seeds", ids, self._data.num_nodes_of[at])
             by_type[at] = unique_in_order(ids)
         fanouts = self._fanouts(fanout)
         self._require_weights(prob, edge_dir, fanouts)
@@ -482,44 +455,39 @@ class DistGraph:
         check_flag("relabel_nodes", relabel_nodes)
         given = self._by_type(edges, "edges", self.schema.edge_index, self._data.num_edges_of)
         found = {
-            self.schema.edge_types[at]: (self._router.find_edges(at, ids), ids) for at, ids in sorted(given.items())
+            self.schema.edge_types[at]: (self._router.find_edges(at, ids)[0], ids) for at, ids in sorted(given.items())
         }
-        graph = self._as_graph(found)
-        return _compacted(graph) if relabel_nodes else graph
-
-    def _as_graph(self, found: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> Data | HeteroData:
-        counts = self._data.num_nodes_of
-        if not self.is_hetero:
-            none = torch.empty((2, 0), dtype=torch.int64), torch.empty(0, dtype=torch.int64)
-            ends, ids = found.get(self.schema.edge_types[0], none)
-            return Data(edge_index=ends, e_id=ids, num_nodes=counts[0])
-        graph = HeteroData()
-        for node_type, num_nodes in zip(self.schema.node_types, counts, strict=True):
-            graph[node_type].num_nodes = num_nodes
+        if not relabel_nodes:
+            return self._as_graph(found)
+        none = torch.empty(0, dtype=torch.int64)
+        of_type = {t: [none] for t in self.schema.node_types}
+        for (source, _, target), (ends, _) in found.items():
+            of_type[source].append(ends[0])
+            of_type[target].append(ends[1])
+        nodes = {t: torch.cat(ids).unique() for t, ids in of_type.items()}
         for edge_type, (ends, ids) in found.items():
-            graph[edge_type].edge_index, graph[edge_type].e_id = ends, ids
+            local = [torch.searchsorted(nodes[edge_type[2 * side]], ends[side]) for side in (0, 1)]
+            found[edge_type] = torch.stack(local), ids
+        return self._as_graph(found, nodes)
+
+    def _as_graph(
+        self, found: Mapping[EdgeType, tuple[Tensor, Tensor]], nodes: Mapping[NodeType, Tensor] | None = None
+    ) -> Data | HeteroData:
+        """A graph of ends and ids of edges; ``nodes``: ids of its nodes, if not all."""
+        graph = HeteroData() if self.is_hetero else Data()
+        if not (found or self.is_hetero):
+            none = torch.empty((2, 0), dtype=torch.int64)
+            found = {self.schema.edge_types[0]: (none, none[0])}
+        for edge_type, (ends, ids) in found.items():
+            store = graph[edge_type] if self.is_hetero else graph
+            store.edge_index, store.e_id = ends, ids
+        for node_type, num_nodes in zip(self.schema.node_types, self._data.num_nodes_of, strict=True):
+            store = graph[node_type] if self.is_hetero else graph
+            if nodes is not None:
+                store.n_id = nodes[node_type]
+            store.num_nodes = num_nodes if nodes is None else len(nodes[node_type])
         return graph
 
     def __repr__(self) -> str:
         counts = f"num_nodes={self._data.num_nodes_of}, num_edges={self._data.num_edges_of}"
         return f"DistGraph({self.name!r}, {counts}, {self._data.num_partitions} partitions)"
-
-
-def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
-    if isinstance(graph, Data):
-        nodes, local = torch.unique(graph.edge_index, return_inverse=True)
-        return Data(edge_index=local, e_id=graph.e_id, n_id=nodes, num_nodes=len(nodes))
-    for node_type in graph.node_types:
-        sides = [
-            graph[edge_type].edge_index[side]
-            for edge_type in graph.edge_types
-            for side in (0, 1)
-            if edge_type[2 * side] == node_type
-        ]
-        nodes = torch.cat([torch.empty(0, dtype=torch.int64), *sides]).unique()
-        graph[node_type].n_id, graph[node_type].num_nodes = nodes, len(nodes)
-    for edge_type in graph.edge_types:
-        ends = graph[edge_type].edge_index
-        local = [torch.searchsorted(graph[edge_type[2 * side]].n_id, ends[side]) for side in (0, 1)]
-        graph[edge_type].edge_index = torch.stack(local)
-    return graph

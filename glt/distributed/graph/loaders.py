@@ -16,17 +16,19 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling, NumNeighbors
 from torch_geometric.sampler.base import SubgraphType
 
-from glt._checks import check_count, check_flag, real_number
+from glt._checks import check_count, check_flag, check_one_of, real_number
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.graph.blocks import Block, layered, to_block
 from glt.distributed.graph.graph import INT32_MAX, DistGraph
 from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader
-from glt.distributed.tensors.graph_data import TableNames, WrittenRows
+from glt.distributed.tensors.graph_data import WrittenRows, table_names
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.threads import NativePool
 from glt.sampler.order import SeedOrder, check_random_seed, draw_random_seed
+
+_Tables = tuple[list[str], list[str]]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class NodeDataLoader(DistNeighborLoader):
         super().__init__(_data(graph), given.pop("num_neighbors"), nodes, batch_size, shuffle, drop_last, **given)
 
     def _written_rows(self) -> WrittenRows | None:
-        return WrittenRows(self._graph.world, *self._graph.data_by_type())
+        return self._graph.written_rows()
 
 
 class EdgeDataLoader(DistLinkNeighborLoader):
@@ -209,7 +211,7 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         )
 
     def _written_rows(self) -> WrittenRows | None:
-        return WrittenRows(self._graph.world, *self._graph.data_by_type())
+        return self._graph.written_rows()
 
 
 class DistDataLoader:
@@ -285,13 +287,22 @@ def _data(graph: DistGraph) -> DistDataset | None:
     return data if isinstance(data, DistDataset) else None  # a client's is on the servers
 
 
+# What these options may be, the default first.
+_FIT_FOR_BLOCKS = {
+    "subgraph_type": (None, "directional", SubgraphType.directional),
+    "transform": (None,),
+    "custom_cls": (None,),
+    "directed": (True,),
+}
+
+
 def _loader_options(
     graph: DistGraph,
     sampler: Any,
     blocks: bool,
     num_workers: int,
     options: dict[str, Any],
-    split: Callable[[TableNames, Any], Any],
+    split: Callable[[_Tables, Any], Any],
 ) -> dict[str, Any]:
     _data(graph)
     check_flag("blocks", blocks)
@@ -314,16 +325,14 @@ def _loader_options(
     else:
         given["num_neighbors"] = sampler
     if blocks:
-        for name in ("subgraph_type", "transform", "custom_cls"):
-            if options.get(name) not in (None, "directional", SubgraphType.directional):
+        for name, fit in _FIT_FOR_BLOCKS.items():
+            if options.get(name, fit[0]) not in fit:
                 raise ValueError(f"{name} = {options[name]!r} with blocks = True: leave one of them out")
-        if options.get("directed", True) is not True:
-            raise ValueError(f"directed = {options['directed']!r} with blocks = True: leave one of them out")
         hops = given["num_neighbors"]
         if not (hops if isinstance(hops, list | tuple | dict) else True):
             raise ValueError(f"sampler = {sampler!r} with blocks = True: expected at least one layer")
         assert graph.world.data is not None
-        given["transform"] = partial(split, TableNames.of(graph.world.data.manifest))
+        given["transform"] = partial(split, table_names(graph.world.data.manifest))
     return given
 
 
@@ -347,10 +356,10 @@ _EXCLUSIONS = ("self", "reverse", "reverse_id", "reverse_types")
 
 
 def _excluded(exclude: Any, reverse_etypes: Mapping[Any, Any] | None, edge_type: Any) -> Any:
-    if exclude is not None and not isinstance(exclude, str | tuple | list):
+    if not isinstance(exclude, str | tuple | list | None):
         raise TypeError(f"exclude = {reprlib.repr(exclude)}: expected None or one of {list(_EXCLUSIONS)}")
-    if isinstance(exclude, str) and exclude not in _EXCLUSIONS:
-        raise ValueError(f"exclude = {exclude!r}: expected None or one of {list(_EXCLUSIONS)}")
+    if isinstance(exclude, str):
+        check_one_of("exclude", exclude, (None, *_EXCLUSIONS))
     if exclude == "reverse_types":
         if reverse_etypes is None or edge_type not in reverse_etypes:
             raise ValueError(f"exclude = 'reverse_types': expected reverse_etypes to name the reverse of {edge_type!r}")
@@ -360,7 +369,7 @@ def _excluded(exclude: Any, reverse_etypes: Mapping[Any, Any] | None, edge_type:
     return "reverse" if exclude == "reverse_id" else exclude
 
 
-def _node_blocks(tables: TableNames, batch: Data | HeteroData) -> tuple[Any, Any, list[Block]]:
+def _node_blocks(tables: _Tables, batch: Data | HeteroData) -> tuple[Any, Any, list[Block]]:
     blocks = layered(batch, tables)
     seeds = blocks[-1].dst_id
     if isinstance(batch, HeteroData):
@@ -368,13 +377,11 @@ def _node_blocks(tables: TableNames, batch: Data | HeteroData) -> tuple[Any, Any
     return blocks[0].src_id, seeds, blocks
 
 
-def _edge_blocks(edge_type: EdgeType | None, tables: TableNames, batch: Data | HeteroData) -> tuple[Any, ...]:
+def _edge_blocks(edge_type: EdgeType | None, tables: _Tables, batch: Data | HeteroData) -> tuple[Any, ...]:
     blocks = layered(batch, tables)
-    links, source, target = (
-        (batch, batch, batch)
-        if edge_type is None or not isinstance(batch, HeteroData)
-        else (batch[edge_type], batch[edge_type[0]], batch[edge_type[2]])
-    )
+    links = source = target = batch
+    if edge_type is not None:
+        links, source, target = batch[edge_type], batch[edge_type[0]], batch[edge_type[2]]
     count = len(links.input_id)
     if "src_index" in source:
         negative = target.dst_neg_index.reshape(count, -1)

@@ -9,7 +9,8 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -126,28 +127,27 @@ class Host:
 THIS_HOST = Host("localhost")
 
 
-def read_hosts(path: str | Path) -> list[Host]:
+def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
     """Reads a file with a host on each line, ``ADDRESS [PORT]``; ``#`` begins a comment. ValueError names the file and
     line that is none, a host named twice, or a file without hosts."""
     hosts = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
         where = f"{path}, line {number}"
-        if len(words) > 2 or (len(words) == 2 and not _is_port(words[1])):
-            raise ValueError(f"{where}: {line.strip()!r}: expected ADDRESS, or ADDRESS and a PORT from 1 to 65535")
-        hosts.append(_host(words[0], int(words[1]) if len(words) == 2 else None, where))
+        match line.partition("#")[0].split():
+            case []:
+                continue
+            case [name]:
+                hosts.append(_host(name, None, where))
+            case [name, port] if re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535:
+                hosts.append(_host(name, int(port), where))
+            case _:
+                raise ValueError(f"{where}: {line.strip()!r}: expected ADDRESS, or ADDRESS and a PORT from 1 to 65535")
     return _checked(hosts, str(path))
 
 
 def parse_hosts(text: str) -> list[Host]:
     """Returns the hosts of ``h1,h2``; ValueError if one is no name or address, or is named twice."""
     return _checked([_host(word.strip(), None, "--hosts") for word in text.split(",")], "--hosts")
-
-
-def _is_port(word: str) -> bool:
-    return re.fullmatch("[0-9]{1,5}", word) is not None and 1 <= int(word) <= 65535
 
 
 def _host(name: str, port: int | None, where: str) -> Host:
@@ -167,21 +167,13 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _checked(hosts: list[Host], where: str) -> list[Host]:
     if not hosts:
         raise ValueError(f"{where} names no host: expected one per line, for example 10.0.0.1")
-    if twice := first_twice(str(_address(host.name) or host.name.lower()) for host in hosts):
+    ((name, count),) = Counter(str(_address(host.name) or host.name.lower()) for host in hosts).most_common(1)
+    if count > 1:
         raise ValueError(
-            f"{where} names {twice} twice: name it once; --num-servers and --num-trainers tell how many "
+            f"{where} names {name} twice: name it once; --num-servers and --num-trainers tell how many "
             "processes each host runs"
         )
     return hosts
-
-
-def first_twice(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
 
 
 _SIOCGIFADDR = 0x8915

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
-import time
-import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
+
+import torch.distributed as dist
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
@@ -28,14 +29,12 @@ from glt.distributed.context import (
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.job.hosts import JobEnvironment, JobRole, find_this_host, read_environment, read_hosts
 from glt.distributed.job.worlds import (
+    MOST_WHY,
     HostServer,
     ServedWorld,
     StandaloneWorld,
-    open_store,
-    publish_port,
-    publishing_failures,
-    serve_at_free_port,
-    wait_for_port,
+    in_words,
+    wait_for_trainers,
 )
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.api import (
@@ -47,18 +46,17 @@ from glt.distributed.server.api import (
     wait_and_shutdown_server,
 )
 from glt.distributed.tensors.tensor import Handles, flush_all
-from glt.distributed.wire.store import naming_the_job_store
+from glt.distributed.wire.store import TimedStore, connect, naming_the_job_store
 from glt.errors import RendezvousError
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest, PartConfig, graph_names, read_part_config
 
-logger = logging.getLogger(__name__)
-
 DEFAULT_PORT = 30050  # DGL's
+_FAILED = "failed "
 
 _lock = threading.RLock()
 _job: _Job | None = None
-_exit_hook_of: int | None = None  # the process that has it
+_num_stores = 0
 
 
 class Ending:
@@ -67,22 +65,14 @@ class Ending:
 
     def __init__(self) -> None:
         # Not the errors themselves, which hold the frames that they went through.
-        self._before = {(id(error), text_of(error)) for error in _errors()}
-
-    def failure(self) -> BaseException | None:
-        """The exception that ends this process: of a program, or in flight in a child of multiprocessing."""
-        failure = next((each for each in _errors() if (id(each), text_of(each)) not in self._before), None)
-        if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
-            return (failure.__context__ or failure) if failure.code else None
-        return failure
+        self._before = {(id(error), in_words(error)) for error in _errors()}
 
     def why(self) -> str:
-        failure = self.failure()
-        return "" if failure is None else text_of(failure)
-
-
-def text_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
+        """The exception that ends this process, in words: of a program, or in flight in a child of multiprocessing."""
+        failure = next((each for each in _errors() if (id(each), in_words(each)) not in self._before), None)
+        if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
+            failure = (failure.__context__ or failure) if failure.code else None
+        return "" if failure is None else in_words(failure)
 
 
 def _errors() -> list[BaseException]:
@@ -93,11 +83,10 @@ def _errors() -> list[BaseException]:
 class _Job:
     env: JobEnvironment
     given: dict[str, Any]
-    num_workers: int
-    timeout_s: float
-    pid: int
     part_config: str | os.PathLike[str] | None  # as given here, or to the first DistGraph
     server: HostServer | None = None
+    at_exit: util.Finalize | None = None
+    pid: int = field(default_factory=os.getpid)
     ending: Ending = field(default_factory=Ending)
 
 
@@ -138,7 +127,7 @@ def initialize(
         glt.errors.PartitionError: If partitions are damaged or missing.
         glt.errors.RendezvousError: If this host is not in ``ip_config``, or the others are not reached in time.
     """
-    global _job, _exit_hook_of
+    global _job
     check_transport(None, None, rpc_timeout)
     if num_workers is None:
         text = os.environ.get("GLT_NUM_WORKERS") or "0"
@@ -146,12 +135,10 @@ def initialize(
             raise ValueError(f"GLT_NUM_WORKERS = {text!r}: expected a number of sampling processes")
         num_workers = int(text)
     check_count("num_workers", num_workers, 0, 1024)
-    for name, path, what in (
-        ("ip_config", ip_config, "a file of hosts"),
-        ("part_config", part_config, "partitions, or their JSON file"),
-    ):
-        if path is not None:
-            check_path(name, path, what)
+    if ip_config is not None:
+        check_path("ip_config", ip_config, "a file of hosts")
+    if part_config is not None:
+        check_path("part_config", part_config, "partitions, or their JSON file")
     part_config = part_config or os.environ.get("GLT_PART_CONFIG") or None
     given = {
         "ip_config": None if ip_config is None else os.fspath(ip_config),
@@ -161,7 +148,7 @@ def initialize(
     }
     with _lock:
         if _job is not None and _job.pid != os.getpid():
-            _forget()  # it is the parent's: a fork begins anew
+            finalize()  # it is the parent's: a fork begins anew
         if _job is not None:
             if _job.given == given:
                 return
@@ -170,25 +157,23 @@ def initialize(
                 "glt.distributed.finalize() in between"
             )
         env = _on_hosts(read_environment(), ip_config)
-        _job = _Job(env, given, num_workers, rpc_timeout, os.getpid(), part_config)
+        _job = _Job(env, given, part_config)
         try:
-            _begin(_job, part_config)
+            _begin(_job)
         except BaseException:
             _end(_job, 0.0)
             _job = None
             raise
-        if _exit_hook_of != os.getpid():
-            # Of multiprocessing, which runs in forked trainers, too, where atexit does not. Before loaders' samplers
-            # are waited for.
-            util.Finalize(None, _at_exit, exitpriority=2)
-            _exit_hook_of = os.getpid()
+        # Of multiprocessing, which runs in forked trainers, too, where atexit does not. Before loaders' samplers are
+        # waited for.
+        _job.at_exit = util.Finalize(None, _at_exit, exitpriority=2)
 
 
 def _on_hosts(env: JobEnvironment, ip_config: str | os.PathLike[str] | None) -> JobEnvironment:
     """Checks that the file of hosts names this one; peers take from it their host's position and the master."""
     if ip_config is None:
         return env
-    hosts = read_hosts(Path(ip_config))
+    hosts = read_hosts(ip_config)
     if env.role is JobRole.STANDALONE:
         return env  # such a script runs anywhere
     at = find_this_host(hosts, ip_config)
@@ -202,46 +187,40 @@ def _on_hosts(env: JobEnvironment, ip_config: str | os.PathLike[str] | None) -> 
     return replace(env, host_index=at, master=(hosts[0].name, hosts[0].port))
 
 
-def _begin(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
+def _begin(job: _Job) -> None:
     role = job.env.role
     if role is JobRole.SERVER:
-        _serve(job, part_config)
+        _serve(job)
     elif role is JobRole.TRAINER:
         _join(job, job.env.master)
-    elif part_config is not None:
-        _start(job, part_config)
+    elif job.part_config is not None:
+        _start(job, job.part_config)
     elif role is JobRole.STANDALONE:
         _enter_alone(StandaloneWorld())
 
 
-def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
+def _serve(job: _Job) -> None:
     env = job.env
-    if part_config is None:
+    if job.part_config is None:
         raise ValueError("GLT_ROLE = 'server', and neither part_config nor GLT_PART_CONFIG says which partitions")
-    address, port = env.master
     init_server(
         env.num_servers,
         env.num_trainers,
         env.rank,
-        _loaded(part_config, env.rank, env.partition),
-        address,
-        port,
-        num_workers=max(1, job.num_workers),
-        rpc_timeout=job.timeout_s,
+        _loaded(job.part_config, env.rank, env.partition),
+        *env.master,
+        num_workers=max(1, job.given["num_workers"]),
+        rpc_timeout=job.given["rpc_timeout"],
     )
     server = get_server()
     assert server is not None
-    alone_since = time.monotonic()
     try:
-        while not server.wait_until_done(deadlines.POLL_S):
-            if server.clients.sessions():
-                alone_since = time.monotonic()
-            elif time.monotonic() - alone_since > deadlines.ALONE_S:
-                raise RendezvousError(
-                    f"{server.entry}: no trainer has been there for {deadlines.ALONE_S:g} s, and not all of "
-                    f"{env.num_trainers} have come: were they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of "
-                    "server 0?"
-                )
+        if not wait_for_trainers(server, deadlines.ALONE_S):
+            raise RendezvousError(
+                f"{server.entry}: no trainer has been there for {deadlines.ALONE_S:g} s, and not all of "
+                f"{env.num_trainers} have come: were they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of "
+                "server 0?"
+            )
     finally:
         wait_and_shutdown_server(0.0)
     sys.exit(0)
@@ -271,32 +250,70 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
         else:
             _enter_alone(StandaloneWorld(data))
         return
-    env, timeout_s = job.env, job.timeout_s
+    env, timeout_s = job.env, job.given["rpc_timeout"]
     address, port = env.master
-    store = open_store(env, timeout_s) if port is None else None
-    if port is None and store is None:
-        port = DEFAULT_PORT  # there is no store to publish another one
-    serves = env.is_first_on_host
-    if serves and env.host_index == 0 and port is None:
-        assert store is not None
-        with publishing_failures(store):
-            job.server = serve_at_free_port(env, _loaded(part_config, 0), job.num_workers, timeout_s)
-        port = job.server.server.address[1]
-        with naming_the_job_store(f"trainer {env.rank}"):
-            publish_port(store, port)
-    elif port is None:
-        assert store is not None
-        with naming_the_job_store(f"trainer {env.rank}"):
-            port = wait_for_port(store, timeout_s)
-    if serves and job.server is None:
+    store = open_store(timeout_s) if port is None else None
+    if store is None:
+        port = port or DEFAULT_PORT  # there is no store to publish another one
+
+    def serve() -> HostServer:
         data = _loaded(part_config, env.host_index)
-        job.server = HostServer(env, data, (address, port), job.num_workers, timeout_s)
+        return HostServer(env, data, (address, port or 0), job.given["num_workers"], timeout_s)
+
+    with naming_the_job_store(f"trainer {env.rank}"):
+        if store is not None and env.is_first_on_host and env.host_index == 0:
+            with publishing_failures(store):
+                job.server = serve()
+            port = job.server.address[1]
+            store.set("port", str(port))
+        elif store is not None:
+            port = wait_for_port(store, timeout_s)
+    if env.is_first_on_host and job.server is None:
+        job.server = serve()
     _join(job, (address, port))
+
+
+def open_store(timeout_s: float) -> TimedStore | None:
+    """The key-value store of the job, for the port of server 0; None if there is none. Each call opens another part:
+    the port of a job that has ended does not count."""
+    global _num_stores
+    _num_stores += 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"glt/initialize/{attempt}/{_num_stores}"
+    if dist.is_initialized():
+        return TimedStore(dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store()), timeout_s)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None  # a store opened now would be in the way of init_process_group
+    return TimedStore(connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s), timeout_s)
+
+
+@contextmanager
+def publishing_failures(store: TimedStore) -> Iterator[None]:
+    """If server 0 cannot be made, the trainers that wait for its port are told why."""
+    try:
+        yield
+    except Exception as error:
+        store.set("port", f"{_FAILED}{type(error).__name__}: {error}"[:MOST_WHY])
+        raise
+
+
+def wait_for_port(store: TimedStore, timeout_s: float) -> int:
+    """The port of server 0. RendezvousError if there is none in time, or server 0 has failed; says why."""
+    value = store.wait_for("port", timeout_s)
+    if value is None:
+        raise RendezvousError(
+            f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
+            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
+        )
+    text = value.decode(errors="replace")
+    if text.startswith(_FAILED):
+        raise RendezvousError(f"the server of the first host could not be made: {text.removeprefix(_FAILED)}")
+    return int(text)
 
 
 def _join(job: _Job, master: tuple[str, int | None]) -> None:
     env = job.env
-    init_client(env.num_servers, env.num_trainers, env.rank, master[0], master[1], rpc_timeout=job.timeout_s)
+    init_client(env.num_servers, env.num_trainers, env.rank, *master, rpc_timeout=job.given["rpc_timeout"])
     enter(ServedWorld(require_client()))
 
 
@@ -364,18 +381,20 @@ def finalize(timeout_s: float | None = None) -> None:
     A trainer that also serves waits until the others have left, for those that died a minute at most, and ``timeout_s``
     seconds at most if given.
     """
-    _finalize(timeout_s, "")
+    _finalize(timeout_s)
 
 
-def _finalize(timeout_s: float | None, why: str) -> None:
+def _finalize(timeout_s: float | None, why: str = "") -> None:
     global _job
     with _lock:
         job, _job = _job, None
         if job is None:
             return
         if job.pid != os.getpid():
-            _forget()
+            leave()  # a fork leaves the parent's job to the parent
             return
+        if job.at_exit is not None:
+            job.at_exit.cancel()
         _end(job, timeout_s, why)
 
 
@@ -384,26 +403,16 @@ def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
     if world is not None:
         Handles.of(world).end()
     if why and job.server is not None:
-        job.server.abort(f"trainer {job.env.rank}, which runs it, has failed: {why}")
+        job.server.close(f"trainer {job.env.rank}, which runs it, has failed: {why}")
     try:
-        if isinstance(world, ServedWorld):
-            shutdown_client(why)
-        elif world is not None:
+        if isinstance(world, StandaloneWorld):
             world.close()
             resign()
         else:
-            shutdown_client()  # it came so far and no further
+            shutdown_client(why)  # also one that came so far and no further
     finally:
-        server, job.server = job.server, None
-        if server is not None:
-            server.finish(timeout_s)
-
-
-def _forget() -> None:
-    """In a fork: leaves the parent's job to the parent."""
-    global _job
-    _job = None
-    leave()
+        if job.server is not None:
+            job.server.finish(timeout_s)
 
 
 def _at_exit() -> None:

@@ -6,19 +6,14 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
-import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from time import monotonic
 from types import TracebackType
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from glt import _deadlines as deadlines
@@ -32,23 +27,18 @@ from glt.distributed.options import (
     RemoteDistSamplingWorkerOptions,
     WorkerOptions,
 )
-from glt.distributed.server.client import DistClient, RemoteDataset, Reply
+from glt.distributed.server.client import DistClient, RemoteDataset, Reply, ServerSession
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
-from glt.distributed.tensors.barrier import Barriers, check_timeout
+from glt.distributed.tensors.barrier import Barriers, checked_timeout
 from glt.distributed.tensors.store import Call, TensorStore, update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import host_id, own_address
-from glt.distributed.wire.store import TimedStore, connect
-from glt.errors import GltError, PeerLost, RendezvousError
+from glt.errors import GltError, PeerLost
 
 logger = logging.getLogger(__name__)
 
-_TRIES = 5  # for a port that was free a moment ago
-_FAILED = "failed "
-_MAX_REASON = 2000  # characters of what is said of a failure
-
-_num_opened = 0
+MOST_WHY = 2000  # characters of what is said of a failure
 
 
 class ServedWorld:
@@ -56,16 +46,15 @@ class ServedWorld:
 
     def __init__(self, client: DistClient) -> None:
         self.client = client
-        self._dataset = client.dataset()
         self.rank, self.num_trainers = client.context.rank, client.num_clients
         self.num_servers = client.num_servers
-        self.data: DistDataset | RemoteDataset | None = self._dataset
-        self._lock = threading.Lock()
+        dataset = client.dataset()
+        self.data: DistDataset | RemoteDataset | None = dataset
         self._num_entered: Counter[str] = Counter()  # barriers that it came to, by tag
         self._num_passed: Counter[str] = Counter()  # those of them that are known to be over
         entries = client.entries()
         serving = {entry.partition_idx: rank for rank, entry in sorted(entries.items(), reverse=True)}
-        self._owners = [serving.get(part, part % self.num_servers) for part in range(self._dataset.num_partitions)]
+        self._owners = [serving.get(part, part % self.num_servers) for part in range(dataset.num_partitions)]
         self._near = [rank for rank, entry in entries.items() if entry.host_id == host_id()]
 
     def owner_of(self, partition: int) -> int:
@@ -73,34 +62,30 @@ class ServedWorld:
         return self._owners[partition]
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
-        return self._on_line(server, lambda line: line.call(name, *args, **kwargs))
+        return self._ask(server, lambda session: session.call(name, *args, **kwargs))
 
     def call_into(self, out: Tensor, server: int, name: str, *args: Any) -> Reply:
-        return self._on_line(server, lambda line: line.call_into(out, name, *args))
+        return self._ask(server, lambda session: session.call_into(out, name, *args))
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
-        return self._on_line(server, lambda line: line.call_within(timeout_s + deadlines.ANSWER_S, name, *args))
+        return self._ask(server, lambda session: session.call_within(timeout_s + deadlines.ANSWER_S, name, *args))
 
-    def _on_line(self, server: int, ask: Callable[[Any], Reply]) -> Reply:
+    def _ask(self, server: int, ask: Callable[[ServerSession], Reply]) -> Reply:
         try:
             return ask(self.client.session(server))
         except PeerLost as lost:
             reply = Reply()
-            reply.set_running_or_notify_cancel()
             reply.set_exception(lost)
             return reply
 
     def barrier(self, timeout_s: float | None = None, *, tag: str = "barrier", agreed: str = "") -> None:
-        timeout_s = deadlines.BARRIER_S if timeout_s is None else timeout_s
-        check_timeout(timeout_s)
-        with self._lock:
-            number, self._num_entered[tag] = self._num_entered[tag], self._num_entered[tag] + 1
-        try:
-            self.call_within(timeout_s, 0, "glt.barrier", tag, number, self.num_trainers, timeout_s, agreed).result()
-        except Exception:
-            self._num_passed[tag] = number + 1
-            raise
-        self._num_passed[tag] = number + 1  # not of one that Ctrl-C has ended the wait for
+        timeout_s = checked_timeout(deadlines.BARRIER_S if timeout_s is None else timeout_s)
+        number = self._num_entered[tag]
+        self._num_entered[tag] += 1
+        reply = self.call_within(timeout_s, 0, "glt.barrier", tag, number, self.num_trainers, timeout_s, agreed)
+        reply.exception()  # waits: a barrier whose wait Ctrl-C ends is not over
+        self._num_passed[tag] = number + 1
+        reply.result()
 
     def abort(self, tag: str, why: str) -> None:
         failed = self.call(0, "glt.barrier.abort", tag, self._num_passed[tag], why).result()
@@ -155,9 +140,6 @@ class StandaloneWorld:
     def owner_of(self, partition: int) -> int:
         return 0
 
-    def add_calls(self, calls: dict[str, Call]) -> None:
-        self._calls |= calls
-
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         if server != 0:
             raise ValueError(f"server = {server!r}: expected 0, this process")
@@ -176,7 +158,7 @@ class StandaloneWorld:
         return lambda _, args, kwargs: function(*args, **kwargs)
 
     def barrier(self, timeout_s: float | None = None, *, tag: str = "barrier", agreed: str = "") -> None:
-        check_timeout(deadlines.BARRIER_S if timeout_s is None else timeout_s)
+        checked_timeout(deadlines.BARRIER_S if timeout_s is None else timeout_s)
 
     def abort(self, tag: str, why: str) -> None:
         """There are no other trainers."""
@@ -202,7 +184,6 @@ class StandaloneWorld:
 
 def answered(call: Callable[[], Any]) -> Reply:
     reply = Reply()
-    reply.set_running_or_notify_cancel()
     try:
         result = call()
         # An answer that waits for other trainers is there at once: there are none.
@@ -212,9 +193,10 @@ def answered(call: Callable[[], Any]) -> Reply:
     return reply
 
 
-class HostServer:
-    """A :class:`DistServer` in the first trainer of a host, for all trainers of the job. ``master`` is the address of
-    server 0, ``timeout_s`` the deadline of start-up and of requests between servers."""
+class HostServer(DistServer):
+    """The server in the first trainer of a host, for all trainers of the job. ``master`` is the address of server 0,
+    for which that one finds a port if it is 0; ``timeout_s`` the deadline of start-up and of requests between
+    servers."""
 
     def __init__(
         self, env: JobEnvironment, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
@@ -225,91 +207,33 @@ class HostServer:
         context = DistContext(
             DistRole.SERVER, env.num_servers, rank, "distributed-server", env.num_servers + env.num_trainers, rank
         )
-        self.server = DistServer(data, context, env.num_trainers, master, bind, 16, options)
-
-    def abort(self, why: str) -> None:
-        self.server.close(why)
+        super().__init__(data, context, env.num_trainers, master, bind, 16, options)
 
     def finish(self, timeout_s: float | None) -> bool:
         """Waits until all trainers have left, or are gone, but at most ``timeout_s`` seconds, and ends; returns whether
         they had."""
-        now = time.monotonic()
-        deadline = math.inf if timeout_s is None else now + timeout_s
-        alone_since, say_at = now, now + deadlines.COMPLAINT_S
         try:
-            while not self.server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
-                now = time.monotonic()
-                sessions = [str(session) for session in self.server.clients.sessions()]
-                if sessions:
-                    alone_since = now
-                if now >= deadline or now - alone_since > deadlines.GRACE_S:
-                    return False
-                if now >= say_at:
-                    logger.info("%s waits until all trainers have left; there are %s", self.server.entry, sessions)
-                    say_at = now + deadlines.COMPLAINT_S
-            return True
+            return wait_for_trainers(self, deadlines.GRACE_S, math.inf if timeout_s is None else timeout_s)
         finally:
-            self.server.close()
+            self.close()
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def serve_at_free_port(env: JobEnvironment, data: DistDataset, num_workers: int, timeout_s: float) -> HostServer:
-    for tries_left in reversed(range(_TRIES)):
-        master = env.master[0], free_port(env.master[0])
-        try:
-            return HostServer(env, data, master, num_workers, timeout_s)
-        except RendezvousError as error:
-            if not tries_left:
-                raise
-            logger.info("%s; trying another port", error)
-    raise AssertionError("the last try returns or raises")
-
-
-def open_store(env: JobEnvironment, timeout_s: float) -> TimedStore | None:
-    """The key-value store of the job, for the port of server 0; None if there is none. Each call opens another part:
-    the port of a job that has ended does not count."""
-    global _num_opened
-    _num_opened += 1
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"glt/initialize/{attempt}/{_num_opened}"
-    if dist.is_initialized():
-        return TimedStore(dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store()), timeout_s)
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None  # a store opened now would be in the way of init_process_group
-    return TimedStore(connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s), timeout_s)
-
-
-@contextmanager
-def publishing_failures(store: TimedStore) -> Iterator[None]:
-    """If server 0 cannot be made, the trainers that wait for its port are told why."""
-    try:
-        yield
-    except Exception as error:
-        store.set("port", f"{_FAILED}{type(error).__name__}: {error}"[:2000])
-        raise
-
-
-def publish_port(store: TimedStore, port: int) -> None:
-    store.set("port", str(port))
-
-
-def wait_for_port(store: TimedStore, timeout_s: float) -> int:
-    """The port of server 0. RendezvousError if there is none in time, or server 0 has failed; says why."""
-    value = store.wait_for("port", timeout_s)
-    if value is None:
-        raise RendezvousError(
-            f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
-            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
-        )
-    text = value.decode(errors="replace")
-    if text.startswith(_FAILED):
-        raise RendezvousError(f"the server of the first host could not be made: {text.removeprefix(_FAILED)}")
-    return int(text)
+def wait_for_trainers(server: DistServer, alone_s: float, timeout_s: float = math.inf) -> bool:
+    """Waits until all trainers have left a server; gives up where none has been there for ``alone_s`` seconds, and
+    after ``timeout_s``. Returns whether all had."""
+    now = alone_since = time.monotonic()
+    deadline, say_at = now + timeout_s, now + deadlines.COMPLAINT_S
+    while not server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
+        now = time.monotonic()
+        sessions = [str(session) for session in server.clients.sessions()]
+        if sessions:
+            alone_since = now
+        if now >= deadline or now - alone_since > alone_s:
+            return False
+        if now >= say_at:
+            logger.info("%s waits until all trainers have left; there are %s", server.entry, sessions)
+            say_at = now + deadlines.COMPLAINT_S
+    return True
 
 
 class CollectiveTask:
@@ -322,31 +246,28 @@ class CollectiveTask:
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name = world, name
-        self._is_alone = world.num_trainers == 1
         self._has_failed = False  # for all trainers
-        self._checked_at = monotonic()
+        self._checked_at = time.monotonic()
 
     def barrier(self, agreed: str = "") -> None:
         """Waits until all trainers have come here, with the same ``agreed``. ValueError on all of them if they differ;
         PeerLost, which says why, if another has failed or is gone."""
-        if self._is_alone:
-            return
         try:
             self._world.barrier(tag=self._name, agreed=agreed)
         except Exception:
             self._has_failed = True
             raise
-        self._checked_at = monotonic()
+        self._checked_at = time.monotonic()
 
     def check(self) -> None:
         """Asks, once a second at most, whether the others still work; PeerLost, which says why, if one does not."""
-        if self._is_alone or monotonic() - self._checked_at < deadlines.BEAT_S:
+        if time.monotonic() - self._checked_at < deadlines.BEAT_S:
             return
         text = self._world.failure(self._name)
         if text is not None:
             self._has_failed = True
             raise PeerLost(text)
-        self._checked_at = monotonic()
+        self._checked_at = time.monotonic()
 
     def __enter__(self) -> CollectiveTask:
         return self
@@ -354,9 +275,9 @@ class CollectiveTask:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or self._is_alone or self._has_failed:
+        if error is None or self._has_failed:
             return
-        what = "".join(traceback.format_exception_only(error)).strip()[:_MAX_REASON]
+        what = in_words(error)[:MOST_WHY]
         try:
             text = self._world.failure(self._name)
             if text is None:
@@ -367,3 +288,7 @@ class CollectiveTask:
         # The first to fail deletes what the others read and write: their errors are to say why.
         if text is not None and (type(error) is LookupError or isinstance(error, GltError)):
             raise PeerLost(text) from error
+
+
+def in_words(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()

@@ -83,6 +83,7 @@ class DistServer:
             self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
             made.callback(self.listener.close)
             address, port = self.listener.address
+            master = (master[0], port) if rank == 0 else master  # its port may have been found here
             process = rank, address, port, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx
             graph_dir, run_id = dataset.load_args["graph_dir"], dataset.manifest.run_id
             self.entry = ServerEntry(*process, graph_dir, run_id, num_servers, num_clients)

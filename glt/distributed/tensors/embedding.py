@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import reprlib
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -11,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from glt._checks import check_at_least
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
-from glt.distributed.tensors.tensor import DistTensor
+from glt.distributed.tensors.tensor import DistTensor, as_tensor
 
 _GRAD: Any = Tensor.grad  # the property of tensors, which autograd sets without asking a class
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -153,9 +153,8 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         world: World | None = None,
     ) -> None:
         super().__init__()
-        for what, value in (("num_embeddings", num_embeddings), ("embedding_dim", embedding_dim)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
-                raise ValueError(f"{what} = {value!r}: expected a positive integer, below 2^63")
+        check_at_least("num_embeddings", num_embeddings, 1)
+        check_at_least("embedding_dim", embedding_dim, 1)
         if dtype not in _DTYPES:
             raise ValueError(f"dtype = {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
         weight = DistTensor(
@@ -184,7 +183,8 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         """Returns rows ``[*ids.shape, embedding_dim]`` for int64 or int32 ids: a tensor on any device, an array, or a
         list. Raises TypeError if ids are no integers, IndexError if there is no such row."""
         if isinstance(ids, np.ndarray | list):  # as DGL's take them
-            ids = _converted(ids)
+            ids = as_tensor("ids", ids, "ids of rows")
+            ids = ids if ids.numel() else ids.long()
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
             found = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise TypeError(f"ids: expected a tensor, an array or a list of int64 or int32, got {found}")
@@ -212,10 +212,3 @@ class DistEmbedding(_RowsOnServers, nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         state_dict = {**state_dict, prefix + "rows": self.rows}
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-def _converted(ids: Any) -> Tensor:
-    try:
-        return torch.as_tensor(np.asarray(ids, order="C", dtype=None if len(ids) else np.int64))
-    except (TypeError, ValueError) as error:  # text, objects, rows of several lengths
-        raise TypeError(f"ids = {reprlib.repr(ids)}: expected ids of rows ({error})") from error

@@ -19,7 +19,7 @@ from glt import _core
 from glt.data.arrays import as_numpy, pooled_empty
 from glt.distributed.tensors.spec import Placement, Portion, RowIds, TensorSpec
 from glt.distributed.tensors.store import Rows
-from glt.errors import GltError, PeerLost
+from glt.errors import PeerLost
 
 if TYPE_CHECKING:
     from glt.distributed.context import World
@@ -205,12 +205,13 @@ def open_everywhere(world: World, call: str, *args: Any) -> list[dict[str, Any]]
     replies = [world.call(server, call, *args) for server in range(world.num_servers)]
     failed = next((error for reply in replies if (error := reply.exception()) is not None), None)
     answers = {server: reply.result() for server, reply in enumerate(replies) if reply.exception() is None}
-    if failed is None:
-        failed = _loss(answers)
+    failed = failed or _loss(answers)
     if failed is not None:
         for server, answer in answers.items():
             if answer.get("is_new"):
-                _undo(world, server, answer["generation"], str(failed))
+                undone = world.call(server, "glt.tensor.delete", answer["generation"], str(failed)).exception()
+                if undone is not None:  # the server is lost, and what it made with it
+                    logger.info("while undoing the creation of a tensor: %s", undone)
         raise failed
     generations = [answer["generation"] for answer in answers.values()]
     if any(answer["peers"] is None for answer in answers.values()):
@@ -232,10 +233,3 @@ def _loss(answers: dict[int, Any]) -> LookupError | None:
                 "what was saved"
             )
     return None
-
-
-def _undo(world: World, server: int, generation: int, why: str) -> None:
-    try:
-        world.call(server, "glt.tensor.delete", generation, why).result()
-    except GltError as error:  # the server is lost, and what it made with it
-        logger.info("while undoing the creation of a tensor: %s", error)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from glt.distributed.context import World, current_world
 from glt.distributed.engine.partitions import in_message
 from glt.distributed.tensors.spec import StoredTable, require_writable
 from glt.distributed.tensors.tensor import DistTensor, Handles
-from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
+from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 
 # DGL's names, where partitions have no table of that name.
 NODE_ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
@@ -34,22 +34,23 @@ class GraphData(MutableMapping[str, DistTensor]):
     A :class:`DistTensor` may be assigned to any name, one row for each node or edge. The name is this trainer's: others
     assign it for themselves. Deleting it forgets it, and deletes no rows.
 
-    ``kind`` is ``'node'`` or ``'edge'``, ``type_index`` the position of the type.
+    ``kind`` is ``'node'`` or ``'edge'``, ``type_index`` the position of the type; ``stored`` has the dtype and the
+    shape of rows of each table that the graph was partitioned with.
     """
 
     def __init__(self, world: World, kind: str, type_index: int) -> None:
         assert world.data is not None
         manifest = world.data.manifest
-        self._world, self._kind, self._at = world, kind, type_index
-        entry: NodeTypeEntry | EdgeTypeEntry
+        self._world, self.kind, self.type_index = world, kind, type_index
+        self.type: NodeType | EdgeType
         if kind == "node":
-            entry = manifest.node_types[type_index]
-            self.type: NodeType | EdgeType = entry.node_type
-            self.num_rows, self._aliases = entry.num_nodes, NODE_ALIASES
+            node = manifest.node_types[type_index]
+            self.type, self.num_rows, self._aliases = node.node_type, node.num_nodes, NODE_ALIASES
+            self.stored = _layouts(node)
         else:
-            entry = manifest.edge_types[type_index]
-            self.type, self.num_rows, self._aliases = entry.edge_type, entry.num_edges, EDGE_ALIASES
-        self._stored = _layouts(entry)
+            edge = manifest.edge_types[type_index]
+            self.type, self.num_rows, self._aliases = edge.edge_type, edge.num_edges, EDGE_ALIASES
+            self.stored = _layouts(edge)
         self._open: dict[str, DistTensor] = {}  # by name as stored, or as assigned
         self._hidden: set[str] = set()
 
@@ -60,30 +61,21 @@ class GraphData(MutableMapping[str, DistTensor]):
     def _tensor(self, key: str) -> DistTensor:
         given = self._open.get(key)
         if given is None or (given.is_deleted and given.spec.table == key):
-            dtype, shape = self._stored[key]
-            self._open[key] = DistTensor(
-                (self.num_rows, *shape),
-                dtype,
-                self._server_name(key),
-                StoredTable(self._kind, self._at, key),
-                self.type,
-                world=self._world,
-            )
-        return self._open[key]
+            dtype, shape = self.stored[key]
+            table = StoredTable(self.kind, self.type_index, key)
+            full, name = (self.num_rows, *shape), self._server_name(key)
+            given = self._open[key] = DistTensor(full, dtype, name, table, self.type, world=self._world)
+        return given
 
     def _server_name(self, key: str) -> str:
         type_ = self.type if isinstance(self.type, str) else "__".join(self.type)
-        return f"{self._kind}/{type_}/{key}"
-
-    @property
-    def has_stored(self) -> bool:
-        return bool(self._stored)
+        return f"{self.kind}/{type_}/{key}"
 
     def replaced(self, written: Collection[str]) -> dict[str, DistTensor]:
         """By name, tensors whose rows differ from the stored ones: tables that ``written`` names, and tensors assigned
         to a table's name."""
         found = {}
-        for key in self._stored:
+        for key in self.stored:
             given = self._open.get(key)
             if self._server_name(key) in written or (given is not None and given.spec.table != key):
                 found[key] = self._tensor(key)
@@ -102,9 +94,9 @@ class GraphData(MutableMapping[str, DistTensor]):
         if tensor.shape[0] != self.num_rows:
             raise ValueError(
                 f"{self._what()}[{name!r}]: the tensor has {tensor.shape[0]} rows: expected {self.num_rows}, one per "
-                f"{self._kind} of type {self.type!r}"
+                f"{self.kind} of type {self.type!r}"
             )
-        if name in self._stored:
+        if name in self.stored:
             require_writable(name, f"{self._what()}[{name!r}]")
         self._open[name] = tensor
         self._hidden.discard(name)
@@ -112,11 +104,11 @@ class GraphData(MutableMapping[str, DistTensor]):
     def __delitem__(self, name: str) -> None:
         key = self._key(name)
         self._open.pop(key, None)
-        if key in self._stored:
+        if key in self.stored:
             self._hidden.add(key)
 
     def __iter__(self) -> Iterator[str]:
-        names = [*self._stored, *(name for name in self._open if name not in self._stored)]
+        names = [*self.stored, *(name for name in self._open if name not in self.stored)]
         return iter([name for name in names if name not in self._hidden])
 
     def __len__(self) -> int:
@@ -128,7 +120,7 @@ class GraphData(MutableMapping[str, DistTensor]):
     def _found(self, name: Any) -> str | None:
         keys = (name, self._aliases.get(name, name)) if isinstance(name, str) else ()
         return next(
-            (key for key in keys if key not in self._hidden and (key in self._open or key in self._stored)), None
+            (key for key in keys if key not in self._hidden and (key in self._open or key in self.stored)), None
         )
 
     def _key(self, name: str) -> str:
@@ -138,65 +130,45 @@ class GraphData(MutableMapping[str, DistTensor]):
         return key
 
     def _what(self) -> str:
-        return f"data of {self._kind}s of type {self.type!r}"
+        return f"data of {self.kind}s of type {self.type!r}"
 
     def __repr__(self) -> str:
-        return f"GraphData({self._kind}s of type {self.type!r}, {list(self)})"
+        return f"GraphData({self.kind}s of type {self.type!r}, {list(self)})"
 
 
-class GraphDataByType(Mapping[Any, GraphData]):
+class GraphDataByType(dict[Any, GraphData]):
     """The tensors of a heterogeneous graph: :class:`GraphData` by node type or edge type, such as ``g.ndata``."""
 
     def __init__(self, by_type: Mapping[Any, GraphData], kind: str) -> None:
-        self._by_type, self._kind = by_type, kind
+        super().__init__(by_type)
+        self._kind = kind
 
-    def __getitem__(self, type_: Any) -> GraphData:
-        if type_ not in self._by_type:
-            raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self._by_type)}")
-        return self._by_type[type_]
+    def __missing__(self, type_: Any) -> GraphData:
+        raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self)}")
 
     def __setitem__(self, name: Any, value: Any) -> None:
-        example = f"g.{self._kind[0]}data[{next(iter(self._by_type), None)!r}][{name!r}]"
+        example = f"g.{self._kind[0]}data[{next(iter(self), None)!r}][{name!r}]"
         raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._by_type)
-
-    def __len__(self) -> int:
-        return len(self._by_type)
-
     def __repr__(self) -> str:
-        return f"GraphDataByType({list(self._by_type.values())})"
+        return f"GraphDataByType({list(self.values())})"
 
 
-class TableNames(NamedTuple):
+def table_names(manifest: Manifest) -> tuple[list[str], list[str]]:
     """Names of the tables that a graph was partitioned with, of nodes and of edges of any type."""
-
-    of_nodes: tuple[str, ...]
-    of_edges: tuple[str, ...]
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> TableNames:
-        nodes, edges = (
-            tuple(dict.fromkeys(name for entry in entries for name in _layouts(entry)))
-            for entries in (manifest.node_types, manifest.edge_types)
-        )
-        return cls(nodes, edges)
+    nodes = dict.fromkeys(name for entry in manifest.node_types for name in _layouts(entry))
+    edges = dict.fromkeys(name for entry in manifest.edge_types for name in _layouts(entry))
+    return list(nodes), list(edges)
 
 
 def _layouts(entry: NodeTypeEntry | EdgeTypeEntry) -> dict[str, Layout]:
-    found: dict[str, Layout] = {}
     named = {"x": entry.feat, "y": entry.label} if isinstance(entry, NodeTypeEntry) else {"edge_attr": entry.feat}
-    for name, table in named.items():
-        if table is not None:
-            found[name] = _layout(table)
-    if isinstance(entry, NodeTypeEntry) and entry.has_time:
-        found["time"] = torch.int64, ()
-    return found | {name: _layout(table) for name, table in entry.attrs.items()}
-
-
-def _layout(table: FeatureEntry) -> Layout:
-    return getattr(torch, table.dtype), tuple(table.shape)
+    time = {"time": (torch.int64, ())} if isinstance(entry, NodeTypeEntry) and entry.has_time else {}
+    first, more = (
+        {name: (getattr(torch, each.dtype), tuple(each.shape)) for name, each in tables.items() if each is not None}
+        for tables in (named, entry.attrs)
+    )
+    return first | time | more
 
 
 class WrittenRows:
@@ -204,10 +176,8 @@ class WrittenRows:
     stay as they are: where a table was written since, or a tensor assigned to its name, the trainer reads its rows anew
     from the servers when it takes a batch."""
 
-    def __init__(self, world: World, nodes: list[GraphData], edges: list[GraphData]) -> None:
-        self._world = world
-        self._types = [("node", at, data) for at, data in enumerate(nodes)]
-        self._types += [("edge", at, data) for at, data in enumerate(edges)]
+    def __init__(self, world: World, data: Sequence[GraphData]) -> None:
+        self._world, self._data = world, data
         self._written: set[str] = set()
 
     @classmethod
@@ -216,13 +186,12 @@ class WrittenRows:
         world = current_world()
         if world is None or world.data is None or world.data.manifest.run_id != manifest.run_id:
             return None
-        schema = world.data.schema
-        nodes = [GraphData(world, "node", at) for at in range(len(schema.node_types))]
-        return cls(world, nodes, [GraphData(world, "edge", at) for at in range(len(schema.edge_types))])
+        nodes = [GraphData(world, "node", at) for at in range(len(manifest.node_types))]
+        return cls(world, [*nodes, *(GraphData(world, "edge", at) for at in range(len(manifest.edge_types)))])
 
     @property
     def needs_edge_ids(self) -> bool:
-        return any(kind == "edge" and data.has_stored for kind, _, data in self._types)
+        return any(data.kind == "edge" and data.stored for data in self._data)
 
     def begin(self) -> None:
         replies = [self._world.call(server, "glt.tensor.written") for server in range(self._world.num_servers)]
@@ -231,9 +200,15 @@ class WrittenRows:
     def put(self, tensors: dict[str, Tensor]) -> None:
         """Replaces rows in the tensors of a message, which has their ids."""
         written = self._written | Handles.of(self._world).written
-        for kind, at, data in self._types:
+        for data in self._data:
             for name, tensor in data.replaced(written).items():
-                key = in_message(name, kind, at)
+                key = in_message(name, data.kind, data.type_index)
                 if key in tensors:
-                    ids = tensors[f"n_id/n{at}" if kind == "node" else f"e_id/e{at}"]
-                    tensors[key] = tensor[ids].to(tensors[key].device)
+                    ids = tensors[in_message("n_id" if data.kind == "node" else "e_id", data.kind, data.type_index)]
+                    try:
+                        rows = tensor[ids]
+                    except LookupError:
+                        if not tensor.is_deleted or tensor.spec.table != name:
+                            raise
+                        rows = data.replaced(written)[name][ids]  # another handle has deleted it: what there is instead
+                    tensors[key] = rows.to(tensors[key].device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +17,7 @@ from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
-from glt.distributed.tensors.barrier import check_timeout, require_equal
+from glt.distributed.tensors.barrier import checked_timeout, require_equal
 from glt.distributed.tensors.checkpoint import Checkpoint, load_tensors, save_tensors
 from glt.distributed.tensors.embedding import DistParameter
 from glt.distributed.tensors.spec import as_array
@@ -45,17 +46,16 @@ class SparseOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # so that a GradScaler calls step(), which refuses it
 
     def __init__(self, params: Any, defaults: dict[str, Any], reduction: str, maximize: bool, timeout_s: float) -> None:
-        check_timeout(timeout_s)
+        self._timeout_s = checked_timeout(timeout_s)
         defaults = {**defaults, "reduction": reduction, "maximize": maximize}
-        self._check_group(defaults)
+        self._check(defaults)
         groups = _embedding_groups(params)
         worlds = {id(p.tensor.world): p.tensor.world for group in groups for p in group["params"]}
         if len(worlds) != 1:
             raise ValueError("params: the embeddings are of different worlds: make an optimizer for each")
         (self._world,) = worlds.values()
         self._number = _num_made[self._world] = _num_made.get(self._world, -1) + 1
-        self._timeout_s = float(timeout_s)
-        self._num_calls: dict[str, int] = {}
+        self._num_calls: Counter[str] = Counter()
         self._rows: dict[DistParameter, dict[str, DistTensor]] = {}
         self._option_names = tuple(defaults)  # torch adds others to ``defaults`` when it loads
         super().__init__(groups, defaults)
@@ -71,7 +71,7 @@ class SparseOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds embeddings, with options of their own; all trainers do."""
         (group,) = _embedding_groups([param_group])
-        self._check_group({**self.defaults, **group})
+        self._check({**self.defaults, **group})
         super().add_param_group(group)
         group = self.param_groups[-1]
         try:
@@ -82,25 +82,21 @@ class SparseOptimizer(torch.optim.Optimizer):
         for p in group["params"]:
             self._take_over(p, group)
 
-    def _check_group(self, options: dict[str, Any]) -> None:
+    def _check(self, options: dict[str, Any]) -> None:
         if not isinstance(options["reduction"], str) or options["reduction"] not in _REDUCTIONS:
             raise ValueError(f"reduction = {options['reduction']!r}: expected 'mean' or 'sum'")
         check_flag("maximize", options["maximize"])
-        self._check(options)
-
-    def _check(self, options: dict[str, Any]) -> None:
-        pass
 
     def _agree(self, group: dict[str, Any]) -> None:
         about = {"optimizer": type(self).__name__, "embeddings": [p.tensor.name for p in group["params"]]}
-        require_equal(self._exchange({"sparse optimizer": {**about, **self._options(group)}}))
+        require_equal(self._exchange({"sparse optimizer": {**about, **self._options(group)}}, self._timeout_s))
 
-    def _exchange(self, value: Any, timeout_s: float | None = None) -> list[Any]:
-        return self._at_barrier("exchange", [value], self._timeout_s if timeout_s is None else timeout_s)[0]
+    def _exchange(self, value: Any, timeout_s: float) -> list[Any]:
+        return self._at_barrier("exchange", [value], timeout_s)[0]
 
     def _at_barrier(self, call: str, values: list[Any], timeout_s: float) -> list[Any]:
-        number = self._num_calls.get(call, 0)
-        self._num_calls[call] = number + 1
+        number = self._num_calls[call]
+        self._num_calls[call] += 1
         world, tag = self._world, f"{call} of sparse optimizer {self._number}"
         replies = [
             world.call_within(timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, value)
@@ -199,7 +195,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             glt.errors.GltError: On the other trainers, if trainer 0 failed: says why.
             glt.errors.PeerLost: If a trainer or server is lost. Whatever failed, nothing that loads is left.
         """
-        self._at_first(lambda: save_tensors(self._tensors(), path, self._all_about()))
+        self._at_first(lambda: save_tensors(self._tensors(), path, self._about()))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Goes on from what :meth:`save` wrote, with any number of trainers and servers: weights, state, numbers of
@@ -221,21 +217,22 @@ class SparseOptimizer(torch.optim.Optimizer):
                 p.gradients.clear()
 
     def _read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        about, mine = Checkpoint.open(path).about, self._all_about()
+        about, mine = Checkpoint.open(path).about, self._about()
         if _identity(about) != _identity(mine):
             raise ValueError(f"{path} holds {_identity(about)}: expected {_identity(mine)}, as this optimizer has")
         load_tensors(self._tensors(), path)
         return about
 
-    def _all_about(self) -> dict[str, Any]:
-        return {"optimizer": type(self).__name__, "groups": [self._about(group) for group in self.param_groups]}
-
-    def _about(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "embeddings": [self._key(p) for p in group["params"]],
-            "options": self._options(group),
-            "steps": [self.state[p]["step"] for p in group["params"]],
-        }
+    def _about(self) -> dict[str, Any]:
+        groups = [
+            {
+                "embeddings": [self._key(p) for p in group["params"]],
+                "options": self._options(group),
+                "steps": [self.state[p]["step"] for p in group["params"]],
+            }
+            for group in self.param_groups
+        ]
+        return {"optimizer": type(self).__name__, "groups": groups}
 
     def _key(self, p: DistParameter) -> str:
         if not p.tensor.spec.is_anonymous:
@@ -243,22 +240,22 @@ class SparseOptimizer(torch.optim.Optimizer):
         return f"#{next(at for at, each in enumerate(self._parameters()) if each is p)}"
 
     def _tensors(self) -> dict[str, DistTensor]:
-        found = {}
-        for p in self._parameters():
-            for name, tensor in {"weight": p.tensor, **self._rows[p]}.items():
-                found[f"{self._key(p)}/{name}"] = tensor
-        return found
+        return {
+            f"{self._key(p)}/{name}": tensor
+            for p in self._parameters()
+            for name, tensor in {"weight": p.tensor, **self._rows[p]}.items()
+        }
 
     def _at_first(self, call: Callable[[], Any]) -> Any:
         """Makes a call on trainer 0 while the others wait; returns its result on all, or raises on all."""
-        self._exchange(None)  # a barrier: the steps before are over
-        result, error = None, None
+        self._exchange(None, self._timeout_s)  # a barrier: the steps before are over
+        error: Exception | None = None
+        outcome: dict[str, Any] = {"result": None, "error": None}
         if self._world.rank == 0:
             try:
-                result = call()
+                outcome["result"] = call()
             except Exception as raised:
-                error = raised
-        outcome = {"result": result, "error": None if error is None else f"{type(error).__name__}: {error}"}
+                error, outcome["error"] = raised, f"{type(raised).__name__}: {raised}"
         # The loss of trainer 0 ends the wait, so that it needs no shorter deadline.
         first = self._exchange(outcome, deadlines.DAY_S)[0]
         if error is not None:
@@ -327,11 +324,11 @@ def _gradients_by_server(p: DistParameter) -> list[tuple[Tensor | None, Tensor |
         merge = _core.RowMerge([(ids.numpy(), grads.numpy())], len(p.tensor), grads.shape[1])
         ids, grads = torch.empty(len(merge), dtype=torch.int64), torch.empty(len(merge), grads.shape[1])
         merge.sum(ids.numpy(), grads.numpy(), num_threads=torch.get_num_threads())
-    found: list[tuple[Tensor | None, Tensor | None]]
-    found = [(torch.empty(0, dtype=torch.int64), torch.empty(0, grads.shape[1]))] * world.num_servers
+    none = torch.empty(0, dtype=torch.int64), torch.empty(0, grads.shape[1])
+    found: list[tuple[Tensor | None, Tensor | None]] = [none] * world.num_servers
     for server, rows, positions in p.tensor.placement.portions(ids.numpy()):
-        is_all = isinstance(positions, range)
-        found[server] = torch.from_numpy(as_array(rows)), grads if is_all else grads[torch.from_numpy(positions).long()]
+        theirs = grads if isinstance(positions, range) else grads[torch.from_numpy(positions).long()]
+        found[server] = torch.from_numpy(as_array(rows)), theirs
     return found
 
 
@@ -371,6 +368,7 @@ class SparseAdagrad(SparseOptimizer):
         super().__init__(params, defaults, reduction, maximize, timeout_s)
 
     def _check(self, options: dict[str, Any]) -> None:
+        super()._check(options)
         for name in ("lr", "lr_decay", "initial_accumulator_value", "eps"):
             real_number(name, options[name])
 
@@ -411,6 +409,7 @@ class SparseAdam(SparseOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, reduction, maximize, timeout_s)
 
     def _check(self, options: dict[str, Any]) -> None:
+        super()._check(options)
         for name in ("lr", "eps"):
             real_number(name, options[name], above=True)
         betas = options["betas"]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._checks import integer
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.distributed.wire.calls import name_of, registered
 from glt.partition.format.files import stored_name
@@ -75,10 +76,9 @@ class Placement:
             )
         if isinstance(part, str):
             kind, at = "node", schema.node_index(part)
-            book = world.data.node_books[at]
         else:
             kind, at = "edge", schema.edge_index(part)
-            book = world.data.edge_books[at]
+        book = getattr(world.data, f"{kind}_books")[at]
         if book is None:
             raise ValueError(
                 f"part = {part!r}: partitions have no book of these edges, having no rows of them; "
@@ -274,12 +274,8 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
         raise TypeError(
             f"shape = {shape!r}: expected the sizes of 1 to {_MOST_DIMS} dimensions, such as (num_nodes, 10)"
         )
-    sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in shape)
-    for at, size in enumerate(sizes):
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"shape[{at}] = {size!r}: expected an integer")
-        if not 0 <= size < 1 << 63:
-            raise ValueError(f"shape[{at}] = {size}: expected 0 or more, and below 2^63")
+    most = (1 << 63) - 1
+    sizes = tuple(integer(f"shape[{at}]", size, 0, most, "below 2^63") for at, size in enumerate(shape))
     if not 1 <= len(sizes) <= _MOST_DIMS:
         raise ValueError(f"shape = {list(sizes)}: expected 1 to {_MOST_DIMS} dimensions, rows first; flatten the rows")
     return sizes
@@ -307,6 +303,16 @@ def is_kind_of(number: bool | int | float | complex, dtype: torch.dtype) -> bool
     return any(isinstance(number, kind) and torch.can_cast(its, dtype) for kind, its in kinds)
 
 
+def number_as(dtype: torch.dtype, number: bool | int | float | complex, what: str) -> Tensor:
+    """A Python number as a tensor without dimensions; raises TypeError or ValueError if ``dtype`` does not hold it."""
+    if not is_kind_of(number, dtype):
+        raise TypeError(f"{what}: expected a number that {dtype} holds")
+    try:
+        return torch.full((), number, dtype=dtype)
+    except (RuntimeError, OverflowError) as error:  # such as 300 as uint8
+        raise ValueError(f"{what}: expected what {dtype} holds ({error})") from error
+
+
 def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, Any]:
     """First values as plain values, for ``init_func`` of :class:`DistTensor` or a :class:`StoredTable`."""
     if isinstance(init_func, StoredTable):
@@ -320,12 +326,7 @@ def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, 
         low, high = _checked_range(init_func, kind, given or [0.0, 1.0], dtype)
         return {"kind": kind, "a": low, "b": high, "rng_seed": rng_seed}
     if kind == "constant" and len(given) == 1 and isinstance(given[0], bool | int | float):
-        if not is_kind_of(given[0], dtype):
-            raise TypeError(f"init_func = {init_func!r}: expected a number that {dtype} holds")
-        try:
-            torch.full((), given[0], dtype=dtype)
-        except (RuntimeError, OverflowError) as error:  # such as 300 as uint8
-            raise ValueError(f"init_func = {init_func!r}: expected what {dtype} holds ({error})") from error
+        number_as(dtype, given[0], f"init_func = {init_func!r}")
         return {"kind": "constant", "a": given[0]}
     if given or not (callable(kind) or isinstance(kind, str)):
         raise ValueError(

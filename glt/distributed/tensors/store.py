@@ -73,12 +73,7 @@ class Shard:
     def own(self) -> _core.RowTable:
         with self._copying:
             if self.is_borrowed:
-                room_bytes, limit = available_memory()
-                if self.tensor.nbytes > room_bytes:
-                    raise MemoryError(
-                        f"the first write to mapped rows copies them, which takes {self.tensor.nbytes / 1e9:.3g} GB: "
-                        f"{limit} is {room_bytes / 1e9:.3g} GB"
-                    )
+                _require_room(self.tensor.nbytes, "the first write to mapped rows copies them, which takes")
                 self._put(self.tensor.clone())
                 self.is_borrowed = False
             return self.table
@@ -102,6 +97,12 @@ class Shard:
 
     def __len__(self) -> int:
         return len(self.tensor)
+
+
+def _require_room(num_bytes: int, what: str, of: str = "", remedy: str = "") -> None:
+    room_bytes, limit = available_memory()
+    if num_bytes > room_bytes:
+        raise MemoryError(f"{what} {num_bytes / 1e9:.3g} GB{of}: {limit} is {room_bytes / 1e9:.3g} GB{remedy}")
 
 
 class ChangeOrder:
@@ -243,7 +244,10 @@ class TensorStore:
 
     def _filled(self, spec: TensorSpec, placement: Placement) -> Shard:
         num_rows = placement.rows_on(self.rank)
-        self._require_room(spec, num_rows * (1 + needs_twice(spec.init)))
+        num_needed = num_rows * (1 + needs_twice(spec.init))
+        what, of = f"tensor {spec.name!r} ({spec}) needs", f" for {num_needed} rows on {self.owner}"
+        remedy = ". Use a smaller dtype, more servers, or delete other tensors"
+        _require_room(num_needed * spec.row_bytes, what, of, remedy)
         try:
             rows = torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype)
         except RuntimeError as error:  # the kernel promises no more, whatever is available
@@ -263,15 +267,6 @@ class TensorStore:
         if rows.shape != (num_rows, *spec.row_shape) or rows.dtype != spec.torch_dtype:
             raise ValueError(f"{spec}: the stored table has {num_rows} rows of {rows.dtype} {list(rows.shape[1:])}")
         return rows
-
-    def _require_room(self, spec: TensorSpec, num_rows: int) -> None:
-        need_bytes = num_rows * spec.row_bytes
-        room_bytes, limit = available_memory()
-        if need_bytes > room_bytes:
-            raise MemoryError(
-                f"tensor {spec.name!r} ({spec}) needs {need_bytes / 1e9:.3g} GB for {num_rows} rows on {self.owner}: "
-                f"{limit} is {room_bytes / 1e9:.3g} GB. Use a smaller dtype, more servers, or delete other tensors"
-            )
 
     def open(self, holder: Member, name: str, handle: str) -> dict[str, Any]:
         """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``. LookupError names those there are."""

@@ -10,7 +10,7 @@ import secrets
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.data.arrays import as_ids, require_data
+from glt.data.arrays import as_ids, require_data, require_in_range
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, require_world
 from glt.distributed.tensors.checkpoint import load_tensors, save_tensors
@@ -34,6 +34,7 @@ from glt.distributed.tensors.spec import (
     checked_shape,
     encode_init,
     is_kind_of,
+    number_as,
     require_writable,
 )
 
@@ -215,15 +216,17 @@ class DistTensor:
 
     def _values(self, values: Any, shape: torch.Size) -> Tensor:
         if isinstance(values, bool | int | float | complex):
-            if not is_kind_of(values, self.dtype):
-                raise TypeError(f"values = {values!r}: expected a number that {self.dtype} holds")
-            return self._held(lambda: torch.full((), values, dtype=self.dtype), values).expand(shape)
+            return number_as(self.dtype, values, f"values = {values!r}").expand(shape)
         values = values[:] if isinstance(values, DistTensor) else values
-        given = values if isinstance(values, Tensor) else _converted(values)
+        expected = "rows of numbers in a tensor, an array or a list, or one number"
+        given = values if isinstance(values, Tensor) else as_tensor("values", values, expected)
         require_data(given, "values")
         is_list = not isinstance(values, Tensor | np.ndarray)
         if is_list and (not given.numel() or is_kind_of(given.flatten()[0].item(), self.dtype)):
-            given = self._held(lambda: torch.as_tensor(values, dtype=self.dtype), values)  # a list has no dtype
+            try:
+                given = torch.as_tensor(values, dtype=self.dtype)  # a list has no dtype
+            except (RuntimeError, OverflowError) as error:  # such as 300 as uint8
+                raise ValueError(f"values = {values!r}: expected what {self.dtype} holds ({error})") from error
         if given.dtype != self.dtype:
             raise TypeError(
                 f"values has dtype {given.dtype}: expected {self.dtype}, the tensor's; convert it with .to()"
@@ -234,12 +237,6 @@ class DistTensor:
                 f"{list(shape)}, a row for each of ids"
             )
         return given.detach().cpu().resolve_conj().resolve_neg()
-
-    def _held(self, make: Callable[[], Tensor], values: Any) -> Tensor:
-        try:
-            return make()
-        except (RuntimeError, OverflowError) as error:  # such as 300 as uint8
-            raise ValueError(f"values = {values!r}: expected what {self.dtype} holds ({error})") from error
 
     def _wait(self, done: Future[None]) -> None:
         try:
@@ -273,24 +270,18 @@ def _selected(index: Any, num_rows: int) -> tuple[RowIds, bool]:
         if isinstance(id_, bool) or not isinstance(id_, int):
             raise TypeError(f"ids = {id_!r}: expected an integer, a slice, a mask, or ids")
         if not 0 <= id_ < num_rows:
-            raise IndexError(f"ids = {id_}: expected 0 to {num_rows - 1}, the rows of the tensor")
+            raise IndexError(f"ids = {id_} is outside [0, {num_rows}), the rows of the tensor")
         return range(id_, id_ + 1), True
-    ids = as_ids(value, "ids", num_rows).numpy()
-    wrong = np.flatnonzero((ids < 0) | (ids >= num_rows))
-    if len(wrong):
-        at = wrong[0]
-        raise IndexError(f"ids[{at}] = {ids[at]}: expected 0 to {num_rows - 1}, the rows of the tensor")
-    return ids, False
+    ids = as_ids(value, "ids", num_rows)
+    require_in_range("ids", ids, num_rows, ", the rows of the tensor")
+    return ids.numpy(), False
 
 
-def _converted(values: Any) -> Tensor:
+def as_tensor(name: str, given: Any, expected: str) -> Tensor:
     try:
-        return torch.as_tensor(np.asarray(values, order="C"))
+        return torch.as_tensor(np.asarray(given, order="C"))
     except (TypeError, ValueError) as error:  # text, objects, rows of several lengths
-        raise TypeError(
-            f"values = {reprlib.repr(values)}: expected rows of numbers in a tensor, an array or a list, or one number "
-            f"({error})"
-        ) from error
+        raise TypeError(f"{name} = {reprlib.repr(given)}: expected {expected} ({error})") from error
 
 
 # What a trainer holds: owners free a tensor when no trainer holds it any more.

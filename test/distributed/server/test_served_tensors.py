@@ -22,19 +22,19 @@ from glt.distributed.context import DistContext, DistRole
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import NodeDataLoader
 from glt.distributed.job.hosts import JobEnvironment, JobRole
-from glt.distributed.job.worlds import HostServer, ServedWorld, StandaloneWorld, free_port
+from glt.distributed.job.worlds import HostServer, ServedWorld, StandaloneWorld
 from glt.distributed.server.api import require_client
 from glt.distributed.server.client import DistClient
 from glt.distributed.tensors import exchange
 from glt.distributed.tensors.tensor import DistTensor, flush_all
 from glt.errors import PeerLost
-from glt.testing.cluster import Cluster
+from glt.testing.cluster import Cluster, free_port
 
 
 @contextmanager
 def served(path, num_servers):
     """A graph on servers, all of them threads of this process."""
-    master = "127.0.0.1", free_port("127.0.0.1")
+    master = "127.0.0.1", free_port()
     with ExitStack() as open_:
         for rank in range(num_servers):
             place = JobEnvironment(JobRole.PEER, 0, 1, num_servers, master, host_index=rank)

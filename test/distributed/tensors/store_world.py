@@ -81,9 +81,8 @@ class StoreWorld:
 
     def call(self, server, name, *args, **kwargs):
         self.num_calls += 1
-        self._replies = [each for each in self._replies if not each.done()]
-        reply = _begun()
-        self._replies.append(reply)
+        reply = Reply()
+        self._replies = [each for each in self._replies if not each.done()] + [reply]
         if server in self.lost:
             reply.set_exception(self.lost[server])
             return reply
@@ -96,9 +95,8 @@ class StoreWorld:
 
     def call_into(self, out, server, name, *args):
         assert out.is_contiguous()
-        reply = _begun()
-        done = self.call(server, name, *args)
-        done.add_done_callback(lambda done: _settle(reply, lambda: out.copy_(done.result())))
+        reply = Reply()
+        self.call(server, name, *args).add_done_callback(lambda done: _settle(reply, lambda: out.copy_(done.result())))
         return reply
 
     def call_within(self, timeout_s, server, name, *args):
@@ -140,12 +138,6 @@ class StoreWorld:
             store.end_session(self)
 
 
-def _begun():
-    reply = Reply()
-    reply.set_running_or_notify_cancel()
-    return reply
-
-
 def _settle(future, call):
     try:
         future.set_result(call())
@@ -165,7 +157,7 @@ def in_threads(function, values):
         return [each.result(100.0) for each in [pool.submit(function, value) for value in values]]
 
 
-def run_trainers(num_trainers, num_servers, train, *args):
-    """Runs ``train(world, *args)`` in as many threads, and returns what each returned."""
+def run_trainers(num_trainers, num_servers, train, *args, **more):
+    """Runs ``train(world, *args, **more)`` in as many threads, and returns what each returned."""
     with Servers(num_servers) as servers:
-        return in_threads(lambda world: train(world, *args), servers.trainers(num_trainers))
+        return in_threads(lambda world: train(world, *args, **more), servers.trainers(num_trainers))

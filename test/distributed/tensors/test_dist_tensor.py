@@ -52,10 +52,8 @@ def few_rows(monkeypatch):
 
 def counting(tensor):
     """Rows whose elements are their numbers."""
-    rows = (
-        torch.arange(len(tensor)).view(-1, *[1] * (tensor.ndim - 1)).expand(tensor.shape).to(tensor.dtype).contiguous()
-    )
-    tensor[:] = rows
+    numbers = torch.arange(len(tensor)).view(-1, *[1] * (tensor.ndim - 1))
+    tensor[:] = rows = numbers.expand(tensor.shape).to(tensor.dtype).contiguous()
     return rows
 
 
@@ -110,10 +108,7 @@ def test_every_dtype_is_kept_to_the_bit(world, dtype):
     tensor = DistTensor((9, 4), dtype, world=world)
     assert not any(bytes_of(tensor[:]))
     tensor[torch.arange(9)] = values
-    same(
-        tensor[torch.arange(8, -1, -1)],
-        values[torch.arange(8, -1, -1)] if dtype.itemsize > 1 else bits.flip(0).view(dtype),
-    )
+    same(tensor[torch.arange(8, -1, -1)], bits.flip(0).view(dtype))
 
 
 def test_of_duplicates_the_last_value_stays_and_additions_add_up(world):
@@ -128,9 +123,9 @@ def test_of_duplicates_the_last_value_stays_and_additions_add_up(world):
 
 UINT8 = "uint8 is a mask: convert ids to int64"
 REFUSED = [
-    ([0, 6], torch.ones(2, 2), IndexError, r"ids\[1\] = 6: expected 0 to 5"),
-    ([-1], torch.ones(1, 2), IndexError, r"ids\[0\] = -1: expected 0 to 5"),
-    (6, torch.ones(2), IndexError, "ids = 6: expected 0 to 5"),
+    ([0, 6], torch.ones(2, 2), IndexError, r"ids\[1\] = 6 is outside \[0, 6\)"),
+    ([-1], torch.ones(1, 2), IndexError, r"ids\[0\] = -1 is outside \[0, 6\)"),
+    (6, torch.ones(2), IndexError, r"ids = 6 is outside \[0, 6\)"),
     ([0.5], torch.ones(1, 2), TypeError, "ids has dtype torch.float64: expected integer"),
     (1.5, torch.ones(2), TypeError, "ids = 1.5: expected an integer"),
     (torch.ones(4, dtype=torch.bool), torch.ones(4, 2), ValueError, "mask of 4 elements: expected 6"),
@@ -138,6 +133,7 @@ REFUSED = [
     (np.array([0, 1, 2, 1, 0, 0], np.uint8), torch.ones(6, 2), ValueError, rf"ids\[2\] = 2: expected 0 or 1; {UINT8}"),
     (([1], [0]), torch.ones(1), TypeError, "expected rows"),
     ([[1, 2]], torch.ones(2, 2), ValueError, "expected one dimension"),
+    ([[1], [2, 3]], torch.ones(2, 2), TypeError, r"ids = \[\[1\], \[2, 3\]\]: expected integer ids"),
     ([1, 2], torch.ones(3, 2), ValueError, r"shape \[3, 2\]: expected a dense one of \[2, 2\]"),
     ([1, 2], torch.ones(2), ValueError, r"shape \[2\]: expected a dense one of \[2, 2\]"),
     ([1], torch.ones(1, 2, dtype=torch.float64), TypeError, "dtype torch.float64: expected torch.float32"),
@@ -162,7 +158,8 @@ def test_what_does_not_fit_is_refused_before_anything_moves(world):
 
 def test_numbers_that_the_dtype_does_not_hold_are_refused(world):
     whole = DistTensor((3,), torch.uint8, world=world)
-    for values, error in ((1.5, TypeError), (300, ValueError), ([1, 2.5], TypeError), ([1, 300], ValueError)):
+    wrong = {TypeError: [1.5, [1, 2.5]], ValueError: [300, 10**30, [1, 300]]}
+    for error, values in [(error, values) for error, several in wrong.items() for values in several]:
         with pytest.raises(error, match="values"):
             whole[[0, 1]] = values
     mask = DistTensor((3,), torch.bool, world=world)
@@ -175,18 +172,14 @@ def test_numbers_that_the_dtype_does_not_hold_are_refused(world):
 
 
 CREATED_WRONG = [
-    ({"shape": 5}, TypeError, "shape = 5: expected the sizes of 1 to 4"),
     ({"shape": ()}, ValueError, r"shape = \[\]: expected 1 to 4"),
     ({"shape": (3, -1)}, ValueError, r"shape\[1\] = -1"),
     ({"shape": (3, 1.0)}, TypeError, r"shape\[1\] = 1.0"),
-    ({"dtype": "float32"}, TypeError, "dtype = 'float32': expected a torch.dtype"),
     ({"dtype": torch.qint8}, TypeError, "dtype"),
-    ({"name": 3}, TypeError, "name = 3"),
     ({"name": "glt/x"}, ValueError, "name = 'glt/x'"),
     ({"part": "node"}, ValueError, "part = 'node': there is no graph yet"),
     ({"init_func": "ones!"}, LookupError, "'ones!' is no function that this server runs"),
     ({"init_func": ("uniform", 2, 1)}, ValueError, "low < high"),
-    ({"init_func": ("uniform", 2)}, ValueError, "low < high"),
     ({"init_func": "normal", "dtype": torch.int32}, ValueError, "expected a floating point dtype"),
     ({"init_func": ("constant", 1.5), "dtype": torch.int32}, TypeError, "holds"),
     ({"init_func": ("constant", 300), "dtype": torch.uint8}, ValueError, r"init_func = \('constant', 300\)"),
@@ -230,9 +223,7 @@ def test_a_mismatched_creation_names_both(servers):
     mine, other = servers.trainers(2)
     first = DistTensor((7, 2), name="x", world=mine)
     for changed in ({"shape": (7, 3)}, {"dtype": torch.bfloat16}, {"init_func": "ones"}):
-        with pytest.raises(
-            ValueError, match=r"'x' cannot be created with .* exists with shape .*7, 2.*by trainer 0, c"
-        ):
+        with pytest.raises(ValueError, match=r"'x' cannot be created with .* exists with shape .*7, 2.*by trainer 0"):
             DistTensor(**{"shape": (7, 2), "name": "x", "world": other, **changed})
     first[[0]] = 5.0  # and that did it no harm
     assert servers.stores[1].names() == ["x"]
@@ -271,18 +262,13 @@ def test_who_reads_what_another_deleted_is_told_who_did(servers):
     assert anew[:].tolist() == [0, 0, 0]
 
 
-def test_a_restarted_server_says_that_it_knows_nothing(servers):
-    held = DistTensor((7, 2), name="x", world=servers.trainer())
-    servers.restart(1)
-    with pytest.raises(LookupError, match=r"server 1 has no tensor number .* restarted since"):
-        held[[6]]
-
-
 def test_rows_that_a_restarted_server_has_lost_are_not_made_anew(servers):
     mine, other = servers.trainers(2)
     held = DistTensor((7, 2), name="x", world=mine)
     counting(held)
     servers.restart(1)
+    with pytest.raises(LookupError, match=r"server 1 has no tensor number .* restarted since"):
+        held[[6]]
     with pytest.raises(LookupError, match=r"servers \[1\] have no rows of a tensor that was on all of them"):
         DistTensor((7, 2), name="x", world=other)
     assert servers.stores[1].names() == [] and held[[0, 1]].tolist() == [[0, 0], [1, 1]]
@@ -424,13 +410,8 @@ def test_large_requests_travel_in_pieces(servers, few_rows):
     assert sum(each["written_bytes"] for each in stats) == tensor.nbytes == 32_000
     assert sum(each["read_bytes"] for each in stats) == 32_000 + 700 * 32
     assert [each["num_rows"] for each in stats] == [500, 500]
-
-
-def test_no_more_than_a_few_pieces_are_on_their_way(servers, few_rows):
-    few_rows(64)
-    world = servers.trainer()
-    tensor = DistTensor((2000, 8), world=world)
-    tensor.write_async(slice(None), torch.ones(2000, 8)).result()
+    world.most_waiting = 0
+    tensor.write_async(slice(None), expected).result()
     assert world.most_waiting < 4, "besides the one that is sent"
 
 

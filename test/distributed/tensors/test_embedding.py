@@ -110,8 +110,10 @@ def test_forgetting_gradients(forget):
     assert torch.equal(rows_of(model.embedding), after)
 
 
-def test_nothing_is_recorded_without_grad_or_when_frozen():
+def test_what_is_recorded_without_an_optimizer_without_grad_or_when_frozen():
     model = Model()
+    with pytest.raises(RuntimeError, match="'rows' has a gradient, and no optimizer: give its module to SparseAdagrad"):
+        model(torch.tensor([1])).sum().backward()
     SparseAdam(model)
     with torch.no_grad():
         assert not model.embedding(torch.tensor([1])).requires_grad
@@ -119,11 +121,6 @@ def test_nothing_is_recorded_without_grad_or_when_frozen():
     model.embedding.requires_grad_(False)
     model(torch.tensor([1])).sum().backward()
     assert model.embedding.rows.gradients == []
-
-
-def test_a_gradient_that_no_optimizer_waits_for():
-    with pytest.raises(RuntimeError, match="'rows' has a gradient, and no optimizer: give its module to SparseAdagrad"):
-        Model()(torch.tensor([1])).sum().backward()
 
 
 def test_the_newest_optimizer_has_it(world):
@@ -239,31 +236,34 @@ def test_no_copies():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("make", "error", "told"),
     [
-        ({"num_embeddings": 0}, ValueError, "num_embeddings = 0: expected a positive integer"),
-        ({"embedding_dim": 2.5}, ValueError, "embedding_dim = 2.5: expected a positive integer"),
-        ({"dtype": torch.float64}, ValueError, "dtype = torch.float64: expected one of torch.float32"),
-        ({"init_func": "xavier"}, Exception, "xavier"),
-        ({"part": "paper"}, ValueError, "part = 'paper'"),
+        (lambda: DistEmbedding(0, 2), ValueError, "num_embeddings = 0: expected an integer of at least 1"),
+        (lambda: DistEmbedding(4, 2.5), ValueError, "embedding_dim = 2.5: expected an integer of at least 1"),
+        (lambda: DistEmbedding(4, 2, dtype=torch.float64), ValueError, "dtype = torch.float64: expected one of"),
+        (lambda: DistEmbedding(4, 2, init_func="xavier"), LookupError, "xavier"),
+        (lambda: DistEmbedding(4, 2, part="paper"), ValueError, "part = 'paper'"),
+        (lambda: SparseAdam(DistEmbedding(4, 2), lr=0.0), ValueError, "lr = 0.0"),
+        (lambda: SparseAdagrad(DistEmbedding(4, 2), lr_decay=-1.0), ValueError, "lr_decay = -1.0"),
+        (lambda: SparseAdagrad(DistEmbedding(4, 2), timeout_s=0), ValueError, "timeout_s = 0"),
+        (lambda: SparseAdagrad(nn.Linear(2, 2)), ValueError, "there is no DistEmbedding"),
+        (lambda: SparseAdagrad([]), ValueError, "there is no DistEmbedding"),
+        (lambda: SparseAdagrad([torch.zeros(2)]), TypeError, "expected embeddings, got Tensor"),
+        (lambda: SparseAdagrad({"params": DistEmbedding(4, 2)}), TypeError, "expected embeddings"),
     ],
 )
-def test_wrong_arguments(given, error, told):
+def test_wrong_arguments(make, error, told):
     with pytest.raises(error, match=told):
-        DistEmbedding(**{"num_embeddings": 4, "embedding_dim": 2, "name": "rows", **given})
+        make()
 
 
-def test_ids_in_lists_and_arrays():
+def test_ids_in_lists_and_arrays_and_wrong_ones():
     embedding = DistEmbedding(4, 2, "rows")
     rows = embedding.weight[:]
     assert torch.equal(embedding([3, 0]), rows[[3, 0]]) and torch.equal(embedding([[1], [2]])[:, 0], rows[1:3])
     for ids in (np.arange(4), np.arange(4, dtype=np.int32), np.arange(8)[::2] // 2):
         assert torch.equal(embedding(ids), rows)
     assert embedding([]).shape == (0, 2)
-
-
-def test_wrong_ids():
-    embedding = DistEmbedding(4, 2, "rows")
     with pytest.raises(TypeError, match=r"ids: expected .* int32, got torch\.float32"):
         embedding(torch.tensor([1.0]))
     for bad in ([1.0], [[1], [2, 3]], ["a"], (1,), 1):
@@ -272,26 +272,6 @@ def test_wrong_ids():
     for bad in (4, -1):
         with pytest.raises(IndexError, match=f"{bad}"):
             embedding(torch.tensor([0, bad]))
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "told"),
-    [
-        (lambda e: SparseAdam(e, lr=0.0), ValueError, "lr = 0.0"),
-        (lambda e: SparseAdam(e, betas=(0.9, 1.0)), ValueError, r"betas\[1\] = 1.0: expected .* below 1"),
-        (lambda e: SparseAdagrad(e, lr_decay=-1.0), ValueError, "lr_decay = -1.0"),
-        (lambda e: SparseAdagrad(e, eps=float("nan")), ValueError, "eps = nan"),
-        (lambda e: SparseAdagrad(e, reduction="max"), ValueError, "reduction = 'max': expected 'mean' or 'sum'"),
-        (lambda e: SparseAdagrad(e, timeout_s=0), ValueError, "timeout_s = 0"),
-        (lambda e: SparseAdagrad(nn.Linear(2, 2)), ValueError, "there is no DistEmbedding"),
-        (lambda e: SparseAdagrad([]), ValueError, "there is no DistEmbedding"),
-        (lambda e: SparseAdagrad([torch.zeros(2)]), TypeError, "expected embeddings, got Tensor"),
-        (lambda e: SparseAdagrad({"params": e}), TypeError, "expected embeddings"),
-    ],
-)
-def test_wrong_optimizers(make, error, told):
-    with pytest.raises(error, match=told):
-        make(DistEmbedding(4, 2, "rows"))
 
 
 NUM_ROWS, DIM, BATCH = 30, 3, 16
@@ -327,29 +307,32 @@ def everything(embedding, other, optimizer):
     return found | {"steps": torch.tensor(steps), "lr": torch.tensor(optimizer.param_groups[0]["lr"])}
 
 
-def save_at(world, path):
+def halfway(world):
     made = make(world)
     learn(world, *made, 0, 10)
     made[2].param_groups[0]["lr"] = 0.05
-    made[2].save(path)
+    return made
+
+
+def to_the_end(world, made):
+    before = everything(*made)
+    learn(world, *made, 10, 20)
+    return {f"loaded {name}": rows for name, rows in before.items()} | everything(*made)
+
+
+def save_at(world, path):
+    halfway(world)[2].save(path)
 
 
 def resume(world, path):
     made = make(world)
     made[0](torch.tensor([1])).sum().backward()  # is forgotten
     made[2].load(path)
-    loaded = everything(*made)
-    learn(world, *made, 10, 20)
-    return {f"loaded {name}": rows for name, rows in loaded.items()} | everything(*made)
+    return to_the_end(world, made)
 
 
 def without_a_stop(world):
-    made = make(world)
-    learn(world, *made, 0, 10)
-    made[2].param_groups[0]["lr"] = 0.05
-    halfway = everything(*made)
-    learn(world, *made, 10, 20)
-    return {f"loaded {name}": rows for name, rows in halfway.items()} | everything(*made)
+    return to_the_end(world, halfway(world))
 
 
 def test_saved_by_4_trainers_and_2_servers_goes_on_anywhere(tmp_path):
@@ -402,16 +385,10 @@ def test_what_does_not_fit_or_is_damaged_is_not_loaded(tmp_path):
     saved = tmp_path / "saved"
     run_trainers(1, 1, save_at, saved)
 
-    def load_other_kind(made, world):
-        SparseAdagrad(list(made[2].param_groups[0]["params"])).load(saved)
-
-    def load_other_names(made, world):
-        make(world, name="others")[2].load(saved)
-
-    (found,) = run_trainers(1, 1, outcome, load_other_names)
+    (found,) = run_trainers(1, 1, outcome, lambda made, world: make(world, name="others")[2].load(saved))
     assert "ValueError" in found and "['others', '#1']" in found and "['rows', '#1']" in found
     with pytest.raises(ValueError, match=r"'optimizer': 'SparseAdam'.*expected.*'optimizer': 'SparseAdagrad'"):
-        run_trainers(1, 1, lambda world: load_other_kind(make(world), world))
+        run_trainers(1, 1, lambda world: make(world, SparseAdagrad)[2].load(saved))
     damaged = next(saved.glob("*2.npy"))
     damaged.chmod(0o644)
     content = bytearray(damaged.read_bytes())

@@ -110,15 +110,6 @@ def test_every_altered_byte_is_found_before_anything_is_written(tmp_path, at):
         load_tensors(made, tmp_path / "x")
 
 
-def test_a_file_of_another_save_is_refused(tmp_path):
-    given = saved(tmp_path / "x")
-    with tensors(1, **given) as made:
-        save_tensors(made, tmp_path / "zeros")
-        shutil.copy(tmp_path / "zeros" / "tensor0.npy", tmp_path / "x" / "tensor0.npy")
-        with pytest.raises(CheckpointError, match=r"tensor0.npy was altered or comes from another run"):
-            load_tensors(made, tmp_path / "x")
-
-
 @pytest.mark.parametrize("text", ['{"format": "glt-partition", "version": 6}', "[1]", '{"format": "glt-tensors"}'])
 def test_what_is_no_save_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
@@ -140,13 +131,17 @@ def test_shapes_dtypes_and_names_are_compared_before_anything_is_written(tmp_pat
         assert not made["weight"][:].any()
 
 
-def test_what_is_there_is_not_overwritten(tmp_path):
+def test_what_is_there_is_not_overwritten_and_files_of_another_save_are_refused(tmp_path):
     given = saved(tmp_path / "x")
     with tensors(1, **given) as made:
+        save_tensors(made, tmp_path / "zeros")
         with pytest.raises(CheckpointError, match=r"path .*x is not empty"):
             save_tensors(made, tmp_path / "x")
         load_tensors(made, tmp_path / "x")
         assert torch.equal(made["weight"][:], given["weight"])
+        shutil.copy(tmp_path / "zeros" / "tensor0.npy", tmp_path / "x" / "tensor0.npy")
+        with pytest.raises(CheckpointError, match=r"tensor0.npy was altered or comes from another run"):
+            load_tensors(made, tmp_path / "x")
 
 
 WRONG = [{"files": {"../weight.npy": {}}}, {"files": None}, {"tensors": {"weight": "other.npy"}}, {"about": 3}]
@@ -290,15 +285,12 @@ def test_values_do_not_depend_on_the_pieces_they_are_made_in(monkeypatch):
     assert torch.equal(made(2, "arrays", by_row), whole[1])
 
 
-def test_uniform_values_stay_below_their_upper_bound():
-    values = made(1, "even", ("uniform", 0, 1e-3), torch.float32, (5000, 8))
-    assert values.min() >= 0 and values.max() < 1e-3 and values.unique().numel() > 30_000
-
-
-def test_constants():
+def test_constants_and_the_upper_bound_of_uniform_values():
     assert made(2, "even", "ones", torch.bool).all()
     assert made(2, "even", ("constant", 7), torch.uint8).eq(7).all()
     assert made(2, "even", ("constant", 0.5), torch.bfloat16).eq(0.5).all()
+    values = made(1, "even", ("uniform", 0, 1e-3), torch.float32, (5000, 8))
+    assert values.min() >= 0 and values.max() < 1e-3 and values.unique().numel() > 30_000
 
 
 def test_a_function_of_the_servers_is_given_their_rows():
