@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from dataclasses import fields
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from glt.data.pinned import process_buffers, process_pages
 from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
-from glt.distributed.engine.worker import WorkerSpec
 from glt.distributed.server import worker
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.testing.cluster import Cluster
@@ -134,12 +132,6 @@ def test_leaving_early_loses_nothing_and_unpins_all(world, mode, device):
     ((seen, num_batches, pinned),) = run_cluster(1, leave_early, world(1).path, mode, device)
     assert seen == list(range(100)) and num_batches == 1 + 4 + 10
     assert pinned == 0
-
-
-@pytest.mark.parametrize(("device", "keeps"), [("cpu", True), ("host", True), ("cuda:0", False), ("cuda:1", False)])
-def test_workers_of_a_trainer(device, keeps):
-    spec = {**dict.fromkeys(each.name for each in fields(WorkerSpec)), "device": device}
-    assert WorkerSpec(**spec).keeps_freed_memory == keeps
 
 
 @pytest.mark.parametrize(

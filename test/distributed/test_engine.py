@@ -279,13 +279,6 @@ def test_what_fails_stays_with_its_batch(parts):
     assert loop.submit(lambda: sampler.sample(start_of(mine), 5)) is None
 
 
-def test_several_partitions_and_no_router_is_an_error(parts):
-    loop = glt.distributed.ConcurrentEventLoop(1)
-    with pytest.raises(ValueError, match=r"partitions \[1\] are not read here"):
-        glt.distributed.DistNeighborSampler(parts[0], config([2]), None, loop)
-    loop.shutdown()
-
-
 NUM_BATCHES, OLD_SEED, NEW_SEED = 8, 5, 2**63 - 1
 
 

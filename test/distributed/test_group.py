@@ -16,7 +16,7 @@ from glt import _deadlines
 from glt.distributed.job.initialize import Ending
 from glt.distributed.wire.group import Group, require_equal
 from glt.distributed.wire.store import TimedStore
-from glt.errors import GltError, PeerLost, RendezvousError
+from glt.errors import GltError, PeerLost
 from glt.testing.cluster import Cluster, take_census
 
 
@@ -369,24 +369,6 @@ class Stopped(dist.Store):
         return True
 
 
-class Unable(dist.Store):
-    """It has what torch's stores must have, and cannot check."""
-
-    def __init__(self):
-        super().__init__()
-        self.values = {}
-
-    def get(self, key):
-        return self.values[key]
-
-    def wait(self, keys, timeout):
-        deadline = time.monotonic() + timeout.total_seconds()
-        while keys[0] not in self.values:
-            if time.monotonic() > deadline:
-                raise RuntimeError("wait timeout")
-            time.sleep(0.01)
-
-
 def test_a_store_that_does_not_answer_is_given_up():
     stopped = Stopped()
     store = TimedStore(stopped, 0.2)
@@ -404,20 +386,6 @@ def test_waiting_for_a_key():
     assert store.wait_for("key", 0.1) is None
     store.set("key", "value")
     assert store.wait_for("key", 0.1) == b"value"
-
-    def look():
-        raise RendezvousError("it will never be")
-
-    with pytest.raises(RendezvousError, match="it will never be"):
-        store.wait_for("other", 60.0, look)
-
-
-def test_waiting_where_the_store_cannot_check():
-    unable = Unable()
-    store = TimedStore(unable)
-    assert store.wait_for("key", 0.1) is None
-    unable.values["key"] = b"7"
-    assert store.wait_for("key", 0.1) == b"7"
 
 
 def test_its_thread_ends_with_it():

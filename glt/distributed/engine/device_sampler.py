@@ -158,7 +158,7 @@ class DeviceNeighborSampler(_DeviceSampler):
         for kind, type_, name in self._tables:
             if not self._is_hot(kind, type_, name):
                 of = ids[kind, type_].numpy()
-                RowLookup.of(self.dataset, self.partitions.local, kind, type_, of, name).gather_local(out)
+                RowLookup(self.dataset, self.partitions.local, kind, type_, of, name).gather_local(out)
         for t, labels in self._labels():
             labels.gather(ids["node", t], out[in_message("y", "node", t)])
 
@@ -212,13 +212,13 @@ class StitchedBatch:
             self._begin = [0] * len(self._num_nodes)  # of the frontier
             self._per_hop = [[len(node)] for node in self._node]
             self._drop_edges()
-            self._hop_edges: list[list[int]] = [[] for _ in self._ends]
             self._found: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}  # of this hop, by edge type
 
     def _drop_edges(self) -> None:
         none = torch.empty(0, dtype=torch.int64, device=self._place.device)
-        self._edges: list[list[tuple[Tensor, Tensor, Tensor | None]]] = [[] for _ in self._ends]
-        self._no_edges = none, none, none if self._with_edge else None
+        nothing = none, none, none if self._with_edge else None
+        self._edges: list[list[tuple[Tensor, Tensor, Tensor | None]]] = [[nothing] for _ in self._ends]  # by hop
+        self._hop_edges: list[list[int]] = [[] for _ in self._ends]
 
     def _require_ids(self, node_type: int, ids: np.ndarray, name: str) -> None:
         bad = np.flatnonzero((ids < 0) | (ids >= self._num_nodes[node_type]))
@@ -258,8 +258,7 @@ class StitchedBatch:
         with self._place.on(self._stream):
             begin = self._begin[expanded]
             at, neighbor, edge = self._stitched(parts, len(self._node[expanded]) - begin, found)
-            col = at + begin
-            self._found[edge_type] = neighbor, col, edge
+            self._found[edge_type] = neighbor, at + begin, edge
 
     def _stitched(self, parts: Sequence[_Part], num_rows: int, found: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The edges of all parts in the order of the rows: place of the row, neighbour, edge id."""
@@ -289,14 +288,12 @@ class StitchedBatch:
             by_type: list[list[int]] = [[] for _ in self._num_nodes]
             for r in sorted(self._found):
                 by_type[self._ends[r][1]].append(r)
-            num_known = [len(node) for node in self._node]
             trees = self._tree  # those of this hop's centers are known
             for t, edge_types in enumerate(by_type):
+                self._begin[t] = len(self._node[t])
                 if edge_types:
                     self._number(t, edge_types, trees)
-            for t, known in enumerate(num_known):
-                self._begin[t] = known
-                self._per_hop[t].append(len(self._node[t]) - known)
+                self._per_hop[t].append(len(self._node[t]) - self._begin[t])
             for r, counts in enumerate(self._hop_edges):
                 counts.append(len(self._found[r][0]) if r in self._found else 0)
             self._found = {}
@@ -329,7 +326,6 @@ class StitchedBatch:
     def begin_induce(self) -> None:
         """Drops the sampled edges: :meth:`induce_from` brings those among the nodes."""
         self._drop_edges()
-        self._hop_edges = [[] for _ in self._ends]
 
     def induce_from(self, edge_type: int, parts: Sequence[_Part]) -> None:
         """Takes the edges of a type among the nodes; as :meth:`expand_from`, by place among all nodes."""
@@ -343,10 +339,7 @@ class StitchedBatch:
             self._edges[edge_type].append((order[where], at, edge))
 
     def _joined(self, edge_type: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        hops = self._edges[edge_type]
-        if not hops:
-            return self._no_edges
-        rows, cols, edges = zip(*hops, strict=True)
+        rows, cols, edges = zip(*self._edges[edge_type], strict=True)
         return torch.cat(rows), torch.cat(cols), torch.cat(edges) if self._with_edge else None
 
     def nodes(self, node_type: int) -> np.ndarray:

@@ -385,7 +385,7 @@ class DistNeighborSampler:
         own = self.dataset.own
         nodes = [("node", t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
         edges = [("edge", r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
-        return [RowLookup.of(self.dataset, self.partitions.local, *each) for each in (*nodes, *edges)]
+        return [RowLookup(self.dataset, self.partitions.local, *each) for each in (*nodes, *edges)]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         self._fill_batch(sampled, out)

@@ -401,6 +401,10 @@ class _Line:
     until: float = math.inf  # it is closed then
 
 
+def _ignore(said: Any) -> None:
+    """Of a connection that parts: the end of it is known."""
+
+
 class Reader:
     """Reads the connections of all groups of this process, on one thread that is there while there are any."""
 
@@ -416,20 +420,17 @@ class Reader:
         connection: Connection,
         hear: Callable[[dict[str, Any]], None],
         lose: Callable[[str], None],
-        until: float = math.inf,
     ) -> None:
         """Reads a connection from now on."""
         connection.heard_s = time.monotonic()  # it may have waited
         with self._changed:
-            known = self._lines.get(connection)
-            line = _Line(connection, hear, lose, connection.socket.fileno() if known is None else known.fd, until)
+            line = _Line(connection, hear, lose, connection.socket.fileno())
             self._lines[connection] = self._by_fd[line.fd] = line
             poll = self._started()
-            if known is None and line.fd >= 0:
-                try:
-                    poll.register(line.fd, select.EPOLLIN)
-                except OSError as error:  # it was closed this moment, as the next tick finds out
-                    logger.debug("%s: %s", connection, error)
+            try:
+                poll.register(line.fd, select.EPOLLIN)
+            except (OSError, ValueError) as error:  # it was closed this moment, as the next tick finds out
+                logger.debug("%s: %s", connection, error)
 
     def add_tick(self, tick: Callable[[], None]) -> None:
         """Calls ``tick`` every ``POLL_S`` from now on."""
@@ -446,8 +447,14 @@ class Reader:
         for ``GOODBYE_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
         for connection in connections:
             connection.end_sending()
-            self.add(connection, lambda frame: None, lambda why: None, time.monotonic() + deadlines.GOODBYE_S)
+            if connection not in self._lines:
+                self.add(connection, _ignore, _ignore)
         with self._changed:
+            for connection in connections:
+                line = self._lines.get(connection)
+                if line is not None:
+                    line.hear = line.lose = _ignore
+                    line.until = time.monotonic() + deadlines.GOODBYE_S
             self._changed.wait_for(lambda: all(line.until == math.inf for line in self._lines.values()), wait_s)
 
     def _started(self) -> select.epoll:
@@ -503,9 +510,7 @@ class Reader:
 
     def _drop(self, line: _Line, why: str) -> None:
         with self._changed:
-            if self._lines.get(line.connection) is not line:
-                return  # it parts
-            del self._lines[line.connection]
+            self._lines.pop(line.connection, None)
             if self._by_fd.get(line.fd) is line:
                 del self._by_fd[line.fd]
             line.connection.close()  # which takes it from the poll too

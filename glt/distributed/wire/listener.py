@@ -204,34 +204,21 @@ class Listener:
                     self._shake_hands(connection)
                     continue
                 logger.error("%s is turned away: %s; raise the limit of processes (ulimit -u)", connection.peer, error)
-                self._give_up(connection)
+                with self._lock:
+                    self._silent.pop(connection, None)
+                connection.close()
 
     def _take_place(self, connection: Connection) -> bool:
         """Gives a connection one of the places; where all are taken, that of the one that is silent for longest: those
         who mean it say at once who they are."""
-        oldest = None
         with self._lock:
             if len(self._silent) + self._num_greeted >= _MAX_HANDSHAKES:
                 oldest = next(iter(self._silent), None)
                 if oldest is None:
                     return False
                 del self._silent[oldest]
+                oldest.close()
             self._silent[connection] = None
-        if oldest is not None:
-            oldest.close()
-        return True
-
-    def _give_up(self, connection: Connection) -> None:
-        with self._lock:
-            self._silent.pop(connection, None)
-        connection.close()
-
-    def _greeted(self, connection: Connection) -> bool:
-        with self._lock:
-            if connection not in self._silent:
-                return False  # its place was given to another meanwhile
-            del self._silent[connection]
-            self._num_greeted += 1
             return True
 
     def _shake_hands(self, connection: Connection) -> None:
@@ -239,8 +226,11 @@ class Listener:
         who, is_greeted = connection.peer, False
         try:
             hello = connection.receive_json(deadlines.HANDSHAKE_S)
-            is_greeted = self._greeted(connection)
-            if not is_greeted:
+            with self._lock:
+                is_greeted = connection in self._silent
+                self._silent.pop(connection, None)
+                self._num_greeted += is_greeted
+            if not is_greeted:  # its place was given to another meanwhile
                 raise ConnectionLost(f"all {_MAX_HANDSHAKES} places were taken")
             connection.peer = f"{hello.get('kind')} at {who}"
             require_same_version(hello, connection.peer)

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, encode_message, read_message
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import introduce
-from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport, _RpcCall, _RpcLine
+from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport, _RpcLine
 from glt.errors import PeerLost, RemoteError
 
 PEER = Peer("server-1", 1, None, "there", 4711, 1, "server")
@@ -180,11 +181,10 @@ def test_an_answer_that_is_no_message_is_that_of_a_peer_that_has_ended():
     whole = encode_message({"found": torch.arange(3)}, MessageKind.REPLY)
     freed = whole.clone()
     freed[:16] = torch.arange(16, dtype=torch.uint8)
-    calls = [_RpcCall("has_edges", torch.empty(0)) for _ in range(3)]
-    line._num_in_flight = 1
-    line._finish(calls, [whole, freed, torch.empty(0, dtype=torch.uint8)], None)
-    answer = calls[0].result.result(0)
-    assert torch.equal(answer, whole)
-    for call in calls[1:]:
+    replies = [Future() for _ in range(3)]
+    calls = [("has_edges", torch.empty(0), reply) for reply in replies]
+    line._finish(calls, [whole, freed, torch.empty(0, dtype=torch.uint8)])
+    assert torch.equal(replies[0].result(0), whole)
+    for reply in replies[1:]:
         with pytest.raises(PeerLost, match=r"lost .*there.*pid 77.* during has_edges: it ended while its answer"):
-            call.result.result(0)
+            reply.result(0)
