@@ -141,9 +141,9 @@ class DeviceNeighborSampler(_DeviceSampler):
                 labels.gather_on(place, ids["node", t], out[in_message("y", "node", t)], trusted=True)
             for name, tensor in made.items():
                 out[name].copy_(tensor, non_blocking=True)
-            for key, tensor in ids.items() if self.staged else ():
-                there = f"{'n_id/n' if key[0] == 'node' else 'e_id/e'}{key[1]}"
-                ids[key] = out[there] if there in out else tensor.cpu()
+            for (kind, type_), tensor in list(ids.items()) if self.staged else ():
+                there = f"{kind[0]}_id/{kind[0]}{type_}"
+                ids[kind, type_] = out[there] if there in out else tensor.cpu()
             self._fill_counts(batch, out)
             self._sampling.end(batch)  # from now on it may be another thread's
             return place.record()
@@ -195,8 +195,8 @@ class StitchedBatch:
     ) -> None:
         """Starts a batch; ``seed_time`` is with those who sample."""
         self._with_edge, self._disjoint = with_edge, disjoint
-        by_type: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
-        trees: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
+        nothing = np.empty(0, np.int64)
+        by_type, trees = ([[nothing] for _ in self._num_nodes] for _ in range(2))
         num_trees = 0
         for s, (t, ids) in enumerate(seeds):
             self._require_ids(t, ids, "seeds" if len(seeds) == 1 else f"seeds[{s}]")
@@ -205,10 +205,9 @@ class StitchedBatch:
             num_trees += len(ids)
         if disjoint and num_trees * max(self._num_nodes, default=0) >= 2**63:
             raise ValueError(f"a disjoint batch of {num_trees} seeds, of {max(self._num_nodes)} nodes: use fewer seeds")
-        nothing = [np.empty(0, np.int64)]
         with self._place.on(self._stream):
-            self._node = [self._brought(np.concatenate(each or nothing)) for each in by_type]
-            self._tree = [self._brought(np.concatenate(each or nothing)) for each in trees] if disjoint else None
+            self._node = [self._brought(np.concatenate(each)) for each in by_type]
+            self._tree = [self._brought(np.concatenate(each)) for each in trees] if disjoint else None
             self._begin = [0] * len(self._num_nodes)  # of the frontier
             self._per_hop = [[len(node)] for node in self._node]
             self._drop_edges()
@@ -229,13 +228,10 @@ class StitchedBatch:
             )
 
     def _brought(self, array: Any) -> Tensor:
-        """Integers on the device, as int64; those of the host are copied by way of pinned memory, without waiting."""
+        """Integers on the device, as int64."""
         if isinstance(array, Tensor):
             return array
-        tensor = torch.from_numpy(np.ascontiguousarray(array, np.int64))
-        if self._place.is_host:
-            return tensor
-        return tensor.pin_memory().to(self._place.device, non_blocking=True)
+        return brought(torch.from_numpy(np.ascontiguousarray(array, np.int64)), self._place)
 
     def _keys(self, node_type: int, node: Tensor, tree: Tensor | None) -> Tensor:
         """What nodes are called: in a disjoint batch a node is one per tree."""
@@ -472,9 +468,9 @@ class DevicePartitionSampler(_DeviceSampler):
     def _gather_there(self, rows: RowLookup, out: dict[str, Tensor]) -> None:
         """Looks up what the partitions here have, and their copies of others' rows."""
         if rows.local:
-            ids = self._brought(torch.from_numpy(np.concatenate([ids for _, ids, _ in rows.local])))
+            ids = brought(torch.from_numpy(np.concatenate([ids for _, ids, _ in rows.local])), self.accelerator)
             at = [positions for *_, positions in rows.local if positions is not None]  # never None: parts are several
-            positions = self._brought(torch.from_numpy(np.concatenate(at)))
+            positions = brought(torch.from_numpy(np.concatenate(at)), self.accelerator)
             for name in rows.names:
                 into = out[in_message(name, rows.kind, rows.type)]
                 self._local.tables.gather(self.accelerator, (rows.kind, rows.type, name), ids, into, positions)
@@ -490,17 +486,18 @@ class DevicePartitionSampler(_DeviceSampler):
             rows.scatter(tables, positions, out)
             return
         with self.accelerator.on(self.stream):
-            at = self._brought(torch.from_numpy(positions.astype(np.int64)))
+            at = brought(torch.from_numpy(positions.astype(np.int64)), self.accelerator)
             for name, table in tables.items():
                 into = out[in_message(name, rows.kind, rows.type)]
                 if table.numel():
-                    _as_bytes(into).index_copy_(0, at, _as_bytes(self._brought(table)))
+                    _as_bytes(into).index_copy_(0, at, _as_bytes(brought(table, self.accelerator)))
 
-    def _brought(self, tensor: Tensor) -> Tensor:
-        """A copy on the GPU, by way of pinned memory, without waiting."""
-        if self.accelerator.is_host:
-            return tensor
-        return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
+
+def brought(tensor: Tensor, place: Accelerator) -> Tensor:
+    """A copy on the GPU, by way of pinned memory, without waiting."""
+    if place.is_host:
+        return tensor
+    return tensor.pin_memory().to(place.device, non_blocking=True)
 
 
 def _as_bytes(rows: Tensor) -> Tensor:

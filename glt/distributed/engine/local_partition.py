@@ -165,8 +165,7 @@ class LocalPartition:
         """One tensor ``[n, ...]`` per table, rows in the order of the ids."""
         asked = RowsRequest.decode(request)
         tables = self.tables(asked.kind, asked.type)
-        missing = [name for name in asked.tables if name not in tables]
-        if missing:
+        if missing := [name for name in asked.tables if name not in tables]:
             types = self.schema.node_types if asked.kind == "node" else self.schema.edge_types
             raise ValueError(
                 f"partition {self.index} has no {asked.kind} tables {missing} of {types[asked.type]}: there are "

@@ -52,6 +52,7 @@ class Connection:
     Attributes:
         max_bytes, max_json_bytes: Longest data and control frame that are taken.
         heard_s: When anything last arrived, of ``time.monotonic()``.
+        is_closed: Whether it was closed here.
         what, number: The two numbers of the data frame that was received last.
     """
 
@@ -63,7 +64,7 @@ class Connection:
         self.heard_s = time.monotonic()
         self.sent_bytes = self.received_bytes = 0
         self._sending = threading.Lock()
-        self._closed = False
+        self.is_closed = False
         self._why_cut = ""
         self._header = bytearray(_HEADER.size)
         self._body: Any = None  # of the frame that is arriving
@@ -186,7 +187,7 @@ class Connection:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                count = self.socket.recv_into(self._view[self._num_read :]) if self._num_read < len(self._view) else -1
+                count = self.socket.recv_into(self._view[self._num_read :])
             except BlockingIOError:
                 if not self._wait(select.POLLIN, deadline - time.monotonic()):
                     raise ChannelTimeout(f"nothing from {self.peer} within {timeout_s:g} s") from None
@@ -195,11 +196,10 @@ class Connection:
                 raise self._lost(error) from error
             if count == 0:
                 raise self._lost(None)
-            if count > 0:
-                self._num_read += count
-                self.received_bytes += count
-                self.heard_s = time.monotonic()
-            if self._num_read == len(self._view) and self._rest is not None:
+            self._num_read += count
+            self.received_bytes += count
+            self.heard_s = time.monotonic()
+            if self._num_read == len(self._view) and self._rest:
                 self._view, self._rest, self._num_read = self._rest, None, 0
             elif self._num_read == len(self._view):
                 frame = self._next()
@@ -309,18 +309,13 @@ class Connection:
     def _lost(self, error: OSError | None) -> ConnectionLost:
         if self._why_cut:
             return ConnectionLost(f"lost the connection to {self.peer}: {self._why_cut}")
-        if self._closed:
+        if self.is_closed:
             return ConnectionLost(f"the connection to {self.peer} was closed here")
         return ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed here."""
-        return self._closed
-
     def detach(self) -> socket.socket:
         """Gives the socket away, to be handed to another process; nothing may have been read ahead, and nothing is."""
-        self._closed = True
+        self.is_closed = True
         pulse.discard(self)
         return self.socket
 
@@ -334,7 +329,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends it; threads that wait on it are woken. May be called again."""
-        self._closed = True
+        self.is_closed = True
         pulse.discard(self)
         try:
             self.socket.shutdown(socket.SHUT_RDWR)

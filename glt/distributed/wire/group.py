@@ -476,7 +476,7 @@ def open_port(hub: Hub, addr: str, master_port: int | None) -> int:
 def _listen(addr: str, port: int) -> Listener:
     host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
     try:
-        listener = Listener((host, port), 0, (addr, port or 1), _welcome, deadlines.HANDSHAKE_S)
+        listener = Listener((host, port), 0, (addr, port or 1), _welcome)
     except RendezvousError as error:
         raise RendezvousError(
             f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "

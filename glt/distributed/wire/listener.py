@@ -139,7 +139,8 @@ Welcome = Callable[[Connection, dict[str, Any]], None]
 
 
 class Listener:
-    """Listens from the start, and passes connections on once it is opened; RendezvousError if it cannot listen.
+    """Listens from the start; takes connections and passes them on once it is opened, those that came before too, which
+    the kernel keeps until then. RendezvousError if it cannot listen.
 
     Args:
         bind: Host and port; port 0: one is found.
@@ -147,7 +148,6 @@ class Listener:
         master: Host and port of server 0.
         welcome: Given each connection with its first frame, on a thread of its own; what it raises for a frame that
             lacks something, KeyError, TypeError or ValueError, is answered.
-        timeout_s: How long a connection waits for :meth:`open`.
 
     Attributes:
         address: Host and port under which others reach it; ``listens_at`` is of one interface or of all.
@@ -155,10 +155,8 @@ class Listener:
             after the other, on the thread that takes them.
     """
 
-    def __init__(
-        self, bind: tuple[str, int], rank: int, master: tuple[str, int], welcome: Welcome, timeout_s: float
-    ) -> None:
-        self._welcome, self._timeout_s = welcome, timeout_s
+    def __init__(self, bind: tuple[str, int], rank: int, master: tuple[str, int], welcome: Welcome) -> None:
+        self._welcome = welcome
         self._socket = _listen(bind, rank)
         self.listens_at: str = self._socket.getsockname()[0]
         try:
@@ -168,15 +166,12 @@ class Listener:
             raise
         self._lock = threading.Lock()
         self._silent: dict[Connection, None] = {}  # those that have not said yet who they are, the oldest first
-        self._num_greeted = 0  # those that have, and wait for the server
-        self._opened = threading.Event()
         self._closed = self.has_no_threads = False
         _open.add(self)
-        threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
 
     def open(self) -> None:
-        """Begins to pass connections on, those first that wait already."""
-        self._opened.set()
+        """Begins to take connections."""
+        threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
 
     def _accept(self) -> None:
         complained_s = -math.inf
@@ -191,9 +186,7 @@ class Listener:
                         complained_s = now
                     time.sleep(deadlines.RETRY_S)  # out of descriptors, for example: others may be given back
                 continue
-            if not self._take_place(connection):
-                connection.close()
-                continue
+            self._take_place(connection)
             try:
                 threading.Thread(
                     target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
@@ -208,34 +201,23 @@ class Listener:
                     self._silent.pop(connection, None)
                 connection.close()
 
-    def _take_place(self, connection: Connection) -> bool:
+    def _take_place(self, connection: Connection) -> None:
         """Gives a connection one of the places; where all are taken, that of the one that is silent for longest: those
         who mean it say at once who they are."""
         with self._lock:
-            if len(self._silent) + self._num_greeted >= _MAX_HANDSHAKES:
-                oldest = next(iter(self._silent), None)
-                if oldest is None:
-                    return False
+            if len(self._silent) >= _MAX_HANDSHAKES:
+                oldest = next(iter(self._silent))
                 del self._silent[oldest]
                 oldest.close()
             self._silent[connection] = None
-            return True
 
     def _shake_hands(self, connection: Connection) -> None:
         connection.max_json_bytes = _MAX_HELLO_BYTES
-        who, is_greeted = connection.peer, False
+        who = connection.peer
         try:
             hello = connection.receive_json(deadlines.HANDSHAKE_S)
-            with self._lock:
-                is_greeted = connection in self._silent
-                self._silent.pop(connection, None)
-                self._num_greeted += is_greeted
-            if not is_greeted:  # its place was given to another meanwhile
-                raise ConnectionLost(f"all {_MAX_HANDSHAKES} places were taken")
             connection.peer = f"{hello.get('kind')} at {who}"
             require_same_version(hello, connection.peer)
-            if not self._opened.wait(self._timeout_s):
-                raise RendezvousError("this server is not ready")
         except RendezvousError as error:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
@@ -247,7 +229,6 @@ class Listener:
         finally:
             with self._lock:
                 self._silent.pop(connection, None)
-                self._num_greeted -= is_greeted
         try:
             self._welcome(connection, hello)
         except (KeyError, TypeError, ValueError) as error:
@@ -258,9 +239,8 @@ class Listener:
             connection.close()
 
     def close(self) -> None:
-        """Ends it; connections that wait are passed on. May be called again."""
+        """Ends it. May be called again."""
         self._closed = True
-        self._opened.set()
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
         except OSError as error:
