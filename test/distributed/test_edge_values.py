@@ -160,23 +160,21 @@ def test_what_does_not_fit_is_named(here):
     assert not [name for name in require_world().stats()[0]["tensors"] if name.startswith("inference")]
 
 
-def hetero_layers():
-    """Weights of ratings, features of follows, and a layer of one's own that takes both."""
+class Last(nn.Module):
+    """A layer of one's own that takes weights of ratings and features of follows."""
 
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = pyg.GraphConv((-1, -1), 4)
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GraphConv((-1, -1), 4)
 
-        def forward(self, x, edge_index, edge_weight_dict, edge_attr_dict):
-            assert set(edge_attr_dict) == {FOLLOWS}
-            return {"item": self.conv((x["user"], x["item"]), edge_index[RATES], edge_weight_dict[RATES])}
+    def forward(self, x, edge_index, edge_weight_dict, edge_attr_dict):
+        assert set(edge_attr_dict) == {FOLLOWS}
+        return {"item": self.conv((x["user"], x["item"]), edge_index[RATES], edge_weight_dict[RATES])}
 
-    def conv():
-        follows = pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False)
-        return pyg.HeteroConv({RATES: pyg.GraphConv((-1, -1), 8), FOLLOWS: follows})
 
-    return [conv(), conv(), Own()]
+def hetero_conv():
+    follows = pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False)
+    return pyg.HeteroConv({RATES: pyg.GraphConv((-1, -1), 8), FOLLOWS: follows})
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types")
@@ -186,7 +184,7 @@ def test_types(num_parts, tmp_path):
     weight, attr = torch.rand(700), torch.randn(400, 2)
     made = write_typed_world(tmp_path, num_parts, edge_attrs={RATES: {"w": weight}}, relabel=num_parts == 3)
     x = {t: torch.randn(count, 5) for t, count in TYPED.items()}
-    layers = hetero_layers()
+    layers = [hetero_conv(), hetero_conv(), Last()]
     values = {"edge_weight_dict": {RATES: weight}, "edge_attr_dict": {FOLLOWS: attr}}
     expected = x
     for layer in layers:

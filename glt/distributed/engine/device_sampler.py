@@ -405,25 +405,22 @@ class DeviceParts(Partitions):
 
     def _read_here(self, wanted: Sequence[EdgesWanted], parts: list[list[RowsPart]]) -> None:
         for positions, part, request in wanted:
-            if isinstance(request, OneHopRequest):
-                with self.accelerator.on(self.stream):
-                    rows = self._sampled(request)
-                # Tensors of the device, which StitchedBatch takes as they are.
-                parts[request.edge_type].append((positions, *rows))  # type: ignore[arg-type]
-            else:
+            if not isinstance(request, OneHopRequest):
                 super()._read_here([(positions, part, request)], parts)
-
-    def _sampled(self, asked: OneHopRequest) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self.sampling.sample_rows(
-            asked.edge_type,
-            asked.nodes,
-            num_neighbors=asked.num_neighbors,
-            hop=asked.hop,
-            batch_key=asked.batch_key,
-            tree=asked.tree,
-            seed_time=asked.seed_time,
-            excluded=asked.native_excluded,
-        )
+                continue
+            with self.accelerator.on(self.stream):
+                rows = self.sampling.sample_rows(
+                    request.edge_type,
+                    request.nodes,
+                    num_neighbors=request.num_neighbors,
+                    hop=request.hop,
+                    batch_key=request.batch_key,
+                    tree=request.tree,
+                    seed_time=request.seed_time,
+                    excluded=request.native_excluded,
+                )
+            # Tensors of the device, which StitchedBatch takes as they are.
+            parts[request.edge_type].append((positions, *rows))  # type: ignore[arg-type]
 
 
 class DevicePartitionSampler(_DeviceSampler):

@@ -57,13 +57,18 @@ def row_hotness(part: Partition, node_type: int) -> Tensor:
     nodes = part.nodes[node_type]
     if nodes.hotness is not None:
         return torch.from_numpy(nodes.hotness)
-    num_nodes = part.manifest.node_types[node_type].num_nodes
-    found = np.zeros(num_nodes, np.int64)
-    step = max(_STEP, num_nodes)
+    found = np.zeros(part.manifest.node_types[node_type].num_nodes, np.int64)
     for (_, neighbor), edges in zip(part.schema.ends(part.manifest.edge_dir), part.edges, strict=True):
-        for begin in range(0, len(edges.indices) if neighbor == node_type else 0, step):
-            found += np.bincount(edges.indices[begin : begin + step], minlength=num_nodes)[:num_nodes]
+        if neighbor == node_type:
+            count_neighbors(edges.indices, found)
     return torch.from_numpy(found[nodes.ids])
+
+
+def count_neighbors(indices: np.ndarray, found: np.ndarray) -> None:
+    """Adds to ``found``, by node, how often the node is among ``indices``."""
+    step = max(_STEP, len(found))
+    for begin in range(0, len(indices), step):
+        found += np.bincount(indices[begin : begin + step], minlength=len(found))[: len(found)]
 
 
 @dataclass(frozen=True)

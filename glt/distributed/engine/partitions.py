@@ -22,7 +22,7 @@ from glt.data.feature import Feature
 from glt.data.schema import PartitionBook
 from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.local_partition import LocalPartition, NodeCache
+from glt.distributed.engine.local_partition import LocalPartition, NodeCache, count_neighbors
 from glt.distributed.engine.requests import (
     EarliestRequest,
     HasEdgesRequest,
@@ -326,9 +326,6 @@ class Partitions:
         return result
 
 
-_CHUNK = 1 << 24  # edges that are counted at a time: their ids are widened for it
-
-
 class EdgeDirectory:
     """What can be asked about the edges of one type that a partition holds, besides rows.
 
@@ -412,12 +409,10 @@ class EdgeDirectory:
 
     @cached_property
     def _far_counts(self) -> Tensor:
-        indices, num_nodes = self.topology.indices, self.topology.num_neighbor_nodes
-        counts = torch.zeros(num_nodes, dtype=torch.int32 if len(indices) < 2**31 else torch.int64)
-        chunk = max(_CHUNK, num_nodes)
-        for first in range(0, len(indices), chunk):
-            counts += torch.bincount(indices[first : first + chunk], minlength=num_nodes)
-        return counts
+        indices = self.topology.indices.numpy()
+        counts = np.zeros(self.topology.num_neighbor_nodes, np.int64)
+        count_neighbors(indices, counts)
+        return torch.from_numpy(counts.astype(np.int32 if len(indices) < 2**31 else np.int64))
 
     @cached_property
     def _far_side(self) -> Topology:

@@ -93,7 +93,7 @@ class Group:
 
     def _join(self, number: int, master_port: int | None) -> Connection:
         deadline = time.monotonic() + self.timeout_s
-        port: Any = master_port
+        port: int | bytes | None = master_port
         if port is None:
             with naming_the_job_store(self.me):
                 port = job_store(self.timeout_s).wait_for(f"{self.name}/port", self.timeout_s)

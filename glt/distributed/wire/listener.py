@@ -104,6 +104,13 @@ def dial(
             answer = connection.receive_json(wait_s)
             if "protocol" not in answer and "refused" not in answer:
                 raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
+            if "refused" not in answer:
+                require_same_version(answer, peer)
+                pulse.add(connection)
+                return connection, answer
+        except RendezvousError:
+            connection.close()
+            raise
         except ConnectionLost as error:
             connection.close()
             if retry and time.monotonic() < deadline:
@@ -117,19 +124,11 @@ def dial(
                 f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
                 "master_port"
             ) from error
-        if "refused" in answer:
-            connection.close()
-            if answer.get("is_ending") and retry and time.monotonic() < deadline:
-                time.sleep(deadlines.RETRY_S)  # another may take its place
-                continue
-            raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
-        try:
-            require_same_version(answer, peer)
-        except RendezvousError:
-            connection.close()
-            raise
-        pulse.add(connection)
-        return connection, answer
+        connection.close()
+        if answer.get("is_ending") and retry and time.monotonic() < deadline:
+            time.sleep(deadlines.RETRY_S)  # another may take its place
+            continue
+        raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
 
 
 _MAX_HANDSHAKES = 256
@@ -186,7 +185,14 @@ class Listener:
                         complained_s = now
                     time.sleep(deadlines.RETRY_S)  # out of descriptors, for example: others may be given back
                 continue
-            self._take_place(connection)
+            with self._lock:
+                # Where all places are taken, the one that is silent for longest loses its own: those who mean it say at
+                # once who they are.
+                if len(self._silent) >= _MAX_HANDSHAKES:
+                    oldest = next(iter(self._silent))
+                    del self._silent[oldest]
+                    oldest.close()
+                self._silent[connection] = None
             try:
                 threading.Thread(
                     target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
@@ -200,16 +206,6 @@ class Listener:
                 with self._lock:
                     self._silent.pop(connection, None)
                 connection.close()
-
-    def _take_place(self, connection: Connection) -> None:
-        """Gives a connection one of the places; where all are taken, that of the one that is silent for longest: those
-        who mean it say at once who they are."""
-        with self._lock:
-            if len(self._silent) >= _MAX_HANDSHAKES:
-                oldest = next(iter(self._silent))
-                del self._silent[oldest]
-                oldest.close()
-            self._silent[connection] = None
 
     def _shake_hands(self, connection: Connection) -> None:
         connection.max_json_bytes = _MAX_HELLO_BYTES

@@ -91,13 +91,11 @@ def test_they_meet(listen):
 
 def test_it_is_tried_until_somebody_is_there(listen):
     port = free_port()
-    results = []
-    thread = threading.Thread(target=lambda: results.append(greet(port, 60.0)))
-    thread.start()
-    time.sleep(0.3)
-    listen(hang_up, hang_up, say({"refused": "soon", "is_ending": True}), welcome, port=port)
-    thread.join(60)
-    assert results and results[0]["more"] == "told"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(greet, port, 60.0)
+        time.sleep(0.3)
+        listen(hang_up, hang_up, say({"refused": "soon", "is_ending": True}), welcome, port=port)
+        assert answer.result(60)["more"] == "told"
 
 
 @pytest.mark.parametrize(
