@@ -194,7 +194,7 @@ class StitchedBatch:
         self, seeds: Sequence[tuple[int, np.ndarray]], with_edge: bool, disjoint: bool, seed_time: np.ndarray | None
     ) -> None:
         """Starts a batch; ``seed_time`` is with those who sample."""
-        self._with_edge, self._disjoint = with_edge, disjoint
+        self._with_edge = with_edge
         nothing = np.empty(0, np.int64)
         by_type, trees = ([[nothing] for _ in self._num_nodes] for _ in range(2))
         num_trees = 0

@@ -62,7 +62,6 @@ class Connection:
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.heard_s = time.monotonic()
-        self.sent_bytes = self.received_bytes = 0
         self._sending = threading.Lock()
         self.is_closed = False
         self._why_cut = ""
@@ -123,7 +122,6 @@ class Connection:
             views = [memoryview(part).cast("B") for part in parts if len(part)]
             while views:
                 sent = self._send_some(views, timeout_s)
-                self.sent_bytes += sent
                 while views and sent >= len(views[0]):
                     sent -= len(views.pop(0))
                 if sent:
@@ -197,7 +195,6 @@ class Connection:
             if count == 0:
                 raise self._lost(None)
             self._num_read += count
-            self.received_bytes += count
             self.heard_s = time.monotonic()
             if self._num_read == len(self._view) and self._rest:
                 self._view, self._rest, self._num_read = self._rest, None, 0
