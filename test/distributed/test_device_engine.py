@@ -35,15 +35,21 @@ class Elsewhere:
     def __init__(self, root, parts):
         loaded = {part: glt.distributed.DistDataset().load(root, part) for part in parts}
         self.handlers = {part: data.own.handlers() for part, data in loaded.items()}
-        self.asked = []
+        self.asked = set()
 
     def ask(self, part, requests):
-        futures = []
-        for request in requests:
-            self.asked.append(request.method)
-            futures.append(Future())
-            futures[-1].set_result(self.handlers[part][request.method](request.encode()))
+        self.asked |= {request.method for request in requests}
+        futures = [Future() for _ in requests]
+        for request, future in zip(requests, futures, strict=True):
+            future.set_result(self.handlers[part][request.method](request.encode()))
         return futures
+
+
+@pytest.fixture
+def loop():
+    loop = glt.distributed.ConcurrentEventLoop(2, "test")
+    yield loop
+    loop.shutdown(10)
 
 
 def on_host(data, others, config, router, loop, staged=False):
@@ -54,16 +60,13 @@ def on_host(data, others, config, router, loop, staged=False):
 
 
 def made(sampler, start, key):
-    out = {}
-
     async def produce():
         sampled = await sampler.sample(start, key)
-        out.update({name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in sampled.specs.items()})
+        out = {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in sampled.specs.items()}
         await sampler.fill(sampled, out)
+        return out
 
-    task = sampler.loop.submit(produce)
-    task.result(60)
-    return out
+    return sampler.loop.submit(produce).result(60)
 
 
 def configs():
@@ -74,39 +77,34 @@ def configs():
 
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize(("edge_dir", "relabel"), [("in", False), ("out", True)])
-def test_batches_are_those_of_the_cpu(tmp_path, edge_dir, relabel, staged):
+def test_batches_are_those_of_the_cpu(tmp_path, loop, edge_dir, relabel, staged):
     """Two partitions of three are here, and copies of some rows of the third: the cache."""
     rng = np.random.default_rng(2)
     hotness = {"user": rng.random(90), "item": rng.random(60)}
     root = write_typed_world(tmp_path, 3, edge_dir, hotness=[hotness] * 3, cache_ratio=0.1, relabel=relabel).path
-    loop, elsewhere = glt.distributed.ConcurrentEventLoop(2), Elsewhere(root, [1])
-    try:
-        plain, placed = (
-            glt.distributed.DistDataset().load(root, 0, *mode, **given)
-            for mode, given in (((), {}), (("CUDA",), {"device": "host", "split_ratio": 0.3}))
-        )
-        for config in configs():
-            arguments = {"config": config, "router": elsewhere, "loop": loop}
-            ours = on_host(placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
-            assert isinstance(ours, DevicePartitionSampler)
-            theirs = DistNeighborSampler(plain, others={2: plain.map_other(root, 2)}, **arguments)
-            for key, seeds in enumerate(([(ITEM, torch.arange(0, 60, 7))], [(USER, torch.tensor([3, 3, 80, 4]))])):
-                got, wanted = made(ours, BatchStart(seeds), key), made(theirs, BatchStart(seeds), key)
-                assert got.keys() == wanted.keys()
-                stats = dict(zip(STATS, got["stats"].tolist(), strict=True))
-                assert stats["num_cached_nodes"] > 0 and stats["num_remote_nodes"] > 0
-                for name in got.keys() - {"stats"}:
-                    assert got[name].dtype == wanted[name].dtype and torch.equal(got[name], wanted[name]), name
-        assert {"sample_one_hop", "gather_rows"} <= set(elsewhere.asked)
-    finally:
-        loop.shutdown(10)
+    elsewhere = Elsewhere(root, [1])
+    plain = glt.distributed.DistDataset().load(root, 0)
+    placed = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.3)
+    for config in configs():
+        arguments = {"config": config, "router": elsewhere, "loop": loop}
+        ours = on_host(placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
+        assert isinstance(ours, DevicePartitionSampler)
+        theirs = DistNeighborSampler(plain, others={2: plain.map_other(root, 2)}, **arguments)
+        for key, seeds in enumerate(([(ITEM, torch.arange(0, 60, 7))], [(USER, torch.tensor([3, 3, 80, 4]))])):
+            got, wanted = made(ours, BatchStart(seeds), key), made(theirs, BatchStart(seeds), key)
+            assert got.keys() == wanted.keys()
+            stats = dict(zip(STATS, got["stats"].tolist(), strict=True))
+            assert stats["num_cached_nodes"] > 0 and stats["num_remote_nodes"] > 0
+            for name in got.keys() - {"stats"}:
+                assert got[name].dtype == wanted[name].dtype and torch.equal(got[name], wanted[name]), name
+    assert {"sample_one_hop", "gather_rows"} <= elsewhere.asked
 
 
 WAITS = ["start", "frontier", "expand_from", "end_hop", "nodes", "edges", "induce_from", "copy_nodes", "copy_edges"]
 
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
-def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(tmp_path, monkeypatch, subgraph_type):
+def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(tmp_path, loop, monkeypatch, subgraph_type):
     """On the loop it would hold up all other batches and requests."""
     threads = {}
 
@@ -124,29 +122,23 @@ def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(tmp_path,
     watch(DeviceSampling, "sample_rows")
     root = write_typed_world(tmp_path, 2).path
     data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
-    loop = glt.distributed.ConcurrentEventLoop(2, "test")
-    try:
-        config = SamplingConfig.checked([2, 2], SCHEMA, with_edge=True, subgraph_type=subgraph_type)
-        given = {"config": config, "router": Elsewhere(root, [1]), "loop": loop}
-        made(on_host(data, {}, **given), BatchStart([(USER, torch.tensor([3, 80, 4]))]), 0)
-    finally:
-        loop.shutdown(10)
+    config = SamplingConfig.checked([2, 2], SCHEMA, with_edge=True, subgraph_type=subgraph_type)
+    sampler = on_host(data, {}, config, Elsewhere(root, [1]), loop)
+    made(sampler, BatchStart([(USER, torch.tensor([3, 80, 4]))]), 0)
     assert threads.keys() >= {"start", "frontier", "nodes", "copy_nodes", "sample_rows"}
     assert ("induce_from" in threads) == (subgraph_type == "induced")
     names = {thread for several in threads.values() for thread in several}
     assert names and all(name.startswith("test-native") for name in names), threads
 
 
-def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path):
+def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path, loop):
     root = write_typed_world(tmp_path, 2).path
     data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
-    loop = glt.distributed.ConcurrentEventLoop(1)
     config = configs()[0]
     sampler = on_host(data, {1: data.map_other(root, 1)}, config, None, loop)
     assert not isinstance(sampler, DevicePartitionSampler)
     with pytest.raises(ValueError, match=r"partitions \[1\] are not read here: a router to them is needed"):
         on_host(data, {}, config, None, loop)
-    loop.shutdown(10)
 
 
 ENDS = [(0, 0), (0, 1), (1, 0)]
@@ -286,59 +278,65 @@ def test_without_hotness_the_edges_that_lead_to_a_node_count(tmp_path, step, mon
         assert row_hotness(part, 0).tolist() == found[owned].tolist()
 
 
+def here_of(root, parts, split_ratio):
+    """A dataset for a GPU, and the partitions of it that are read here."""
+    data = glt.distributed.DistDataset().load(root, parts[0], "CUDA", device="host", split_ratio=split_ratio)
+    return data, {parts[0]: data.own} | {p: data.map_other(root, p) for p in parts[1:]}
+
+
+def looked_up(tables, kind, name, ids, like, where=None):
+    out = torch.empty(len(ids), *like.shape[1:], dtype=like.dtype)
+    tables.gather(HOST, (kind, 0, name), ids, out, where)
+    tables.check()
+    return out
+
+
+def hot_rows(tables):
+    """What is kept in device memory, by partition."""
+    (placed,) = tables._placed.values()
+    return [hot.view(torch.float32).view(-1, GRAPH.x.size(1)) for hot in placed._hot]
+
+
 @pytest.mark.parametrize("relabel", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("here", [(0,), (1,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
 def test_a_gpu_keeps_the_hottest_rows_and_finds_all(tmp_path, here, known, relabel):
     root = partitioned(tmp_path, 3, relabel=relabel, **({"hotness": hotness(3)} if known else {}))
-    data = glt.distributed.DistDataset().load(root, here[0], "CUDA", device="host", split_ratio=0.3)
-    local = {here[0]: data.own} | {p: data.map_other(root, p) for p in here[1:]}
+    data, local = here_of(root, here, 0.3)
     tables = data.local_graph(local).tables
     ids = torch.from_numpy(np.concatenate([local[p].nodes[0].ids for p in here]))
-    out = torch.empty(len(ids), *GRAPH.x.shape[1:])
     where = torch.from_numpy(np.random.default_rng(1).permutation(len(ids)).astype(np.uint32))
-    tables.gather(HOST, ("node", 0, "x"), ids, out, where)
-    tables.check()
+    out = looked_up(tables, "node", "x", ids, GRAPH.x, where)
     assert torch.equal(out[where.long()], GRAPH.x[data.map_to_original(ids)])
-    (placed,) = tables._placed.values()
-    for p, hot in zip(here, placed._hot, strict=True):
+    for p, hot in zip(here, hot_rows(tables), strict=True):
         hottest = torch.argsort(row_hotness(load_partition(root, p), 0), descending=True, stable=True)
-        rows = local[p].node_tables[0]["x"].tensor[hottest[: round(0.3 * len(hottest))]]
-        assert torch.equal(hot.view(torch.float32).view_as(rows), rows)
+        assert torch.equal(hot, local[p].node_tables[0]["x"].tensor[hottest[: round(0.3 * len(hottest))]])
     edges = torch.from_numpy(np.flatnonzero(np.isin(data.edge_books[0].owners(), here)))
-    found = torch.empty(len(edges), *GRAPH.edge_attr.shape[1:], dtype=GRAPH.edge_attr.dtype)
-    tables.gather(HOST, ("edge", 0, "edge_attr"), edges, found)
-    tables.check()
+    found = looked_up(tables, "edge", "edge_attr", edges, GRAPH.edge_attr)
     assert torch.equal(found, GRAPH.edge_attr[data.map_to_original(edges, ("node", "to", "node"))])
     elsewhere = torch.from_numpy(np.setdiff1d(np.arange(GRAPH_NODES), ids.numpy()))
     if len(elsewhere):
-        tables.gather(HOST, ("node", 0, "x"), elsewhere[:1], out)
         with pytest.raises(IndexError, match="has no row"):
-            tables.check()
+            looked_up(tables, "node", "x", elsewhere[:1], GRAPH.x)
+
+
+ALL = torch.arange(GRAPH_NODES)
 
 
 def test_where_all_rows_are_kept_none_are_told_apart(tmp_path):
-    data = glt.distributed.DistDataset().load(partitioned(tmp_path, 1), 0, "CUDA", device="host", split_ratio=1.0)
-    tables, out = data.local_graph({0: data.own}).tables, torch.empty_like(GRAPH.x)
-    tables.gather(HOST, ("node", 0, "x"), torch.arange(GRAPH_NODES), out)
-    (placed,) = tables._placed.values()
-    assert torch.equal(out, GRAPH.x) and placed.num_hot == GRAPH_NODES
-    assert data.node_features.hotness is None and not any(len(rows) - n for rows, n in placed._tiers[1:])
+    data, local = here_of(partitioned(tmp_path, 1), (0,), 1.0)
+    tables = data.local_graph(local).tables
+    assert torch.equal(looked_up(tables, "node", "x", ALL, GRAPH.x), GRAPH.x)
+    assert torch.equal(torch.cat(hot_rows(tables)), GRAPH.x) and data.node_features.hotness is None
 
 
 def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path, monkeypatch):
     """Their rows are copied into one table, whose hottest are kept, whichever partition owns them."""
     monkeypatch.setattr("glt.distributed.engine.local_partition._MOST_TABLES", 2)
-    root = partitioned(tmp_path, 3, hotness=hotness(3))
-    data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.2)
-    local = {0: data.own} | {p: data.map_other(root, p) for p in (1, 2)}
-    tables, out = data.local_graph(local).tables, torch.empty_like(GRAPH.x)
-    tables.gather(HOST, ("node", 0, "x"), torch.arange(GRAPH_NODES), out)
-    (placed,) = tables._placed.values()
-    assert torch.equal(out, GRAPH.x)
+    data, local = here_of(partitioned(tmp_path, 3, hotness=hotness(3)), (0, 1, 2), 0.2)
+    tables = data.local_graph(local).tables
+    assert torch.equal(looked_up(tables, "node", "x", ALL, GRAPH.x), GRAPH.x)
     ids = np.concatenate([local[p].nodes[0].ids for p in range(3)])
     hot = np.concatenate([hotness(3)[p][local[p].nodes[0].ids] for p in range(3)])
     hottest = ids[np.argsort(-hot, kind="stable")[: round(0.2 * GRAPH_NODES)]]
-    assert torch.equal(
-        placed._hot[0].view(torch.float32).view(len(hottest), -1), GRAPH.x[hottest].view(len(hottest), -1)
-    )
+    assert torch.equal(hot_rows(tables)[0], GRAPH.x[hottest])

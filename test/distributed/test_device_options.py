@@ -1,9 +1,9 @@
 """Asking for samplers on GPUs: what cannot be is refused by name, and memory that they use is let go of."""
 
+import itertools
 import os
 import signal
 import time
-from dataclasses import fields
 
 import pytest
 import torch
@@ -17,7 +17,6 @@ from glt.data.pinned import process_buffers, process_pages
 from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
-from glt.distributed.engine.worker import WorkerSpec
 from glt.distributed.server import worker
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.testing.cluster import Cluster
@@ -116,10 +115,8 @@ def leave_early(trainer, path, mode, device):
     flags = {"batch_size": 10, "collect_features": True, "to_device": device}
     flags["worker_options"] = options(trainer, mode, **given)
     with glt.distributed.DistNeighborLoader(data, [3, 2], torch.arange(100), **flags) as loader:
-        for stop in (0, 3):
-            for i, _ in enumerate(loader):
-                if i == stop:
-                    break
+        for stop in (1, 4):
+            assert len(list(itertools.islice(loader, stop))) == stop
         seen = torch.cat([batch.input_id.cpu() for batch in loader])
         stats = loader.stats()
     for graph in data._local_graphs.values():
@@ -134,12 +131,6 @@ def test_leaving_early_loses_nothing_and_unpins_all(world, mode, device):
     ((seen, num_batches, pinned),) = run_cluster(1, leave_early, world(1).path, mode, device)
     assert seen == list(range(100)) and num_batches == 1 + 4 + 10
     assert pinned == 0
-
-
-@pytest.mark.parametrize(("device", "keeps"), [("cpu", True), ("host", True), ("cuda:0", False), ("cuda:1", False)])
-def test_workers_of_a_trainer(device, keeps):
-    spec = {**dict.fromkeys(each.name for each in fields(WorkerSpec)), "device": device}
-    assert WorkerSpec(**spec).keeps_freed_memory == keeps
 
 
 @pytest.mark.parametrize(

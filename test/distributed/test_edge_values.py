@@ -32,11 +32,8 @@ class Graph:
         given = {"node_feat": self.x, "edge_feat": self.attr, "edge_attrs": {"weight": self.weight}}
         given["edge_assign_strategy"] = "by_dst"
         make = RandomPartitioner(self.path, num_parts, NUM_NODES, self.edge_index, relabel=num_parts > 1, **given)
-        self.edges = torch.arange(NUM_EDGES)
-        if num_parts == 1:
-            make.partition()
-        else:
-            self.edges = torch.as_tensor(make.partition(return_mapping=True)[2]).long()
+        mapping = make.partition(return_mapping=num_parts > 1)
+        self.edges = torch.arange(NUM_EDGES) if num_parts == 1 else torch.as_tensor(mapping[2]).long()
 
     def of_parts(self, rows):
         """Rows by edge in the order of the partitions' ids."""
@@ -101,11 +98,6 @@ def test_layers_take_what_they_have_parameters_for(here, tmp_path):
     torch.manual_seed(3)
     first, second, plain = pyg.GraphConv(6, 8), pyg.GINEConv(nn.Linear(8, 8), edge_dim=3), pyg.SAGEConv(8, 8)
     gcn, both = pyg.GCNConv(8, 8), pyg.GCNConv(8, 4)
-
-    def last(x, edge_index, edge_weight, edge_attr):
-        assert edge_attr.shape == (len(edge_weight), 3)
-        return both(x, edge_index, edge_weight) + both(x, edge_index)
-
     weight, attr, ends = here.weight, here.attr, here.edge_index
 
     class Last(nn.Module):
@@ -114,10 +106,11 @@ def test_layers_take_what_they_have_parameters_for(here, tmp_path):
             self.conv = both
 
         def forward(self, x, edge_index, edge_weight, edge_attr):
-            return last(x, edge_index, edge_weight, edge_attr)
+            assert edge_attr.shape == (len(edge_weight), 3)
+            return both(x, edge_index, edge_weight) + both(x, edge_index)
 
     expected = second(first(here.x, ends, weight), ends, attr)
-    expected = last(gcn(plain(expected, ends), ends, weight), ends, weight, attr).detach()
+    expected = Last()(gcn(plain(expected, ends), ends, weight), ends, weight, attr).detach()
     values = {"edge_weight": "weight", "edge_attr": here.of_parts(attr)}
     got = infer_layerwise([first, second, plain, gcn, Last()], spill_dir=tmp_path, batch_size=40, **values)
     torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-4)
@@ -128,32 +121,21 @@ def test_layers_take_what_they_have_parameters_for(here, tmp_path):
 def test_degrees_that_are_not_known_are_refused(here):
     conv = pyg.GCNConv(6, 4)
 
-    def own_weights(x, edge_index):
-        return conv(x, edge_index, torch.full((edge_index.size(1),), 0.5))
-
     class Changed(nn.Module):
         def __init__(self, change):
             super().__init__()
             self.conv, self.change = conv, change
 
-        def forward(self, x, edge_index, edge_weight):
+        def forward(self, x, edge_index, edge_weight=None):
             return self.conv(x, *self.change(edge_index, edge_weight))
 
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = conv
-
-        def forward(self, x, edge_index):
-            return own_weights(x, edge_index)
-
-    for layer, given in (
-        (Own(), None),
-        (Changed(lambda ends, weight: (ends, 2 * weight)), "weight"),
-        (Changed(lambda ends, weight: (ends[:, 1:], weight[1:])), "weight"),
+    for change, given in (
+        (lambda ends, _: (ends, torch.full((ends.size(1),), 0.5)), None),
+        (lambda ends, weight: (ends, 2 * weight), "weight"),
+        (lambda ends, weight: (ends[:, 1:], weight[1:]), "weight"),
     ):
         with pytest.raises(ValueError, match="GCNConv was called with other edges or weights"):
-            infer_layerwise([layer], edge_weight=given)
+            infer_layerwise([Changed(change)], edge_weight=given)
     whole = conv(here.x.double().float(), here.edge_index, here.weight).detach()
     same = Changed(lambda ends, weight: (ends.clone(), weight.float()))
     got = infer_layerwise([same], edge_weight=here.of_parts(here.weight).double())
@@ -178,30 +160,21 @@ def test_what_does_not_fit_is_named(here):
     assert not [name for name in require_world().stats()[0]["tensors"] if name.startswith("inference")]
 
 
-def hetero_layers():
-    """Weights of ratings, features of follows, and a layer of one's own that takes both."""
+class Last(nn.Module):
+    """A layer of one's own that takes weights of ratings and features of follows."""
 
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = pyg.GraphConv((-1, -1), 4)
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GraphConv((-1, -1), 4)
 
-        def forward(self, x, edge_index, edge_weight_dict, edge_attr_dict):
-            assert set(edge_attr_dict) == {FOLLOWS}
-            return {"item": self.conv((x["user"], x["item"]), edge_index[RATES], edge_weight_dict[RATES])}
-
-    def conv():
-        follows = pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False)
-        return pyg.HeteroConv({RATES: pyg.GraphConv((-1, -1), 8), FOLLOWS: follows})
-
-    return [conv(), conv(), Own()]
+    def forward(self, x, edge_index, edge_weight_dict, edge_attr_dict):
+        assert set(edge_attr_dict) == {FOLLOWS}
+        return {"item": self.conv((x["user"], x["item"]), edge_index[RATES], edge_weight_dict[RATES])}
 
 
-def hetero_expected(layers, made, x, weight, attr):
-    values = {"edge_weight_dict": {RATES: weight}, "edge_attr_dict": {FOLLOWS: attr}}
-    for layer in layers:
-        x = {t: each.relu() for t, each in layer(x, made.edge_index, **values).items()}
-    return x["item"].detach()
+def hetero_conv():
+    follows = pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False)
+    return pyg.HeteroConv({RATES: pyg.GraphConv((-1, -1), 8), FOLLOWS: follows})
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types")
@@ -211,15 +184,17 @@ def test_types(num_parts, tmp_path):
     weight, attr = torch.rand(700), torch.randn(400, 2)
     made = write_typed_world(tmp_path, num_parts, edge_attrs={RATES: {"w": weight}}, relabel=num_parts == 3)
     x = {t: torch.randn(count, 5) for t, count in TYPED.items()}
-    layers = hetero_layers()
-    expected = hetero_expected(layers, made, x, weight, attr)
+    layers = [hetero_conv(), hetero_conv(), Last()]
+    values = {"edge_weight_dict": {RATES: weight}, "edge_attr_dict": {FOLLOWS: attr}}
+    expected = x
+    for layer in layers:
+        expected = {t: each.relu() for t, each in layer(expected, made.edge_index, **values).items()}
     with standalone_job(made.path) as graph:
         data = graph.world.data
-        node_map = None if num_parts == 1 else data.node_map
-        edge_map = None if num_parts == 1 else data.edge_map
-        mine = {t: each if node_map is None else each[torch.as_tensor(node_map[t]).long()] for t, each in x.items()}
+        relabelled = num_parts == 3
+        mine = {t: each[torch.as_tensor(data.node_map[t]).long()] if relabelled else each for t, each in x.items()}
         weight_of, attr_of = (
-            each if edge_map is None else each[torch.as_tensor(edge_map[t]).long()]
+            each[torch.as_tensor(data.edge_map[t]).long()] if relabelled else each
             for t, each in ((RATES, weight), (FOLLOWS, attr))
         )
         kept = DistTensor((700,), name="kept", part=RATES)
@@ -228,7 +203,7 @@ def test_types(num_parts, tmp_path):
         for given in ("w", {RATES: "w"}, {RATES: kept}):
             got = infer_layerwise(layers, mine, edge_weight=given, **options)
             assert set(got) == {"item"}
-            torch.testing.assert_close(rows(got["item"], 60).relu(), expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(rows(got["item"], 60).relu(), expected["item"], rtol=1e-4, atol=1e-4)
         for given, error, words in (
             ("weight", KeyError, "edge_weight: no edge type has a stored table of that name; there are .*'w'"),
             (weight, TypeError, "edge_weight is a Tensor: expected a dict by edge type"),

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from weakref import WeakKeyDictionary
 
 import psutil
 import pytest
@@ -14,24 +13,23 @@ from promptness import eventually
 from glt.distributed.engine.processes import PACKET_BYTES, ProcessPool
 
 HOST = os.uname().nodename
-UNREAD = WeakKeyDictionary()
 
 
 @pytest.fixture
 def pool():
     pool = ProcessPool("stand_in_program", "trainer 7")
+    pool.unread = []  # what :func:`heard` has heard and did not look for
     yield pool
     pool.close()
 
 
 def heard(pool, is_it):
     """Looks until something is heard for which ``is_it`` holds; what came after it is heard next."""
-    unread = UNREAD.setdefault(pool, [])
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        unread += pool.look(0.0 if unread else 0.5)
-        while unread:
-            process, said = unread.pop(0)
+        pool.unread += pool.look(0.0 if pool.unread else 0.5)
+        while pool.unread:
+            process, said = pool.unread.pop(0)
             if is_it(said):
                 return process, said
     raise AssertionError("nothing of the kind was said within 60 s")
@@ -90,10 +88,12 @@ def test_an_error_is_told_with_its_traceback(pool, spec, command):
 def test_a_stopped_process_falls_silent_and_a_hanging_one_is_killed(pool):
     stopped = ready(pool, 0)
     os.kill(stopped.pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 60
-    while pool.silent_s(stopped) < 2.5:
+
+    def is_silent():
         pool.look(0.1)
-        assert time.monotonic() < deadline
+        return pool.silent_s(stopped) >= 2.5
+
+    assert eventually(is_silent)
     hanging = ready(pool, 1)
     hanging.send({"hang": True})
     heard(pool, lambda said: "hangs" in (said or {}))

@@ -1,24 +1,19 @@
 """How short the ways of a batch are: what a feature row of another partition passes, and how often threads change."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed.rpc.internal
-from dist_world import World, join, options
+from dist_world import hear_all, join, options, say_all
 from torch import Tensor
 
 import glt
 from glt.channel import Message
-from glt.testing.cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster
 
 HOME = str(Path(glt.__file__).parent)
 
@@ -30,11 +25,10 @@ class Observer:
         holders: ``module:class`` of the objects in whose methods arguments or results hold the bytes, by address.
     """
 
-    def __init__(self, searched: bytes) -> None:
-        self.searched, self.holders = searched, dict[int, set[str]]()
-        self.is_on = False
+    def __init__(self, searched):
+        self.searched, self.holders, self.is_on = searched, {}, False
 
-    def __call__(self, frame: FrameType, event: str, result: Any) -> None:
+    def __call__(self, frame, event, result):
         code = frame.f_code
         if not self.is_on or event not in ("call", "return") or not code.co_filename.startswith(HOME):
             return
@@ -47,30 +41,32 @@ class Observer:
                 module = frame.f_globals["__name__"]
                 self.holders.setdefault(address, set()).add(f"{module}:{kind.__name__}")
 
-    def found(self, value: Any) -> Iterator[int]:
+    def found(self, value):
         """Addresses at which the bytes lie in a value."""
         if isinstance(value, list | tuple):
             for each in value:
                 yield from self.found(each)
-        elif isinstance(value, dict | Message):
-            yield from self.found(list((value if isinstance(value, dict) else value.tensors).values()))
+        elif isinstance(value, Message):
+            yield from self.found(value.tensors)
+        elif isinstance(value, dict):
+            yield from self.found(list(value.values()))
         elif isinstance(value, Tensor) and value.is_contiguous() and value.numel():
             yield from self.at(value.data_ptr(), value.nbytes)
         elif isinstance(value, np.ndarray) and value.flags.c_contiguous and value.size:
             yield from self.at(value.ctypes.data, value.nbytes)
 
-    def at(self, address: int, nbytes: int) -> Iterator[int]:
+    def at(self, address, nbytes):
         place = ctypes.string_at(address, nbytes).find(self.searched)
         if place >= 0:
             yield address + place
 
-    def watch(self) -> None:
+    def watch(self):
         """Watches all threads that start from now on, those of ``torch.distributed.rpc`` too."""
         threading.setprofile(self)
         sys.setprofile(self)
         run, add = torch.distributed.rpc.internal._run_function, torch._C.Future.add_done_callback
 
-        def watched(call: Callable[..., Any], *args: Any) -> Any:
+        def watched(call, *args):
             sys.setprofile(self)
             return call(*args)
 
@@ -78,7 +74,7 @@ class Observer:
         torch._C.Future.add_done_callback = lambda future, call: add(future, lambda done: watched(call, done))
 
 
-def fetch_a_row(trainer: Trainer, path: Path, x: Tensor, node: int) -> tuple[set[str], int]:
+def fetch_a_row(trainer, path, x, node):
     """Trainer 0 makes a batch around a node of the other, whose row comes from there.
 
     Returns:
@@ -88,7 +84,7 @@ def fetch_a_row(trainer: Trainer, path: Path, x: Tensor, node: int) -> tuple[set
     observer.watch()
     data = join(trainer, path)
     seeds = torch.tensor([node] if trainer.rank == 0 else [], dtype=torch.int64)
-    given: Any = {"collect_features": True, "worker_options": options(trainer, "collocated")}
+    given = {"collect_features": True, "worker_options": options(trainer, "collocated")}
     with glt.distributed.DistNeighborLoader(data, [0], seeds, **given) as loader:
         observer.is_on = True
         trainer.say("both watch")
@@ -106,17 +102,13 @@ def fetch_a_row(trainer: Trainer, path: Path, x: Tensor, node: int) -> tuple[set
     return set().union(*passed), len(observer.holders) - (trainer.rank == 0)
 
 
-def test_a_feature_row_of_another_partition_passes_few_objects_and_is_copied_twice(
-    world: Callable[..., World],
-) -> None:
+def test_a_feature_row_of_another_partition_passes_few_objects_and_is_copied_twice(world):
     made = world(2)
     owners = glt.distributed.DistDataset().load(made.path, 1).node_books[0].owners()
     with Cluster(2, fetch_a_row, made.path, made.x, int(owners.argmax())) as cluster:
         for _ in range(2):
-            for rank in range(2):
-                cluster.hear(rank)
-            for rank in range(2):
-                cluster.say(rank)
+            hear_all(cluster)
+            say_all(cluster)
         (asking, copied_there), (answering, copied_here) = cluster.results()
     assert any(each.endswith(":DistNeighborSampler") for each in asking)
     assert any(each.endswith(":LocalPartition") for each in answering)
@@ -124,16 +116,16 @@ def test_a_feature_row_of_another_partition_passes_few_objects_and_is_copied_twi
     assert copied_here == copied_there == 1
 
 
-def count_hand_overs(trainer: Trainer, path: Path, num_epochs: int) -> int:
+def count_hand_overs(trainer, path, num_epochs):
     """How many calls were handed to native threads for epochs of one batch, of partitions that are all read here."""
     handed = []
 
-    def profile(frame: FrameType, event: str, result: Any) -> None:
+    def profile(frame, event, result):
         if event == "call" and frame.f_code.co_name == "submit":
             handed.append(type(frame.f_locals.get("self")).__name__)
 
     threading.setprofile(profile)
-    given: Any = {"collect_features": True, "worker_options": options(trainer, "collocated", read_local=True)}
+    given = {"collect_features": True, "worker_options": options(trainer, "collocated", read_local=True)}
     with glt.distributed.DistNeighborLoader(join(trainer, path), [3, 2], torch.arange(50), 50, **given) as loader:
         handed.clear()
         for _ in range(num_epochs):
@@ -141,6 +133,6 @@ def count_hand_overs(trainer: Trainer, path: Path, num_epochs: int) -> int:
         return handed.count("NativePool")
 
 
-def test_a_batch_of_partitions_read_here_is_one_trip_to_the_native_threads(world: Callable[..., World]) -> None:
+def test_a_batch_of_partitions_read_here_is_one_trip_to_the_native_threads(world):
     with Cluster(1, count_hand_overs, world(2).path, 5) as cluster:
         assert cluster.results() == [5]

@@ -18,7 +18,7 @@ from glt.data.dataset import Graph
 from glt.data.device import Accelerator
 from glt.data.feature import Feature
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
-from glt.data.topology import Topology
+from glt.data.topology import EdgeWeights, Topology
 from glt.distributed.engine.local_partition import LocalPartition, LocalTables, Placing
 from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
@@ -105,8 +105,9 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
         return out
 
     if first.weights is not None and book.num_parts > 1:
+        # The cut points depend on where a row begins: they are made again, of the integers that the weights became.
         weight_sum = column(lambda part: part.weights.weight_sum)  # type: ignore[union-attr]
-        weights = weight_sum, torch.from_numpy(weight_guide(indptr.numpy(), weight_sum.numpy()))
+        weights = EdgeWeights.build(indptr, row_differences(indptr.numpy(), weight_sum.numpy()).astype(np.float64))
     if first.by_time is not None:
         by_time = tuple(column(lambda part, i=i: part.by_time[i]) for i in range(3))  # type: ignore[misc]
     return Topology.from_rows(
@@ -121,41 +122,12 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
     )
 
 
-def weight_guide(indptr: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
-    """The cut points of rows with offsets ``indptr [num_rows + 1]``, int64, and sums within each row ``[E]``, uint64,
-    as ``csrc/core/weights.h`` has them: they depend on where a row begins."""
-    begin, end = indptr[:-1], indptr[1:]
-    total = np.zeros(len(begin), np.uint64)
-    has_edges = end > begin
-    total[has_edges] = weight_sum[end[has_edges] - 1]
-    size = (end >> 3) - (begin >> 3) + 1
-    shift = np.zeros(len(begin), np.uint64)
-    large = total > size.astype(np.uint64)
-    above, sizes = total[large] - np.uint64(1), size[large].astype(np.uint64)
-    bits = _bit_width(above) - _bit_width(sizes)
-    shift[large] = bits + ((above >> bits) >= sizes)
-    # Every cut point of every row: the first edge whose sum exceeds it, the last one where none does.
-    row = np.repeat(np.arange(len(begin)), size)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(size) - size, size)
-    cut = number.astype(np.uint64) << shift[row]
-    low, high = begin[row].copy(), np.maximum(end[row] - 1, begin[row])
-    while (open_ := low < high).any():
-        middle = (low + high) >> 1
-        exceeds = np.zeros(len(row), bool)
-        exceeds[open_] = weight_sum[middle[open_]] > cut[open_]
-        high = np.where(open_ & exceeds, middle, high)
-        low = np.where(open_ & ~exceeds, middle + 1, low)
-    guide = np.zeros((int(indptr[-1]) >> 3) + len(begin), np.uint32)
-    guide[(begin[row] >> 3) + row + number] = low - begin[row]
-    return guide
-
-
-def _bit_width(values: np.ndarray) -> np.ndarray:
-    """Of positive integers of 64 bits, exactly: by halves, since a double would round."""
-    high, low = (
-        np.frexp(half.astype(np.float64))[1] for half in (values >> np.uint64(32), values & np.uint64(2**32 - 1))
-    )
-    return np.where(high > 0, high + 32, low).astype(np.uint64)
+def row_differences(indptr: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Of inclusive sums within rows, what was summed up."""
+    before = np.zeros_like(sums)
+    before[1:] = sums[:-1]
+    before[indptr[:-1][indptr[:-1] < indptr[1:]]] = 0
+    return sums - before
 
 
 _graphs_lock = threading.Lock()
@@ -254,7 +226,7 @@ class DistDataset:
             for t, (path, rows) in enumerate(zip(files, map(_original_rows, part.nodes), strict=True))
         )
         self._labelled = [labels is not None for labels in self.whole_node_labels]
-        self.own = LocalPartition.of(part, self._placing, self._labelled)
+        self.own = LocalPartition(part, self._placing, self._labelled)
         self.node_books = tuple(node.book for node in part.nodes)
         self.edge_books = tuple(edge.book for edge in part.edges)
         self._id_maps = {
@@ -278,7 +250,7 @@ class DistDataset:
         # Who owns what is read in one copy only, the one that was verified.
         nodes = tuple(replace(n, book=book) for n, book in zip(part.nodes, self.node_books, strict=True))
         edges = tuple(replace(e, book=book) for e, book in zip(part.edges, self.edge_books, strict=True))
-        return LocalPartition.of(replace(part, nodes=nodes, edges=edges), self._placing, self._labelled)
+        return LocalPartition(replace(part, nodes=nodes, edges=edges), self._placing, self._labelled)
 
     @property
     def sampling_device(self) -> str | int | None:

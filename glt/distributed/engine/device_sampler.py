@@ -141,9 +141,9 @@ class DeviceNeighborSampler(_DeviceSampler):
                 labels.gather_on(place, ids["node", t], out[in_message("y", "node", t)], trusted=True)
             for name, tensor in made.items():
                 out[name].copy_(tensor, non_blocking=True)
-            for key, tensor in ids.items() if self.staged else ():
-                there = f"{'n_id/n' if key[0] == 'node' else 'e_id/e'}{key[1]}"
-                ids[key] = out[there] if there in out else tensor.cpu()
+            for (kind, type_), tensor in list(ids.items()) if self.staged else ():
+                there = f"{kind[0]}_id/{kind[0]}{type_}"
+                ids[kind, type_] = out[there] if there in out else tensor.cpu()
             self._fill_counts(batch, out)
             self._sampling.end(batch)  # from now on it may be another thread's
             return place.record()
@@ -158,7 +158,7 @@ class DeviceNeighborSampler(_DeviceSampler):
         for kind, type_, name in self._tables:
             if not self._is_hot(kind, type_, name):
                 of = ids[kind, type_].numpy()
-                RowLookup.of(self.dataset, self.partitions.local, kind, type_, of, name).gather_local(out)
+                RowLookup(self.dataset, self.partitions.local, kind, type_, of, name).gather_local(out)
         for t, labels in self._labels():
             labels.gather(ids["node", t], out[in_message("y", "node", t)])
 
@@ -194,9 +194,9 @@ class StitchedBatch:
         self, seeds: Sequence[tuple[int, np.ndarray]], with_edge: bool, disjoint: bool, seed_time: np.ndarray | None
     ) -> None:
         """Starts a batch; ``seed_time`` is with those who sample."""
-        self._with_edge, self._disjoint = with_edge, disjoint
-        by_type: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
-        trees: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
+        self._with_edge = with_edge
+        nothing = np.empty(0, np.int64)
+        by_type, trees = ([[nothing] for _ in self._num_nodes] for _ in range(2))
         num_trees = 0
         for s, (t, ids) in enumerate(seeds):
             self._require_ids(t, ids, "seeds" if len(seeds) == 1 else f"seeds[{s}]")
@@ -205,20 +205,19 @@ class StitchedBatch:
             num_trees += len(ids)
         if disjoint and num_trees * max(self._num_nodes, default=0) >= 2**63:
             raise ValueError(f"a disjoint batch of {num_trees} seeds, of {max(self._num_nodes)} nodes: use fewer seeds")
-        nothing = [np.empty(0, np.int64)]
         with self._place.on(self._stream):
-            self._node = [self._brought(np.concatenate(each or nothing)) for each in by_type]
-            self._tree = [self._brought(np.concatenate(each or nothing)) for each in trees] if disjoint else None
+            self._node = [self._brought(np.concatenate(each)) for each in by_type]
+            self._tree = [self._brought(np.concatenate(each)) for each in trees] if disjoint else None
             self._begin = [0] * len(self._num_nodes)  # of the frontier
             self._per_hop = [[len(node)] for node in self._node]
             self._drop_edges()
-            self._hop_edges: list[list[int]] = [[] for _ in self._ends]
             self._found: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}  # of this hop, by edge type
 
     def _drop_edges(self) -> None:
         none = torch.empty(0, dtype=torch.int64, device=self._place.device)
-        self._edges: list[list[tuple[Tensor, Tensor, Tensor | None]]] = [[] for _ in self._ends]
-        self._no_edges = none, none, none if self._with_edge else None
+        nothing = none, none, none if self._with_edge else None
+        self._edges: list[list[tuple[Tensor, Tensor, Tensor | None]]] = [[nothing] for _ in self._ends]  # by hop
+        self._hop_edges: list[list[int]] = [[] for _ in self._ends]
 
     def _require_ids(self, node_type: int, ids: np.ndarray, name: str) -> None:
         bad = np.flatnonzero((ids < 0) | (ids >= self._num_nodes[node_type]))
@@ -229,13 +228,10 @@ class StitchedBatch:
             )
 
     def _brought(self, array: Any) -> Tensor:
-        """Integers on the device, as int64; those of the host are copied by way of pinned memory, without waiting."""
+        """Integers on the device, as int64."""
         if isinstance(array, Tensor):
             return array
-        tensor = torch.from_numpy(np.ascontiguousarray(array, np.int64))
-        if self._place.is_host:
-            return tensor
-        return tensor.pin_memory().to(self._place.device, non_blocking=True)
+        return brought(torch.from_numpy(np.ascontiguousarray(array, np.int64)), self._place)
 
     def _keys(self, node_type: int, node: Tensor, tree: Tensor | None) -> Tensor:
         """What nodes are called: in a disjoint batch a node is one per tree."""
@@ -258,8 +254,7 @@ class StitchedBatch:
         with self._place.on(self._stream):
             begin = self._begin[expanded]
             at, neighbor, edge = self._stitched(parts, len(self._node[expanded]) - begin, found)
-            col = at + begin
-            self._found[edge_type] = neighbor, col, edge
+            self._found[edge_type] = neighbor, at + begin, edge
 
     def _stitched(self, parts: Sequence[_Part], num_rows: int, found: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The edges of all parts in the order of the rows: place of the row, neighbour, edge id."""
@@ -289,14 +284,12 @@ class StitchedBatch:
             by_type: list[list[int]] = [[] for _ in self._num_nodes]
             for r in sorted(self._found):
                 by_type[self._ends[r][1]].append(r)
-            num_known = [len(node) for node in self._node]
             trees = self._tree  # those of this hop's centers are known
             for t, edge_types in enumerate(by_type):
+                self._begin[t] = len(self._node[t])
                 if edge_types:
                     self._number(t, edge_types, trees)
-            for t, known in enumerate(num_known):
-                self._begin[t] = known
-                self._per_hop[t].append(len(self._node[t]) - known)
+                self._per_hop[t].append(len(self._node[t]) - self._begin[t])
             for r, counts in enumerate(self._hop_edges):
                 counts.append(len(self._found[r][0]) if r in self._found else 0)
             self._found = {}
@@ -329,7 +322,6 @@ class StitchedBatch:
     def begin_induce(self) -> None:
         """Drops the sampled edges: :meth:`induce_from` brings those among the nodes."""
         self._drop_edges()
-        self._hop_edges = [[] for _ in self._ends]
 
     def induce_from(self, edge_type: int, parts: Sequence[_Part]) -> None:
         """Takes the edges of a type among the nodes; as :meth:`expand_from`, by place among all nodes."""
@@ -343,10 +335,7 @@ class StitchedBatch:
             self._edges[edge_type].append((order[where], at, edge))
 
     def _joined(self, edge_type: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        hops = self._edges[edge_type]
-        if not hops:
-            return self._no_edges
-        rows, cols, edges = zip(*hops, strict=True)
+        rows, cols, edges = zip(*self._edges[edge_type], strict=True)
         return torch.cat(rows), torch.cat(cols), torch.cat(edges) if self._with_edge else None
 
     def nodes(self, node_type: int) -> np.ndarray:
@@ -416,25 +405,22 @@ class DeviceParts(Partitions):
 
     def _read_here(self, wanted: Sequence[EdgesWanted], parts: list[list[RowsPart]]) -> None:
         for positions, part, request in wanted:
-            if isinstance(request, OneHopRequest):
-                with self.accelerator.on(self.stream):
-                    rows = self._sampled(request)
-                # Tensors of the device, which StitchedBatch takes as they are.
-                parts[request.edge_type].append((positions, *rows))  # type: ignore[arg-type]
-            else:
+            if not isinstance(request, OneHopRequest):
                 super()._read_here([(positions, part, request)], parts)
-
-    def _sampled(self, asked: OneHopRequest) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self.sampling.sample_rows(
-            asked.edge_type,
-            asked.nodes,
-            num_neighbors=asked.num_neighbors,
-            hop=asked.hop,
-            batch_key=asked.batch_key,
-            tree=asked.tree,
-            seed_time=asked.seed_time,
-            excluded=asked.native_excluded,
-        )
+                continue
+            with self.accelerator.on(self.stream):
+                rows = self.sampling.sample_rows(
+                    request.edge_type,
+                    request.nodes,
+                    num_neighbors=request.num_neighbors,
+                    hop=request.hop,
+                    batch_key=request.batch_key,
+                    tree=request.tree,
+                    seed_time=request.seed_time,
+                    excluded=request.native_excluded,
+                )
+            # Tensors of the device, which StitchedBatch takes as they are.
+            parts[request.edge_type].append((positions, *rows))  # type: ignore[arg-type]
 
 
 class DevicePartitionSampler(_DeviceSampler):
@@ -479,9 +465,9 @@ class DevicePartitionSampler(_DeviceSampler):
     def _gather_there(self, rows: RowLookup, out: dict[str, Tensor]) -> None:
         """Looks up what the partitions here have, and their copies of others' rows."""
         if rows.local:
-            ids = self._brought(torch.from_numpy(np.concatenate([ids for _, ids, _ in rows.local])))
+            ids = brought(torch.from_numpy(np.concatenate([ids for _, ids, _ in rows.local])), self.accelerator)
             at = [positions for *_, positions in rows.local if positions is not None]  # never None: parts are several
-            positions = self._brought(torch.from_numpy(np.concatenate(at)))
+            positions = brought(torch.from_numpy(np.concatenate(at)), self.accelerator)
             for name in rows.names:
                 into = out[in_message(name, rows.kind, rows.type)]
                 self._local.tables.gather(self.accelerator, (rows.kind, rows.type, name), ids, into, positions)
@@ -497,17 +483,18 @@ class DevicePartitionSampler(_DeviceSampler):
             rows.scatter(tables, positions, out)
             return
         with self.accelerator.on(self.stream):
-            at = self._brought(torch.from_numpy(positions.astype(np.int64)))
+            at = brought(torch.from_numpy(positions.astype(np.int64)), self.accelerator)
             for name, table in tables.items():
                 into = out[in_message(name, rows.kind, rows.type)]
                 if table.numel():
-                    _as_bytes(into).index_copy_(0, at, _as_bytes(self._brought(table)))
+                    _as_bytes(into).index_copy_(0, at, _as_bytes(brought(table, self.accelerator)))
 
-    def _brought(self, tensor: Tensor) -> Tensor:
-        """A copy on the GPU, by way of pinned memory, without waiting."""
-        if self.accelerator.is_host:
-            return tensor
-        return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
+
+def brought(tensor: Tensor, place: Accelerator) -> Tensor:
+    """A copy on the GPU, by way of pinned memory, without waiting."""
+    if place.is_host:
+        return tensor
+    return tensor.pin_memory().to(place.device, non_blocking=True)
 
 
 def _as_bytes(rows: Tensor) -> Tensor:

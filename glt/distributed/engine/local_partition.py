@@ -18,7 +18,7 @@ from glt.data.arrays import from_array
 from glt.data.dataset import Graph
 from glt.data.device import Accelerator
 from glt.data.feature import NO_ROW, Feature, TieredRows
-from glt.data.schema import PartitionBook, Schema
+from glt.data.schema import PartitionBook
 from glt.data.topology import Topology, layout_of
 from glt.distributed.engine.requests import (
     EarliestRequest,
@@ -30,7 +30,7 @@ from glt.distributed.engine.requests import (
     reply_buffer,
 )
 from glt.distributed.wire.transport import Handler
-from glt.partition import NodePart, Partition
+from glt.partition import Partition
 
 # Copies of rows of other partitions' nodes, answered here instead of there.
 
@@ -57,13 +57,18 @@ def row_hotness(part: Partition, node_type: int) -> Tensor:
     nodes = part.nodes[node_type]
     if nodes.hotness is not None:
         return torch.from_numpy(nodes.hotness)
-    num_nodes = part.manifest.node_types[node_type].num_nodes
-    found = np.zeros(num_nodes, np.int64)
-    step = max(_STEP, num_nodes)
+    found = np.zeros(part.manifest.node_types[node_type].num_nodes, np.int64)
     for (_, neighbor), edges in zip(part.schema.ends(part.manifest.edge_dir), part.edges, strict=True):
-        for begin in range(0, len(edges.indices) if neighbor == node_type else 0, step):
-            found += np.bincount(edges.indices[begin : begin + step], minlength=num_nodes)[:num_nodes]
+        if neighbor == node_type:
+            count_neighbors(edges.indices, found)
     return torch.from_numpy(found[nodes.ids])
+
+
+def count_neighbors(indices: np.ndarray, found: np.ndarray) -> None:
+    """Adds to ``found``, by node, how often the node is among ``indices``."""
+    step = max(_STEP, len(found))
+    for begin in range(0, len(indices), step):
+        found += np.bincount(indices[begin : begin + step], minlength=len(found))[: len(found)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,6 @@ class Placing:
     split_ratio: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
 class LocalPartition:
     """What can be read of a partition that this process has mapped. A type is its position in the schema.
 
@@ -87,66 +91,44 @@ class LocalPartition:
         num_ids: By edge type, how many neighbours and how many edges there are in the whole graph.
     """
 
-    index: int
-    schema: Schema
-    nodes: tuple[NodePart, ...]
-    graphs: tuple[Graph, ...]
-    node_tables: tuple[dict[str, Feature], ...]
-    edge_tables: tuple[dict[str, Feature], ...]
-    node_caches: tuple[NodeCache | None, ...]
-    num_ids: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, part: Partition, placing: Placing, labelled: Sequence[bool]) -> LocalPartition:
-        """Wraps the arrays of a partition."""
+    def __init__(self, part: Partition, placing: Placing, labelled: Sequence[bool]) -> None:
+        self.index, self.schema, self.nodes = part.index, part.schema, part.nodes
         counts = [entry.num_nodes for entry in part.manifest.node_types]
-        node_tables: list[dict[str, Feature]] = []
-        node_caches: list[NodeCache | None] = []
-        edge_tables: list[dict[str, Feature]] = []
+        self.node_tables: list[dict[str, Feature]] = []
+        self.node_caches: list[NodeCache | None] = []
+        self.edge_tables: list[dict[str, Feature]] = []
+        self.graphs: list[Graph] = []
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
             hotness = row_hotness(part, t) if 0 < placing.split_ratio < 1 else None
-            node_tables.append(_tables(named, (node.book, part.index), placing, hotness))
-            cache = None
-            if node.cache is not None:
-                kept = node.cache
+            self.node_tables.append(_tables(named, (node.book, part.index), placing, hotness))
+            cache, kept = None, node.cache
+            if kept is not None:
                 copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
-                tables = {name: Feature(_tensor(copied[name])) for name in node_tables[t]}
+                tables = {name: Feature(_tensor(copied[name])) for name in self.node_tables[t]}
                 cache = NodeCache(_core.RowIndex(kept.ids, counts[t]), tables)
-            node_caches.append(cache)
-        graphs = []
+            self.node_caches.append(cache)
         ends = part.schema.ends(part.manifest.edge_dir)
-        sides = part.schema.ends("out")
-        for r, edge in enumerate(part.edges):
-            shared: dict[str, Any] = {
-                "layout": layout_of(part.manifest.edge_dir),
-                "num_nodes": (counts[sides[r][0]], counts[sides[r][1]]),
-                "book": part.nodes[ends[r][0]].book,
-                "part": part.index,
-                "trusted": True,  # the sampler still refuses ids out of range, when it meets them
-            }
-            columns = tuple(torch.from_numpy(a) for a in (edge.indptr, edge.indices, edge.edge_ids))
-            timed = edge.by_time
-            by_time: Any = None
+        for edge, (expanded, _), (source, target) in zip(part.edges, ends, part.schema.ends("out"), strict=True):
+            timed, by_time, weights = edge.by_time, None, None
             if timed is not None:
-                by_time = tuple(torch.from_numpy(a) for a in (timed.indices, timed.edge_ids, timed.time))
-            weights = None
-            if edge.weight_sum is not None and edge.weight_guide is not None:
-                weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
-            topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
-            graphs.append(Graph(topology, placing.graph_mode, placing.device))
+                by_time = _tensors(timed.indices, timed.edge_ids, timed.time)
+            if edge.weight_sum is not None:
+                weights = _tensors(edge.weight_sum, edge.weight_guide)
+            topology = Topology.from_rows(
+                *_tensors(edge.indptr, edge.indices, edge.edge_ids),
+                weights=weights,
+                by_time=by_time,
+                layout=layout_of(part.manifest.edge_dir),
+                num_nodes=(counts[source], counts[target]),
+                book=part.nodes[expanded].book,
+                part=part.index,
+                trusted=True,  # the sampler still refuses ids out of range, when it meets them
+            )
+            self.graphs.append(Graph(topology, placing.graph_mode, placing.device))
             named = {"edge_attr": edge.feat, **edge.attrs}
-            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
-        return cls(
-            part.index,
-            part.schema,
-            part.nodes,
-            tuple(graphs),
-            tuple(node_tables),
-            tuple(edge_tables),
-            tuple(node_caches),
-            tuple((counts[n], e.num_edges) for (_, n), e in zip(ends, part.manifest.edge_types, strict=True)),
-        )
+            self.edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
+        self.num_ids = [(counts[n], e.num_edges) for (_, n), e in zip(ends, part.manifest.edge_types, strict=True)]
 
     def handlers(self) -> dict[str, Handler]:
         """What other processes may ask, by method. A reply is a function of its request alone: asking again is safe."""
@@ -188,8 +170,7 @@ class LocalPartition:
         """One tensor ``[n, ...]`` per table, rows in the order of the ids."""
         asked = RowsRequest.decode(request)
         tables = self.tables(asked.kind, asked.type)
-        missing = [name for name in asked.tables if name not in tables]
-        if missing:
+        if missing := [name for name in asked.tables if name not in tables]:
             types = self.schema.node_types if asked.kind == "node" else self.schema.edge_types
             raise ValueError(
                 f"partition {self.index} has no {asked.kind} tables {missing} of {types[asked.type]}: there are "
@@ -245,13 +226,15 @@ class LocalPartition:
         csr = self.csr(asked.edge_type, False, False)
         return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
 
+    def expanded(self, edge_type: int) -> np.ndarray:
+        """The nodes that the rows of an edge type are of, in their order."""
+        edge_dir = self.graphs[edge_type].topology.edge_dir
+        return self.nodes[self.schema.ends(edge_dir)[edge_type][0]].ids
+
     def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
         """The edges of a type that are here: sources and destinations ``[2, B]``, global ids, and the ids of the edges
         ``[B]``, by which they are sorted; all int64."""
-        topology = self.graphs[edge_type].topology
-        by_name = self.schema.edge_types[edge_type]
-        center = self.schema.node_index(by_name[2] if topology.edge_dir == "in" else by_name[0])
-        nodes = torch.from_numpy(self.nodes[center].ids)  # in the order of the rows
+        topology, nodes = self.graphs[edge_type].topology, torch.from_numpy(self.expanded(edge_type))
         assert topology.edge_ids is not None, "partitions have them"
         centers = torch.repeat_interleave(nodes, topology.degrees, output_size=topology.num_edges)
         neighbors = topology.indices.long()
@@ -295,12 +278,13 @@ def _tables(
 ) -> dict[str, Feature]:
     options: dict[str, Any] = {}
     if placing.split_ratio:
-        options = {
-            "split_ratio": placing.split_ratio,
-            "device": "cuda" if placing.device is None else placing.device,
-            "hotness": hotness,
-        }
+        device = "cuda" if placing.device is None else placing.device
+        options = {"split_ratio": placing.split_ratio, "device": device, "hotness": hotness}
     return {name: Feature(_tensor(rows), owned=owned, **options) for name, rows in named.items() if rows is not None}
+
+
+def _tensors(*arrays: Any) -> Any:
+    return tuple(map(torch.from_numpy, arrays))
 
 
 def _tensor(array: Any) -> Tensor:

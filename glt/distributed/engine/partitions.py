@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from glt.data.feature import Feature
 from glt.data.schema import PartitionBook
 from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.local_partition import LocalPartition, NodeCache
+from glt.distributed.engine.local_partition import LocalPartition, NodeCache, count_neighbors
 from glt.distributed.engine.requests import (
     EarliestRequest,
     HasEdgesRequest,
@@ -83,9 +82,9 @@ def by_owner(book: PartitionBook, ids: np.ndarray) -> list[tuple[int, np.ndarray
     return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
 
 
-@dataclass
 class RowLookup:
-    """Ids of one type of nodes or edges and where their rows come from; positions are those in the batch.
+    """Ids of one type of nodes or edges and where their rows come from, of one table or of all; positions are those in
+    the batch.
 
     Attributes:
         specs: Dtype and shape of each table's rows, by the name in the message.
@@ -96,50 +95,40 @@ class RowLookup:
         replies: Positions, and the answers with their rows.
     """
 
-    kind: str
-    type: int
-    names: tuple[str, ...]
-    specs: Specs
-    local: list[tuple[LocalPartition, np.ndarray, np.ndarray | None]] = field(default_factory=list)
-    cache: NodeCache | None = None
-    cached: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    remote: list[tuple[int, np.ndarray, np.ndarray, tuple[str, ...]]] = field(default_factory=list)
-    replies: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         data: DistDataset,
         local: Mapping[int, LocalPartition],
         kind: str,
         type_: int,
         ids: np.ndarray,
         table: str | None = None,
-    ) -> RowLookup:
-        """Sorts ids by who has their rows, of one table or of all."""
+    ) -> None:
         tables = data.own.tables(kind, type_)
         if table is not None:
             tables = {table: tables[table]}
-        specs: Specs = {
+        self.kind, self.type, self.names = kind, type_, tuple(tables)
+        self.specs: Specs = {
             in_message(name, kind, type_): (table.dtype, (len(ids), *table.row_shape)) for name, table in tables.items()
         }
-        self = cls(kind, type_, tuple(tables), specs)
+        self.local: list[tuple[LocalPartition, np.ndarray, np.ndarray | None]] = []
+        self.cache: NodeCache | None = None
+        self.cached: list[tuple[np.ndarray, np.ndarray]] = []
+        self.remote: list[tuple[int, np.ndarray, np.ndarray, tuple[str, ...]]] = []
+        self.replies: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = []
         cache = data.own.node_caches[type_] if kind == "node" else None
         if cache is not None and not cache.tables.keys().isdisjoint(tables):
             self.cache = cache
-        if not tables:
-            return self
-        if data.num_partitions == 1:
+        if tables and data.num_partitions == 1:
             self.local.append((data.own, ids, None))
-            return self
-        book = (data.node_books if kind == "node" else data.edge_books)[type_]
-        assert book is not None, "tables of a partition come with a book"
-        for part, owned, positions in by_owner(book, ids):
-            if part in local:
-                self.local.append((local[part], owned, positions))
-            else:
-                self._ask(part, owned, positions)
-        return self
+        elif tables:
+            book = (data.node_books if kind == "node" else data.edge_books)[type_]
+            assert book is not None, "tables of a partition come with a book"
+            for part, owned, positions in by_owner(book, ids):
+                if part in local:
+                    self.local.append((local[part], owned, positions))
+                else:
+                    self._ask(part, owned, positions)
 
     def _ask(self, part: int, ids: np.ndarray, positions: np.ndarray) -> None:
         """Leaves to a partition elsewhere what the cache does not have."""
@@ -228,11 +217,10 @@ class Partitions:
         """Returns, by edge type, what partitions answered: those elsewhere are asked at once, those here are read
         meanwhile.
         """
-        here = [each for each in wanted if each[1] in self.local]
+        here: list[EdgesWanted] = []
         asked: dict[int, list[EdgesWanted]] = defaultdict(list)
         for each in wanted:
-            if each[1] not in self.local:
-                asked[each[1]].append(each)
+            (here if each[1] in self.local else asked[each[1]]).append(each)
         replies = [
             (positions, request, reply)
             for part, several in asked.items()
@@ -270,7 +258,7 @@ class Partitions:
 
     async def look_up(self, kind: str, type_: int, table: str, ids: Tensor) -> Tensor:
         """Returns rows of one table, ``[len(ids), ...]``."""
-        rows = RowLookup.of(self.dataset, self.local, kind, type_, ids.numpy(), table)
+        rows = RowLookup(self.dataset, self.local, kind, type_, ids.numpy(), table)
         self.ask_for_rows([rows])
         ((name, (dtype, shape)),) = rows.specs.items()
         out = {name: torch.empty(shape, dtype=dtype)}
@@ -283,17 +271,14 @@ class Partitions:
         """Says which pairs ``[n]``, int64, are edges of the whole graph, bool; ``centers`` are the ends that would be
         expanded."""
         found = np.empty(len(centers), bool)
-        asked: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = []
-        here: list[tuple[np.ndarray, int, HasEdgesRequest]] = []
+        wanted: list[tuple[np.ndarray, int, HasEdgesRequest]] = []
         for part, nodes, positions in self.by_owner(self.dataset.ends[edge_type][0], centers.numpy()):
             others = torch.from_numpy(neighbors.numpy()[positions])
-            request = HasEdgesRequest(edge_type, torch.from_numpy(nodes), others)
+            wanted.append((positions, part, HasEdgesRequest(edge_type, torch.from_numpy(nodes), others)))
+        asked = [(at, self.ask(part, [request])[0]) for at, part, request in wanted if part not in self.local]
+        for positions, part, request in wanted:
             if part in self.local:
-                here.append((positions, part, request))
-            else:
-                asked.append((positions, self.ask(part, [request])[0]))
-        for positions, part, request in here:
-            found[positions] = self.local[part].has_edges(request).numpy()
+                found[positions] = self.local[part].has_edges(request).numpy()
         for positions, reply in asked:
             found[positions] = tensors_of(await reply)["found"].numpy()
         return found
@@ -341,9 +326,6 @@ class Partitions:
         return result
 
 
-_CHUNK = 1 << 24  # edges that are counted at a time: their ids are widened for it
-
-
 class EdgeDirectory:
     """What can be asked about the edges of one type that a partition holds, besides rows.
 
@@ -370,7 +352,7 @@ class EdgeDirectory:
         is_here[inside] = sorted_ids[at[inside]] == wanted[inside]
         position = at[is_here] if order is None else order[at[is_here]].astype(np.int64)
         row = np.searchsorted(self.topology.indptr.numpy(), position, side="right") - 1
-        center = torch.from_numpy(np.asarray(self._centers[row], np.int64))
+        center = torch.from_numpy(np.asarray(self.part.expanded(self.edge_type)[row], np.int64))
         neighbor = self.topology.indices[torch.from_numpy(position)].long()
         ends = torch.stack([neighbor, center] if self.topology.edge_dir == "in" else [center, neighbor])
         found = is_here[back]
@@ -382,16 +364,15 @@ class EdgeDirectory:
         with self._making:
             return torch.from_numpy(self._by_id[0].astype(np.int64))
 
-    def near_degrees(self, nodes: Tensor) -> Tensor:
-        """Edges of nodes that this partition owns and expands, ``[n]`` int64."""
-        book = self.topology.book
-        assert book is not None
-        _core.require_owned(book.native, nodes.numpy(), self.part.index)
-        row = torch.from_numpy(book.rows(nodes.numpy()))
-        return self.topology.indptr[row + 1] - self.topology.indptr[row]
-
-    def far_degrees(self, nodes: Tensor) -> Tensor:
-        """Of any nodes at the other end, the edges that are here, ``[n]`` int64."""
+    def degrees(self, nodes: Tensor, far: bool) -> Tensor:
+        """How many edges are here of nodes that this partition owns and expands, or, ``far``, of any nodes at the other
+        end; ``[n]`` int64."""
+        if not far:
+            book = self.topology.book
+            assert book is not None
+            _core.require_owned(book.native, nodes.numpy(), self.part.index)
+            row = torch.from_numpy(book.rows(nodes.numpy()))
+            return self.topology.indptr[row + 1] - self.topology.indptr[row]
         num_nodes = self.topology.num_neighbor_nodes
         wrong = ((nodes < 0) | (nodes >= num_nodes)).nonzero()
         if len(wrong):
@@ -406,13 +387,6 @@ class EdgeDirectory:
             csr = self._far_side.csr
         hop = _core.OneHop(csr, nodes.numpy(), -1, False, 0, 0, self.edge_type, with_edge=True)
         return copied(hop, len(nodes))
-
-    @cached_property
-    def _centers(self) -> np.ndarray:
-        """The nodes that the rows are of."""
-        name = self.part.schema.edge_types[self.edge_type]
-        end = name[2] if self.topology.edge_dir == "in" else name[0]
-        return self.part.nodes[self.part.schema.node_index(end)].ids
 
     @property
     def _by_id(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -435,12 +409,10 @@ class EdgeDirectory:
 
     @cached_property
     def _far_counts(self) -> Tensor:
-        indices, num_nodes = self.topology.indices, self.topology.num_neighbor_nodes
-        counts = torch.zeros(num_nodes, dtype=torch.int32 if len(indices) < 2**31 else torch.int64)
-        chunk = max(_CHUNK, num_nodes)
-        for first in range(0, len(indices), chunk):
-            counts += torch.bincount(indices[first : first + chunk], minlength=num_nodes)
-        return counts
+        indices = self.topology.indices.numpy()
+        counts = np.zeros(self.topology.num_neighbor_nodes, np.int64)
+        count_neighbors(indices, counts)
+        return torch.from_numpy(counts.astype(np.int32 if len(indices) < 2**31 else np.int64))
 
     @cached_property
     def _far_side(self) -> Topology:
@@ -472,8 +444,7 @@ class GraphQueries:
     def part(self, part: int) -> LocalPartition:
         """A partition."""
         data = self.dataset
-        if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < data.num_partitions:
-            raise ValueError(f"partition {part!r} is asked for: there are {data.num_partitions}, from 0")
+        _require_position("partition", part, data.num_partitions)
         with self._lock:
             if part not in self._parts:
                 self._parts[part] = data.map_other(data.load_args["graph_dir"], part)
@@ -482,19 +453,9 @@ class GraphQueries:
     def directory(self, part: int, edge_type: int) -> EdgeDirectory:
         """The edges of a type in a partition."""
         own = self.part(part)
-        if isinstance(edge_type, bool) or not isinstance(edge_type, int) or not 0 <= edge_type < len(own.graphs):
-            raise ValueError(f"edge type {edge_type!r} is asked for: there are {len(own.graphs)}, from 0")
+        _require_position("edge type", edge_type, len(own.graphs))
         with self._lock:
             return self._directories.setdefault((part, edge_type), EdgeDirectory(own, edge_type))
-
-    def degrees(self, part: int, edge_type: int, nodes: Tensor, far: bool) -> Tensor:
-        """How many edges nodes have here ``[n]``, int64."""
-        directory = self.directory(part, edge_type)
-        return (directory.far_degrees if far else directory.near_degrees)(_ids(nodes))
-
-    def find_edges(self, part: int, edge_type: int, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`EdgeDirectory.find`."""
-        return self.directory(part, edge_type).find(_ids(ids))
 
     def has_edges(self, part: int, edge_type: int, centers: Tensor, neighbors: Tensor) -> Tensor:
         """See :meth:`LocalPartition.has_edges`."""
@@ -509,14 +470,6 @@ class GraphQueries:
             edge_type, nodes, int(num_neighbors), bool(replace), int(key) % 2**64, 0, True, bool(weighted)
         )
         return copied(self.part(part).one_hop(asked), len(nodes))
-
-    def far_edges(self, part: int, edge_type: int, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`EdgeDirectory.far_edges`."""
-        return self.directory(part, edge_type).far_edges(_ids(nodes))
-
-    def edge_ids(self, part: int, edge_type: int) -> Tensor:
-        """Ids of the edges that a partition holds, ascending ``[E]``, int64."""
-        return self.directory(part, edge_type).ids()
 
     def book(self, kind: str, type_index: int) -> dict[str, Tensor]:
         """Owners and rows of all nodes (``kind='node'``) or edges of a type: what :class:`PartitionBook` is made of."""
@@ -541,16 +494,28 @@ class GraphQueries:
         return found[0] if len(found) == 1 else torch.cat(found)
 
 
-_CALLS = ("degrees", "find_edges", "has_edges", "sample", "far_edges", "edge_ids", "book")
-
-
 def graph_calls(queries: GraphQueries) -> dict[str, Call]:
     """What trainers may ask, by name; each takes the caller, its arguments and its keyword arguments."""
 
     def answer(query: Callable[..., Any], caller: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return query(*args, **kwargs)
 
-    return {f"glt.graph.{name}": partial(answer, getattr(queries, name)) for name in _CALLS}
+    edges = queries.directory
+    calls: dict[str, Callable[..., Any]] = {
+        "degrees": lambda part, edge_type, nodes, far: edges(part, edge_type).degrees(_ids(nodes), far),
+        "find_edges": lambda part, edge_type, ids: edges(part, edge_type).find(_ids(ids)),
+        "far_edges": lambda part, edge_type, nodes: edges(part, edge_type).far_edges(_ids(nodes)),
+        "edge_ids": lambda part, edge_type: edges(part, edge_type).ids(),
+        "has_edges": queries.has_edges,
+        "sample": queries.sample,
+        "book": queries.book,
+    }
+    return {f"glt.graph.{name}": partial(answer, query) for name, query in calls.items()}
+
+
+def _require_position(what: str, value: Any, count: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
+        raise ValueError(f"{what} {value!r} is asked for: there are {count}, from 0")
 
 
 def _ids(ids: Any) -> Tensor:

@@ -117,7 +117,7 @@ class SamplingProcess:
             try:
                 data = self.socket.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return said, self.is_over
+                return said, self._process.poll() is not None
             except OSError:
                 return said, True
             if not data:
@@ -125,11 +125,6 @@ class SamplingProcess:
             self.heard_s = time.monotonic()
             said.append(json.loads(data))
             self.is_ready = self.is_ready or "ready" in said[-1]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
 
     def wait(self, timeout_s: float) -> int | None:
         """Waits for its end; returns the exit code, or None if it still runs after ``timeout_s`` seconds."""
@@ -186,14 +181,13 @@ class ProcessPool:
         self.looked_s = time.monotonic()  # before anything is heard: the owner itself may have been stopped
         by_fd: dict[int, SamplingProcess] = {}
         poller = select.poll()
-        for process in [each for each in list(self.processes.values()) if not each.is_gone]:
+        for process in list(self.processes.values()):
             for fd in (process.socket.fileno(), process.pidfd):
-                if fd >= 0:
+                if fd >= 0 and not process.is_gone:
                     by_fd[fd] = process
                     poller.register(fd, select.POLLIN)
-        found = {by_fd[fd].number: by_fd[fd] for fd, _ in poller.poll(max(0.0, timeout_s) * 1000)}
         events: list[tuple[SamplingProcess, dict[str, Any] | None]] = []
-        for process in found.values():
+        for process in dict.fromkeys(by_fd[fd] for fd, _ in poller.poll(max(0.0, timeout_s) * 1000)):
             said, process.is_gone = process.receive()
             events += [(process, each) for each in said]
             if process.is_gone:
@@ -368,6 +362,6 @@ def keep_freed_memory() -> None:
     """
     libc = ctypes.CDLL(None)
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8
-    for option, value in ((m_mmap_max, 0), (m_trim_threshold, 2**31 - 1), (m_arena_max, 1)):
-        if hasattr(libc, "mallopt"):
+    if hasattr(libc, "mallopt"):
+        for option, value in ((m_mmap_max, 0), (m_trim_threshold, 2**31 - 1), (m_arena_max, 1)):
             libc.mallopt(option, value)

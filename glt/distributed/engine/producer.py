@@ -66,7 +66,7 @@ class _Making:
 
     iteration: int
     batch: BatchIndex
-    previous: concurrent.futures.Future[None] | None
+    previous: concurrent.futures.Future[None]
     reserved: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
     slot: Slot | None = None
     is_committed: bool = False
@@ -150,7 +150,8 @@ class Producer:
         order = replace(self.job.order, random_seed=start.random_seed)
         # Batch i is made by the same producer wherever the epoch begins, so that the consumer knows whom to listen to.
         first = start.first + (self.first - start.first) % self.step
-        previous: concurrent.futures.Future[None] | None = None
+        previous: concurrent.futures.Future[None] = concurrent.futures.Future()
+        previous.set_result(None)
         tasks: list[concurrent.futures.Future[None]] = []
         for batch in order.batches(start.epoch, first, self.step):
             making = _Making(iteration, batch, previous)
@@ -197,7 +198,7 @@ class Producer:
         """Samples a batch and, if the one before has its room and there is room for this one, writes it: in one trip to
         the native threads. Waits for neither, which might hold up what is waited for."""
         sampled = self.sampler.sample_here(start, making.batch.key)
-        if making.previous is None or making.previous.done():
+        if making.previous.done():
             try:
                 slot = making.slot = self.channel.reserve(max(sampled.layout.nbytes, _SMALLEST_SLOT), 0.0)
             except ChannelTimeout:
@@ -214,8 +215,7 @@ class Producer:
         return slot.tensors(sampled.layout, MessageKind.BATCH, making.iteration, batch.epoch, batch.index)
 
     async def _reserve(self, making: _Making, nbytes: int, sampled: SampledBatch | None = None) -> Slot:
-        if making.previous is not None:
-            await asyncio.wrap_future(making.previous)
+        await asyncio.wrap_future(making.previous)
         began_s = time.perf_counter()
         nbytes = max(nbytes, _SMALLEST_SLOT)
         slot = making.slot = await self.sampler.loop.run_native(self._wait_for_room, nbytes, making.iteration)

@@ -48,15 +48,12 @@ class RequestFields:
         numbers: list[int] = self.vector(name, length=count).tolist()
         return numbers
 
-    def words(self, name: str, least: int) -> list[str]:
-        """Returns lines of text, at least so many."""
+    def words(self, name: str) -> list[str]:
+        """Returns lines of text, at least one."""
         try:
-            words = bytes(self.vector(name, torch.uint8).numpy()).decode().split("\n")
+            return bytes(self.vector(name, torch.uint8).numpy()).decode().split("\n")
         except UnicodeDecodeError as error:
             raise MessageError(f"{self.kind}: tensor {name!r} is no text: {error}") from error
-        if len(words) < least:
-            raise MessageError(f"{self.kind}: tensor {name!r} has {len(words)} words, expected {least} or more")
-        return words
 
     def require(self, name: str, value: int, least: int, most: int) -> int:
         """Returns a number, or raises MessageError if it is out of range."""
@@ -182,7 +179,7 @@ class RowsRequest:
     @classmethod
     def decode(cls, request: Tensor) -> RowsRequest:
         read = RequestFields("request for rows", request)
-        kind, *tables = read.words("names", 1)
+        kind, *tables = read.words("names")
         (type_,) = read.numbers("spec", 1)
         return cls(kind, type_, read.vector("ids"), tuple(tables))
 

@@ -269,9 +269,7 @@ class DistNeighborSampler:
                 found[t] = []
                 for part, nodes, positions in self.partitions.by_owner(t, batch.frontier(t)):
                     tree = None if trees is None else torch.from_numpy(trees[positions])
-                    time = None
-                    if start.seed_time is not None and tree is not None:
-                        time = torch.from_numpy(start.seed_time.numpy()[tree.numpy()])
+                    time = None if start.seed_time is None or tree is None else start.seed_time[tree.long()]
                     found[t].append(OwnedNodes(part, positions, torch.from_numpy(nodes), tree, time))
         return found
 
@@ -319,19 +317,16 @@ class DistNeighborSampler:
 
     def _specs(self, batch: _core.Batch | DeviceBatch, start: BatchStart) -> Specs:
         """What a batch holds, rows of tables apart."""
-        hops = self.config.num_hops
-        specs: Specs = {"stats": (torch.float64, (len(STATS),))}
+        hops, nodes, edges = self.config.num_hops, range(self._num_node_types), range(self._num_edge_types)
+        shapes: dict[str, tuple[int, ...]] = {f"n_id/n{t}": (batch.num_nodes(t),) for t in nodes}
+        shapes |= {f"edge_index/e{r}": (2, batch.num_edges(r)) for r in edges}
+        if self.config.disjoint:
+            shapes |= {f"batch/n{t}": (batch.num_nodes(t),) for t in nodes}
+        if self.config.with_edge:
+            shapes |= {f"e_id/e{r}": (batch.num_edges(r),) for r in edges}
         if self.config.subgraph_type == "directional":  # other edges belong to no hop
-            specs["num_sampled_nodes"] = (torch.int64, (self._num_node_types, hops + 1))
-            specs["num_sampled_edges"] = (torch.int64, (self._num_edge_types, hops))
-        for t in range(self._num_node_types):
-            specs[f"n_id/n{t}"] = (torch.int64, (batch.num_nodes(t),))
-            if self.config.disjoint:
-                specs[f"batch/n{t}"] = (torch.int64, (batch.num_nodes(t),))
-        for r in range(self._num_edge_types):
-            specs[f"edge_index/e{r}"] = (torch.int64, (2, batch.num_edges(r)))
-            if self.config.with_edge:
-                specs[f"e_id/e{r}"] = (torch.int64, (batch.num_edges(r),))
+            shapes |= {"num_sampled_nodes": (len(nodes), hops + 1), "num_sampled_edges": (len(edges), hops)}
+        specs: Specs = {"stats": (torch.float64, (len(STATS),))} | {n: (torch.int64, s) for n, s in shapes.items()}
         return specs | {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in start.known.items()}
 
     def _labels(self) -> list[tuple[int, Feature]]:
@@ -385,7 +380,7 @@ class DistNeighborSampler:
         own = self.dataset.own
         nodes = [("node", t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
         edges = [("edge", r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
-        return [RowLookup.of(self.dataset, self.partitions.local, *each) for each in (*nodes, *edges)]
+        return [RowLookup(self.dataset, self.partitions.local, *each) for each in (*nodes, *edges)]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         self._fill_batch(sampled, out)

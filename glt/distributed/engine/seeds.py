@@ -87,9 +87,6 @@ class Negatives:
     src_weight: Tensor | None = None
     dst_weight: Tensor | None = None
 
-    def is_binary(self) -> bool:
-        return self.mode == "binary"
-
     def is_triplet(self) -> bool:
         return self.mode == "triplet"
 
@@ -168,16 +165,16 @@ class LinkSeeds(Seeds):
         """What negatives are drawn from; found out once, by the batch that comes first. A failure is not kept: the
         epoch after it asks again."""
 
-        async def find(side: str, end: int) -> Endpoint:
-            earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
-            return Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest)  # type: ignore[arg-type]
-
-        async def find_both() -> tuple[Endpoint, Endpoint]:
-            return await find("src", self.ends[0]), await find("dst", self.ends[1])
+        async def find() -> tuple[Endpoint, Endpoint]:
+            found = []
+            for side, end in zip(("src", "dst"), self.ends, strict=True):
+                earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
+                found.append(Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest))  # type: ignore[arg-type]
+            return found[0], found[1]
 
         asked = self._endpoints
         if asked is None or (asked.done() and (asked.cancelled() or asked.exception() is not None)):
-            asked = self._endpoints = asyncio.ensure_future(find_both())
+            asked = self._endpoints = asyncio.ensure_future(find())
         return await asyncio.shield(asked)
 
 
@@ -214,10 +211,8 @@ def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds
     """Rebuilds what :meth:`Seeds.to_json` and :meth:`Seeds.extras` described."""
     if options["seeds"] == "nodes":
         return NodeSeeds(options["node_type"], options["with_mapping"])
-    source, target = options["ends"]
-    given: dict[str, Any] | None = options["negatives"]
-    drawn = None if given is None else Negatives(**given, **dict[str, Any](extras))
-    return LinkSeeds(options["edge_type"], (source, target), drawn)
+    (source, target), given = options["ends"], options["negatives"]
+    return LinkSeeds(options["edge_type"], (source, target), given and Negatives(**given, **dict[str, Any](extras)))
 
 
 # The input of a loader: what is known of each seed, as columns of one length.

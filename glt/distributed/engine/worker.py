@@ -165,15 +165,9 @@ class WorkerGroup:
             if said is None:
                 raise WorkerDied(worker.death())
             if "error" in said:
-                raise rebuild_error(
-                    said["error"],
-                    said["text"],
-                    said["traceback"],
-                    role=f"worker {worker.number} of trainer",
-                    rank=self._rank,
-                    pid=worker.pid,
-                    host=socket.gethostname(),
-                )
+                where: dict[str, Any] = {"rank": self._rank, "pid": worker.pid, "host": socket.gethostname()}
+                role = f"worker {worker.number} of trainer"
+                raise rebuild_error(said["error"], said["text"], said["traceback"], role=role, **where)
         for worker in self._workers:
             if worker.is_gone:
                 raise WorkerDied(worker.death())
@@ -225,11 +219,7 @@ class WorkerSpec:
     store: list[Any] | None
     num_rpc_threads: int
     timeout_s: float
-    device: str = "cpu"
-
-    @property
-    def keeps_freed_memory(self) -> bool:
-        return not self.device.startswith("cuda")
+    device: str
 
 
 class Worker:
@@ -238,7 +228,7 @@ class Worker:
     def __init__(self, owner: Owner, told: dict[str, Any]) -> None:
         self.owner, self.spec = owner, WorkerSpec(**told)
         spec = self.spec
-        if spec.keeps_freed_memory:
+        if not spec.device.startswith("cuda"):
             keep_freed_memory()
         self.dataset = DistDataset.from_json(spec.dataset)
         name, host = f"{spec.group_name}-{spec.rank}-w{spec.worker}", socket.gethostname()

@@ -80,7 +80,7 @@ class DistServer:
         queries = GraphQueries(dataset)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they wait until the listener is opened.
-            self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
+            self.listener = Listener(bind, rank, master, self._welcome)
             made.callback(self.listener.close)
             address, port = self.listener.address
             master = (master[0], port) if rank == 0 else master  # its port may have been found here

@@ -189,9 +189,6 @@ class ScheduledLoop(ConcurrentEventLoop):
     def _give_back(self) -> None:
         self._scheduler.release(self._flow)
 
-    def create_future(self) -> asyncio.Future[None]:
-        return self._shared.create_future()
-
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return self._shared.run_native(call, *args)
 

@@ -67,7 +67,7 @@ class PendingCalls(Generic[R]):
     def numbers(self) -> list[int]:
         """Those that wait, in the order in which they were asked."""
         with self._lock:
-            return sorted(self._calls)
+            return list(self._calls)
 
     def expire(self, peer: object) -> dict[int, PendingCall[R]]:
         """Fails the calls whose deadline is over, as unanswered by ``peer``; returns them."""

@@ -52,6 +52,7 @@ class Connection:
     Attributes:
         max_bytes, max_json_bytes: Longest data and control frame that are taken.
         heard_s: When anything last arrived, of ``time.monotonic()``.
+        is_closed: Whether it was closed here.
         what, number: The two numbers of the data frame that was received last.
     """
 
@@ -61,9 +62,8 @@ class Connection:
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.heard_s = time.monotonic()
-        self.sent_bytes = self.received_bytes = 0
         self._sending = threading.Lock()
-        self._closed = False
+        self.is_closed = False
         self._why_cut = ""
         self._header = bytearray(_HEADER.size)
         self._body: Any = None  # of the frame that is arriving
@@ -122,7 +122,6 @@ class Connection:
             views = [memoryview(part).cast("B") for part in parts if len(part)]
             while views:
                 sent = self._send_some(views, timeout_s)
-                self.sent_bytes += sent
                 while views and sent >= len(views[0]):
                     sent -= len(views.pop(0))
                 if sent:
@@ -186,7 +185,7 @@ class Connection:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                count = self.socket.recv_into(self._view[self._num_read :]) if self._num_read < len(self._view) else -1
+                count = self.socket.recv_into(self._view[self._num_read :])
             except BlockingIOError:
                 if not self._wait(select.POLLIN, deadline - time.monotonic()):
                     raise ChannelTimeout(f"nothing from {self.peer} within {timeout_s:g} s") from None
@@ -195,11 +194,9 @@ class Connection:
                 raise self._lost(error) from error
             if count == 0:
                 raise self._lost(None)
-            if count > 0:
-                self._num_read += count
-                self.received_bytes += count
-                self.heard_s = time.monotonic()
-            if self._num_read == len(self._view) and self._rest is not None:
+            self._num_read += count
+            self.heard_s = time.monotonic()
+            if self._num_read == len(self._view) and self._rest:
                 self._view, self._rest, self._num_read = self._rest, None, 0
             elif self._num_read == len(self._view):
                 frame = self._next()
@@ -309,18 +306,13 @@ class Connection:
     def _lost(self, error: OSError | None) -> ConnectionLost:
         if self._why_cut:
             return ConnectionLost(f"lost the connection to {self.peer}: {self._why_cut}")
-        if self._closed:
+        if self.is_closed:
             return ConnectionLost(f"the connection to {self.peer} was closed here")
         return ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed here."""
-        return self._closed
-
     def detach(self) -> socket.socket:
         """Gives the socket away, to be handed to another process; nothing may have been read ahead, and nothing is."""
-        self._closed = True
+        self.is_closed = True
         pulse.discard(self)
         return self.socket
 
@@ -334,7 +326,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends it; threads that wait on it are woken. May be called again."""
-        self._closed = True
+        self.is_closed = True
         pulse.discard(self)
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -401,6 +393,10 @@ class _Line:
     until: float = math.inf  # it is closed then
 
 
+def _ignore(said: Any) -> None:
+    """Of a connection that parts: the end of it is known."""
+
+
 class Reader:
     """Reads the connections of all groups of this process, on one thread that is there while there are any."""
 
@@ -416,20 +412,17 @@ class Reader:
         connection: Connection,
         hear: Callable[[dict[str, Any]], None],
         lose: Callable[[str], None],
-        until: float = math.inf,
     ) -> None:
         """Reads a connection from now on."""
         connection.heard_s = time.monotonic()  # it may have waited
         with self._changed:
-            known = self._lines.get(connection)
-            line = _Line(connection, hear, lose, connection.socket.fileno() if known is None else known.fd, until)
+            line = _Line(connection, hear, lose, connection.socket.fileno())
             self._lines[connection] = self._by_fd[line.fd] = line
             poll = self._started()
-            if known is None and line.fd >= 0:
-                try:
-                    poll.register(line.fd, select.EPOLLIN)
-                except OSError as error:  # it was closed this moment, as the next tick finds out
-                    logger.debug("%s: %s", connection, error)
+            try:
+                poll.register(line.fd, select.EPOLLIN)
+            except (OSError, ValueError) as error:  # it was closed this moment, as the next tick finds out
+                logger.debug("%s: %s", connection, error)
 
     def add_tick(self, tick: Callable[[], None]) -> None:
         """Calls ``tick`` every ``POLL_S`` from now on."""
@@ -446,8 +439,14 @@ class Reader:
         for ``GOODBYE_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
         for connection in connections:
             connection.end_sending()
-            self.add(connection, lambda frame: None, lambda why: None, time.monotonic() + deadlines.GOODBYE_S)
+            if connection not in self._lines:
+                self.add(connection, _ignore, _ignore)
         with self._changed:
+            for connection in connections:
+                line = self._lines.get(connection)
+                if line is not None:
+                    line.hear = line.lose = _ignore
+                    line.until = time.monotonic() + deadlines.GOODBYE_S
             self._changed.wait_for(lambda: all(line.until == math.inf for line in self._lines.values()), wait_s)
 
     def _started(self) -> select.epoll:
@@ -503,9 +502,7 @@ class Reader:
 
     def _drop(self, line: _Line, why: str) -> None:
         with self._changed:
-            if self._lines.get(line.connection) is not line:
-                return  # it parts
-            del self._lines[line.connection]
+            self._lines.pop(line.connection, None)
             if self._by_fd.get(line.fd) is line:
                 del self._by_fd[line.fd]
             line.connection.close()  # which takes it from the poll too

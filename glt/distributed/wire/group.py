@@ -17,6 +17,7 @@ the others; a connection that ends without a word is the death of its process. F
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -40,6 +41,7 @@ from glt.distributed.wire.threads import NativePool
 from glt.errors import GltError, PeerLost, RendezvousError
 
 _MOST_CHARACTERS = 2000  # of a report
+_ENDED = "trainer 0 has ended its part of this loader"
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +66,7 @@ class Group:
         self.rank, self.size, self.me = context.rank, context.world_size, context.worker_name
         self.addr = master_addr or os.environ.get("MASTER_ADDR") or "localhost"
         self.timeout_s = timeout_s
-        self._pid = os.getpid()
-        self._has_left = False
+        self._pid, self._has_left = os.getpid(), False
         self._changed = threading.Condition()
         self._names: list[str] = []
         self._values: dict[str, list[Any]] = {}  # of topics that all have said theirs to
@@ -78,7 +79,7 @@ class Group:
         self._is_cut = False  # nothing more comes from the hub
         self._hub: Hub | None = None
         self._connection: Connection | None = None
-        number = next_number()
+        number = next(_numbers)
         self.name = f"glt/{number}"
         if self.size > 1 and self.rank == 0:
             self._hub = Hub(number, self.size, timeout_s, self._hear)
@@ -92,27 +93,25 @@ class Group:
 
     def _join(self, number: int, master_port: int | None) -> Connection:
         deadline = time.monotonic() + self.timeout_s
-        port = self._published_port() if master_port is None else master_port
-        hello = introduce("trainer", group=number, rank=self.rank, size=self.size)
-        left = max(0.0, round(deadline - time.monotonic(), 1))
-        try:
-            connection, answer = dial(
-                (self.addr, port), "the trainer of rank 0", hello, left, answer_s=deadlines.HANDSHAKE_S
-            )
-        except RendezvousError as error:
-            raise RendezvousError(f"{self.me}: {error}") from error
-        connection.peer = trainer_name(0, answer)
-        return connection
-
-    def _published_port(self) -> int:
-        with naming_the_job_store(self.me):
-            port = job_store(self.timeout_s).wait_for(f"{self.name}/port", self.timeout_s)
+        port: int | bytes | None = master_port
+        if port is None:
+            with naming_the_job_store(self.me):
+                port = job_store(self.timeout_s).wait_for(f"{self.name}/port", self.timeout_s)
         if port is None:
             raise RendezvousError(
                 f"{self.me}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its "
                 "loaders in the same order?"
             )
-        return int(port)
+        hello = introduce("trainer", group=number, rank=self.rank, size=self.size)
+        left = max(0.0, round(deadline - time.monotonic(), 1))
+        try:
+            connection, answer = dial(
+                (self.addr, int(port)), "the trainer of rank 0", hello, left, answer_s=deadlines.HANDSHAKE_S
+            )
+        except RendezvousError as error:
+            raise RendezvousError(f"{self.me}: {error}") from error
+        connection.peer = trainer_name(0, answer)
+        return connection
 
     # -- meeting ---------------------------------------------------------------------------------------------------
 
@@ -168,12 +167,10 @@ class Group:
         :meth:`check_peers`, if one is lost meanwhile."""
         pool = NativePool(1, "glt-start")
         future = pool.submit(call)
-        try:
-            while not wait([future], deadlines.POLL_S).done:
-                self.check_peers()
-            return future.result()
-        finally:
-            pool.shutdown(0)
+        pool.end()
+        while not wait([future], deadlines.POLL_S).done:
+            self.check_peers()
+        return future.result()
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
@@ -216,7 +213,7 @@ class Group:
         ``timeout_s`` as long as those waited for live. Returns the ranks that did not finish: that died or failed, or
         are waited for in vain; where this trainer itself has failed, all others."""
         others = [rank for rank in range(self.size) if rank != self.rank]
-        if self._has_left or os.getpid() != self._pid:
+        if self._is_outside():
             return others
         self._say({"done": True})
         with self._changed:
@@ -227,8 +224,12 @@ class Group:
         self._part(deadlines.GOODBYE_S)
         return missing
 
+    def _is_outside(self) -> bool:
+        """Whether this process has left, or is a fork of a member."""
+        return self._has_left or os.getpid() != self._pid
+
     def _part(self, wait_s: float) -> None:
-        if self._has_left or os.getpid() != self._pid:
+        if self._is_outside():
             return
         self._has_left = True
         if self._hub is not None:
@@ -239,7 +240,7 @@ class Group:
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _say(self, frame: dict[str, Any]) -> None:
-        if self._has_left or os.getpid() != self._pid:
+        if self._is_outside():
             return
         if self._hub is not None:
             self._hub.take(0, frame)
@@ -341,21 +342,20 @@ class Hub:
         name = trainer_name(rank, hello)
         with self._lock:
             wrong = self._refusal(rank, size, name)
-            is_complete = len(self._names) == self._size
-            if wrong is None:
-                connection.peer = self._names[rank] = name
-                self._lines[rank] = connection
-                if len(self._names) == self._size:
-                    self._tell({"members": [self._names[each] for each in range(self._size)]})
-                reader.add(connection, partial(self.take, rank), partial(self._lose, rank))
-            else:
+            if wrong is not None:
                 _refuse(connection, wrong)
-                if not is_complete:  # the others wait for a rank that will not come; a complete group goes on
+                if len(self._names) < self._size:  # the others wait for a rank that will not come
                     self._tell({"refused": wrong})
+                return
+            connection.peer = self._names[rank] = name
+            self._lines[rank] = connection
+            if len(self._names) == self._size:
+                self._tell({"members": [self._names[each] for each in range(self._size)]})
+            reader.add(connection, partial(self.take, rank), partial(self._lose, rank))
 
     def _refusal(self, rank: int, size: int, name: str) -> str | None:
         if self._has_parted:
-            return "trainer 0 has ended its part of this loader"
+            return _ENDED
         if size != self._size:
             return f"world_size differs between trainers: {self._size} on rank 0, {size} on rank {rank} ({name})"
         if rank in self._names:
@@ -423,11 +423,20 @@ class Hub:
             send(self._lines[rank], frame)
 
     def part(self, wait_s: float) -> None:
-        """Ends it; see :meth:`glt.distributed.wire.connection.Reader.part`."""
+        """Ends it, and closes its port if no other group uses that; see
+        :meth:`glt.distributed.wire.connection.Reader.part`."""
         with self._lock:
             self._has_parted = True
             lines, self._lines = list(self._lines.values()), {}
-        _close_port(self)
+        reader.discard_tick(self.tick)
+        with _lock:
+            _hubs.pop(self.number, None)
+            _ended.add(self.number)
+            for number, (listener, users) in list(_ports.items()):
+                users.discard(self.number)
+                if not users:
+                    listener.close()
+                    del _ports[number]
         reader.part(lines, wait_s)
 
 
@@ -440,19 +449,11 @@ def _refuse(connection: Connection, text: str) -> None:
 # Where the members arrive, perhaps before rank 0 has made their group, or at a port that another group had opened.
 
 _lock = threading.Lock()
-_num_groups = 0  # of this process so far: all trainers create their loaders in the same order
+_numbers = itertools.count()  # of groups, the same on all ranks: they create their loaders in the same order
 _hubs: dict[int, Hub] = {}  # by number of the group
 _ended: set[int] = set()  # groups that were in _hubs
 _waiting: dict[int, list[tuple[Connection, dict[str, Any]]]] = {}  # members of groups that are yet to be made
 _ports: dict[int, tuple[Listener, set[int]]] = {}  # with the groups that use them
-
-
-def next_number() -> int:
-    """The number of a new group, the same on all ranks."""
-    global _num_groups
-    with _lock:
-        _num_groups += 1
-        return _num_groups - 1
 
 
 def open_port(hub: Hub, addr: str, master_port: int | None) -> int:
@@ -475,7 +476,7 @@ def open_port(hub: Hub, addr: str, master_port: int | None) -> int:
 def _listen(addr: str, port: int) -> Listener:
     host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
     try:
-        listener = Listener((host, port), 0, (addr, port or 1), _welcome, deadlines.HANDSHAKE_S)
+        listener = Listener((host, port), 0, (addr, port or 1), _welcome)
     except RendezvousError as error:
         raise RendezvousError(
             f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "
@@ -496,22 +497,9 @@ def _welcome(connection: Connection, hello: dict[str, Any]) -> None:
             _waiting.setdefault(number, []).append((connection, hello))
             return
     if hub is None:
-        _refuse(connection, "trainer 0 has ended its part of this loader")
+        _refuse(connection, _ENDED)
     else:
         hub.admit(connection, hello)
-
-
-def _close_port(hub: Hub) -> None:
-    """Takes a group from its port, and closes that if no other uses it."""
-    reader.discard_tick(hub.tick)
-    with _lock:
-        _hubs.pop(hub.number, None)
-        _ended.add(hub.number)
-        for number, (listener, users) in list(_ports.items()):
-            users.discard(hub.number)
-            if not users:
-                listener.close()
-                del _ports[number]
 
 
 def _forget() -> None:

@@ -104,6 +104,13 @@ def dial(
             answer = connection.receive_json(wait_s)
             if "protocol" not in answer and "refused" not in answer:
                 raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
+            if "refused" not in answer:
+                require_same_version(answer, peer)
+                pulse.add(connection)
+                return connection, answer
+        except RendezvousError:
+            connection.close()
+            raise
         except ConnectionLost as error:
             connection.close()
             if retry and time.monotonic() < deadline:
@@ -117,19 +124,11 @@ def dial(
                 f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
                 "master_port"
             ) from error
-        if "refused" in answer:
-            connection.close()
-            if answer.get("is_ending") and retry and time.monotonic() < deadline:
-                time.sleep(deadlines.RETRY_S)  # another may take its place
-                continue
-            raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
-        try:
-            require_same_version(answer, peer)
-        except RendezvousError:
-            connection.close()
-            raise
-        pulse.add(connection)
-        return connection, answer
+        connection.close()
+        if answer.get("is_ending") and retry and time.monotonic() < deadline:
+            time.sleep(deadlines.RETRY_S)  # another may take its place
+            continue
+        raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
 
 
 _MAX_HANDSHAKES = 256
@@ -139,7 +138,8 @@ Welcome = Callable[[Connection, dict[str, Any]], None]
 
 
 class Listener:
-    """Listens from the start, and passes connections on once it is opened; RendezvousError if it cannot listen.
+    """Listens from the start; takes connections and passes them on once it is opened, those that came before too, which
+    the kernel keeps until then. RendezvousError if it cannot listen.
 
     Args:
         bind: Host and port; port 0: one is found.
@@ -147,7 +147,6 @@ class Listener:
         master: Host and port of server 0.
         welcome: Given each connection with its first frame, on a thread of its own; what it raises for a frame that
             lacks something, KeyError, TypeError or ValueError, is answered.
-        timeout_s: How long a connection waits for :meth:`open`.
 
     Attributes:
         address: Host and port under which others reach it; ``listens_at`` is of one interface or of all.
@@ -155,10 +154,8 @@ class Listener:
             after the other, on the thread that takes them.
     """
 
-    def __init__(
-        self, bind: tuple[str, int], rank: int, master: tuple[str, int], welcome: Welcome, timeout_s: float
-    ) -> None:
-        self._welcome, self._timeout_s = welcome, timeout_s
+    def __init__(self, bind: tuple[str, int], rank: int, master: tuple[str, int], welcome: Welcome) -> None:
+        self._welcome = welcome
         self._socket = _listen(bind, rank)
         self.listens_at: str = self._socket.getsockname()[0]
         try:
@@ -168,15 +165,12 @@ class Listener:
             raise
         self._lock = threading.Lock()
         self._silent: dict[Connection, None] = {}  # those that have not said yet who they are, the oldest first
-        self._num_greeted = 0  # those that have, and wait for the server
-        self._opened = threading.Event()
         self._closed = self.has_no_threads = False
         _open.add(self)
-        threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
 
     def open(self) -> None:
-        """Begins to pass connections on, those first that wait already."""
-        self._opened.set()
+        """Begins to take connections."""
+        threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
 
     def _accept(self) -> None:
         complained_s = -math.inf
@@ -191,9 +185,14 @@ class Listener:
                         complained_s = now
                     time.sleep(deadlines.RETRY_S)  # out of descriptors, for example: others may be given back
                 continue
-            if not self._take_place(connection):
-                connection.close()
-                continue
+            with self._lock:
+                # Where all places are taken, the one that is silent for longest loses its own: those who mean it say at
+                # once who they are.
+                if len(self._silent) >= _MAX_HANDSHAKES:
+                    oldest = next(iter(self._silent))
+                    del self._silent[oldest]
+                    oldest.close()
+                self._silent[connection] = None
             try:
                 threading.Thread(
                     target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
@@ -204,48 +203,17 @@ class Listener:
                     self._shake_hands(connection)
                     continue
                 logger.error("%s is turned away: %s; raise the limit of processes (ulimit -u)", connection.peer, error)
-                self._give_up(connection)
-
-    def _take_place(self, connection: Connection) -> bool:
-        """Gives a connection one of the places; where all are taken, that of the one that is silent for longest: those
-        who mean it say at once who they are."""
-        oldest = None
-        with self._lock:
-            if len(self._silent) + self._num_greeted >= _MAX_HANDSHAKES:
-                oldest = next(iter(self._silent), None)
-                if oldest is None:
-                    return False
-                del self._silent[oldest]
-            self._silent[connection] = None
-        if oldest is not None:
-            oldest.close()
-        return True
-
-    def _give_up(self, connection: Connection) -> None:
-        with self._lock:
-            self._silent.pop(connection, None)
-        connection.close()
-
-    def _greeted(self, connection: Connection) -> bool:
-        with self._lock:
-            if connection not in self._silent:
-                return False  # its place was given to another meanwhile
-            del self._silent[connection]
-            self._num_greeted += 1
-            return True
+                with self._lock:
+                    self._silent.pop(connection, None)
+                connection.close()
 
     def _shake_hands(self, connection: Connection) -> None:
         connection.max_json_bytes = _MAX_HELLO_BYTES
-        who, is_greeted = connection.peer, False
+        who = connection.peer
         try:
             hello = connection.receive_json(deadlines.HANDSHAKE_S)
-            is_greeted = self._greeted(connection)
-            if not is_greeted:
-                raise ConnectionLost(f"all {_MAX_HANDSHAKES} places were taken")
             connection.peer = f"{hello.get('kind')} at {who}"
             require_same_version(hello, connection.peer)
-            if not self._opened.wait(self._timeout_s):
-                raise RendezvousError("this server is not ready")
         except RendezvousError as error:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
@@ -257,7 +225,6 @@ class Listener:
         finally:
             with self._lock:
                 self._silent.pop(connection, None)
-                self._num_greeted -= is_greeted
         try:
             self._welcome(connection, hello)
         except (KeyError, TypeError, ValueError) as error:
@@ -268,9 +235,8 @@ class Listener:
             connection.close()
 
     def close(self) -> None:
-        """Ends it; connections that wait are passed on. May be called again."""
+        """Ends it. May be called again."""
         self._closed = True
-        self._opened.set()
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
         except OSError as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from datetime import timedelta
@@ -40,47 +40,29 @@ class TimedStore:
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of these are set."""
-        return self.ask(lambda: self.store.check(list(keys)))
+        return self._ask(lambda: self.store.check(list(keys)))
 
     def get(self, key: str) -> bytes:
         """The value of a key that is set."""
-        return self.ask(lambda: self.store.get(key))
+        return self._ask(lambda: self.store.get(key))
 
     def set(self, key: str, value: str) -> None:
-        self.ask(lambda: self.store.set(key, value))
+        self._ask(lambda: self.store.set(key, value))
 
-    def wait_for(self, key: str, timeout_s: float, look: Callable[[], None] = lambda: None) -> bytes | None:
+    def wait_for(self, key: str, timeout_s: float) -> bytes | None:
         """Waits for a key to be set and returns its value; None if it is not set in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() <= deadline:
-            try:
-                is_set = self.check([key])
-            except dist.DistError:
-                raise
-            except RuntimeError:
-                return self._wait_for(key, timeout_s)  # a store of the user's own, which need not be able to check
-            if is_set:
+            if self.check([key]):
                 return self.get(key)
-            look()
             time.sleep(deadlines.FAST_POLL_S)
         return None
 
-    def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
-        def wait() -> bytes | None:
-            try:
-                self.store.wait([key], timedelta(seconds=timeout_s))
-            except RuntimeError:
-                return None
-            return self.store.get(key)
-
-        return self.ask(wait, timeout_s + self.answer_s)
-
-    def ask(self, call: Callable[[], T], answer_s: float | None = None) -> T:
-        """Makes a call; ``answer_s`` is its own deadline, if it has one."""
+    def _ask(self, call: Callable[[], T]) -> T:
         if self._silent:
             raise self._gives_no_answer()
         try:
-            return self._pool.submit(call).result(self.answer_s if answer_s is None else answer_s)
+            return self._pool.submit(call).result(self.answer_s)
         except FutureTimeout:
             self._silent = True
             raise self._gives_no_answer() from None
@@ -108,37 +90,30 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
         "the trainer of rank 0 opens it when it creates the loader; check that it runs (and is not stopped), and that "
         "master_addr and master_port reach it"
     )
-    deadline = time.monotonic() + timeout_s
-    hint = Hint(timeout_s)
+    deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
     while not _is_listening(addr, port):
         if time.monotonic() > deadline:
             raise RendezvousError(f"no store at {addr}:{port} within {timeout_s:g} s: {advice}")
         hint.give(f"no store at {addr}:{port} yet: {advice}")
         time.sleep(deadlines.FAST_POLL_S)
     handshake_s = min(timeout_s, deadlines.HANDSHAKE_S)
-    opened: queue.SimpleQueue[dist.Store | RuntimeError] = queue.SimpleQueue()
-
-    def open_store() -> None:
-        try:
-            opened.put(dist.TCPStore(addr, port, None, False, timedelta(seconds=handshake_s), wait_for_workers=False))
-        except RuntimeError as error:
-            opened.put(error)
-
     # On a thread, since against a program that accepts and says nothing torch waits forever, whatever its timeout. On a
     # second one, since once in some hundred starts, on a busy machine, a store left a connection without an answer.
-    store: dist.Store | RuntimeError = RuntimeError("it accepts connections and says nothing")
+    threads, tries = NativePool(2, "glt-connect"), list[Future[dist.TCPStore]]()
+    limit = timedelta(seconds=handshake_s)
     for wait_s in (handshake_s / 2, handshake_s / 2 + 1):
-        threading.Thread(target=open_store, name="glt-connect", daemon=True).start()
-        try:
-            store = opened.get(timeout=wait_s)
+        tries.append(threads.submit(dist.TCPStore, addr, port, None, False, limit, False))
+        if wait(tries, wait_s, FIRST_COMPLETED).done:
             break
-        except queue.Empty:
-            continue
-    if isinstance(store, RuntimeError):
+    threads.end()
+    try:
+        store = next((each for each in tries if each.done()), tries[0]).result(0)
+    except (FutureTimeout, RuntimeError) as error:
+        why = str(error) or "it accepts connections and says nothing"
         raise RendezvousError(
             f"what listens at {addr}:{port} is no store, or did not answer within {handshake_s:g} s: {advice}, and not "
-            f"another program that has this port ({str(store).splitlines()[0]})"
-        ) from store
+            f"another program that has this port ({why.splitlines()[0]})"
+        ) from error
     store.set_timeout(timedelta(seconds=timeout_s))
     return dist.PrefixStore(prefix, store)
 

@@ -135,10 +135,6 @@ class ConcurrentEventLoop:
     def _give_back(self) -> None:
         self._places.release()
 
-    def create_future(self) -> asyncio.Future[None]:
-        """A future that tasks of this loop may await and set."""
-        return self._loop.create_future()
-
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Runs a blocking call on the pool; awaited from a task of this loop.
 

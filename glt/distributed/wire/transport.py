@@ -13,7 +13,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -126,14 +126,10 @@ class _Line:
                 continue
             try:
                 connection = self._connected()
-            except PeerLost as lost:
-                self._broke(lost)
-                continue
-            try:
                 connection.send_data(call.request, self.timeout_s, self._codes[call.name], number)
-            except ConnectionLost as error:
+            except ConnectionLost as error:  # of sending: one that cannot be opened is a PeerLost
                 self._reconnect(connection, error)
-            except ChannelTimeout as error:
+            except (PeerLost, ChannelTimeout) as error:
                 self._broke(error)
 
     def _connected(self) -> Connection:
@@ -222,9 +218,9 @@ class TcpTransport(Transport):
 
     def call_all(self, peer: Peer, calls: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
         with self._lock:
-            line = self._lines.get(peer.name)
-            if line is None:
-                line = self._lines[peer.name] = _Line(peer, self._address, self._codes, self._timeout_s)
+            if peer.name not in self._lines:
+                self._lines[peer.name] = _Line(peer, self._address, self._codes, self._timeout_s)
+            line = self._lines[peer.name]
         return line.call_all(calls)
 
     def close(self, gracefully: bool = False) -> None:
@@ -285,13 +281,12 @@ _TRANSPORTS = ["uv"]
 _CHANNELS = ["cma", "mpt_uv", "basic"]
 _SCHEME = "glt"
 _SMALL_BYTES = 32 << 10
-_IN_FLIGHT = 1
 
 
 _rpc_lock = threading.Lock()
 _stores: dict[str, tuple[dist.Store, int, int]] = {}  # how init_rpc gets at a store that is open already
 _handlers: dict[str, Handler] = {}
-_me: Peer | None = None
+_rank = -1  # of the trainer that this process samples for
 
 
 def _rendezvous(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
@@ -310,75 +305,69 @@ def _answer_all(asked: list[tuple[str, bytes | Tensor]]) -> list[Tensor]:
                 request = torch.frombuffer(bytearray(request), dtype=torch.uint8).clone()
             answers.append(handler(request))
         except Exception as error:
-            rank = -1 if _me is None else _me.rank
-            answers.append(error_message(error, role="sampler of trainer", rank=rank))
+            answers.append(error_message(error, role="sampler of trainer", rank=_rank))
     return answers
 
 
-@dataclass
-class _RpcCall:
-    method: str
-    request: Tensor
-    result: Future[Tensor] = field(default_factory=Future)
+_RpcCall = tuple[str, Tensor, Future[Tensor]]  # the method, the request and the reply
 
 
 class _RpcLine:
     """The connection to one peer. A call of torch.distributed.rpc costs most of a millisecond of processor time on the
-    two sides together, whatever it carries; so what is asked while ``_IN_FLIGHT`` calls are under way waits, and goes
-    out as one call when one of them returns. With few batches in flight nothing ever waits."""
+    two sides together, whatever it carries; so what is asked while a call is under way waits, and goes out as one call
+    when that returns. With few batches in flight nothing ever waits."""
 
     def __init__(self, peer: Peer, timeout_s: float) -> None:
         self.peer, self.timeout_s = peer, timeout_s
         self._lock = threading.Lock()
         self._waiting: list[_RpcCall] = []
-        self._num_in_flight = 0
+        self._is_calling = False
 
     def call_all(self, requests: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
-        calls = [_RpcCall(method, request) for method, request in requests]
+        calls: list[_RpcCall] = [(method, request, Future()) for method, request in requests]
         with self._lock:
             self._waiting += calls
         self._send_waiting()
-        return [call.result for call in calls]
+        return [reply for *_, reply in calls]
 
     def _send_waiting(self) -> None:
         with self._lock:
-            if self._num_in_flight >= _IN_FLIGHT or not self._waiting:
+            if self._is_calling:
                 return
-            calls = [call for call in self._waiting if call.result.set_running_or_notify_cancel()]
+            calls = [call for call in self._waiting if call[2].set_running_or_notify_cancel()]
             self._waiting = []
             if not calls:
-                return  # all of them were given up meanwhile
-            self._num_in_flight += 1
+                return
+            self._is_calling = True
         try:
             # Small requests travel inside the call's own bytes, which costs less than a tensor beside them.
-            requests = [(call.method, call.request) for call in calls]
-            asked = [(method, bytes(r.numpy()) if len(r) <= _SMALL_BYTES else r) for method, r in requests]
+            asked = [(method, bytes(r.numpy()) if len(r) <= _SMALL_BYTES else r) for method, r, _ in calls]
             future = rpc.rpc_async(self.peer.name, _answer_all, args=(asked,), timeout=self.timeout_s)
             future.add_done_callback(partial(self._done, calls))
         except RuntimeError as error:
-            self._finish(calls, None, error)
+            self._finish(calls, error)
 
     def _done(self, calls: list[_RpcCall], future: Any) -> None:
+        found: list[Tensor] | Exception
         try:
-            replies = future.value()
+            found = future.value()
         except Exception as error:
-            self._finish(calls, None, error)
-        else:
-            self._finish(calls, replies, None)
+            found = error
+        self._finish(calls, found)
 
-    def _finish(self, calls: list[_RpcCall], replies: list[Tensor] | None, error: Exception | None) -> None:
+    def _finish(self, calls: list[_RpcCall], found: list[Tensor] | Exception) -> None:
         with self._lock:
-            self._num_in_flight -= 1
+            self._is_calling = False
         self._send_waiting()
-        for i, call in enumerate(calls):
-            if error is not None:
-                call.result.set_exception(_named(error, self.peer, call.method, self.timeout_s))
-            elif replies is not None and starts_like_message(replies[i]):
-                call.result.set_result(replies[i])
+        for i, (method, _, reply) in enumerate(calls):
+            if isinstance(found, Exception):
+                reply.set_exception(_named(found, self.peer, method, self.timeout_s))
+            elif starts_like_message(found[i]):
+                reply.set_result(found[i])
             else:
                 # ``cma`` reads from the peer's memory, which a peer that ends without waiting has given back.
-                call.result.set_exception(
-                    PeerLost(f"lost {self.peer} during {call.method}: it ended while its answer was on the way")
+                reply.set_exception(
+                    PeerLost(f"lost {self.peer} during {method}: it ended while its answer was on the way")
                 )
 
 
@@ -395,7 +384,7 @@ class RpcTransport(Transport):
         num_threads: int,
         timeout_s: float,
     ) -> None:
-        global _me
+        global _rank
         self.timeout_s = timeout_s
         self._closed = False
         self._lock = threading.Lock()
@@ -405,7 +394,7 @@ class RpcTransport(Transport):
             if not _stores:
                 dist.register_rendezvous_handler(_SCHEME, _rendezvous)
             _stores[url] = (store, index, num_peers)
-        _me = me
+        _rank = me.rank
         _handlers.clear()
         _handlers.update(handlers)
         options = rpc.TensorPipeRpcBackendOptions(
@@ -444,7 +433,7 @@ class RpcTransport(Transport):
 
 def _named(error: Exception, peer: Peer, method: str, timeout_s: float) -> Exception:
     """The exception of a request that failed: a lost peer is named, what the peer raised is passed on."""
-    if not isinstance(error, RuntimeError) or type(error) is not RuntimeError:
+    if type(error) is not RuntimeError:
         return error
     text = str(error)
     if "timeout" in text.lower():

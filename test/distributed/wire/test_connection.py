@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -43,15 +44,18 @@ def test_what_is_sent_arrives(pair):
     assert torch.equal(right.receive_data(60.0), data[:3])
 
 
+def frame(body=b"", kind=1, length=None):
+    return struct.pack("<4sBB2xQQ", b"GLTF", kind, 0, 0, len(body) if length is None else length) + body
+
+
 def test_a_frame_that_is_cut_in_pieces_is_put_together_over_several_calls(pair):
     left, right = pair
-    body = json.dumps({"long": "x" * 50}).encode()
-    frame = struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, len(body)) + body
-    for byte in frame[:-1]:
+    whole = frame(json.dumps({"long": "x" * 50}).encode())
+    for byte in whole[:-1]:
         left.socket.send(bytes([byte]))
         with pytest.raises(ChannelTimeout):
             right.receive(0.0)
-    left.socket.send(frame[-1:])
+    left.socket.send(whole[-1:])
     assert right.receive_json(60.0) == {"long": "x" * 50}
 
 
@@ -63,16 +67,15 @@ def test_many_threads_send_whole_frames(pair):
             left.send_data(torch.full((50_000,), index, dtype=torch.uint8), number=index)
             left.beat()
 
-    threads = [threading.Thread(target=send, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    counts = [0] * 4
-    for _ in range(80):
-        got = right.receive_data(60.0)
-        assert (got == right.number).all() and got.numel() == 50_000
-        counts[right.number] += 1
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(4) as pool:
+        sending = [pool.submit(send, index) for index in range(4)]
+        counts = [0] * 4
+        for _ in range(80):
+            got = right.receive_data(60.0)
+            assert (got == right.number).all() and got.numel() == 50_000
+            counts[right.number] += 1
+        for each in sending:
+            each.result(60)
     assert counts == [20] * 4
 
 
@@ -81,14 +84,14 @@ def test_many_threads_send_whole_frames(pair):
     [
         (b"GET / HTTP/1.1\r\nHost: there\r\n\r\n", "begins no frame"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(30), "begins no frame"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 2, 0, 0, 1 << 40), "at most"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 65 << 20), "at most"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 3, 0, 0, 1), "at most 0"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 9, 0, 0, 0), "begins no frame"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 4) + b"{...", "no JSON"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 2) + b"\xff\xff", "no JSON"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 2) + b"[]", "no object"),
-        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 100_000) + b"[" * 100_000, "no JSON"),
+        (frame(kind=2, length=1 << 40), "at most"),
+        (frame(length=65 << 20), "at most"),
+        (frame(kind=3, length=1), "at most 0"),
+        (frame(kind=9), "begins no frame"),
+        (frame(b"{..."), "no JSON"),
+        (frame(b"\xff\xff"), "no JSON"),
+        (frame(b"[]"), "no object"),
+        (frame(b"[" * 100_000), "no JSON"),
     ],
     ids=["http", "tls", "long data", "long json", "long beat", "kind", "json", "utf-8", "list", "deep"],
 )
@@ -121,57 +124,41 @@ def test_a_control_frame_that_is_too_long_is_not_sent(pair, monkeypatch):
 
 
 def test_the_end_is_heard_by_whoever_waits(pair):
-    left, right = pair
-    errors = []
-
-    def wait(end):
-        try:
-            end.receive(60.0)
-        except ConnectionLost as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=wait, args=(end,)) for end in pair]
-    for thread in threads:
-        thread.start()
+    _, right = pair
+    pool = ThreadPoolExecutor(2)
+    waiting = [pool.submit(end.receive, 60.0) for end in pair]
     right.close()
     right.close()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(str(error) for error in errors) == [
-        "lost the connection to right: it was closed there",
-        "the connection to left was closed here",
-    ]
-    with pytest.raises(ConnectionLost):
-        left.send({})
-    with pytest.raises(ConnectionLost):
-        right.send({})
+    with pytest.raises(ConnectionLost, match="lost the connection to right: it was closed there"):
+        waiting[0].result(60)
+    with pytest.raises(ConnectionLost, match="the connection to left was closed here"):
+        waiting[1].result(60)
+    for end in pair:
+        with pytest.raises(ConnectionLost):
+            end.send({})
+    pool.shutdown()
 
 
 def test_who_takes_nothing_is_given_up(pair):
-    left, right = pair
+    left, _ = pair
     with pytest.raises(ChannelTimeout, match="right took nothing for"):
         left.send_data(torch.zeros(16 << 20, dtype=torch.uint8), timeout_s=0.2)
     with pytest.raises(ConnectionLost):  # part of the frame went out: what follows would be garbage
         left.send({})
-    del right
 
 
 def test_a_send_waits_its_turn_no_longer_than_it_may(pair):
     left, _ = pair
-
-    def send():
-        with pytest.raises(ConnectionLost):
-            left.send_data(torch.zeros(16 << 20, dtype=torch.uint8), timeout_s=60.0)
-
-    thread = threading.Thread(target=send)
-    thread.start()
+    pool = ThreadPoolExecutor(1)
+    sending = pool.submit(left.send_data, torch.zeros(16 << 20, dtype=torch.uint8), 60.0)
     assert eventually(left._sending.locked)
     with pytest.raises(ChannelTimeout):
         left.send({}, timeout_s=0.0)
     left.beat()  # waits for nothing
     left.close()
-    thread.join(60)
-    assert not thread.is_alive()
+    with pytest.raises(ConnectionLost):
+        sending.result(60)
+    pool.shutdown()
 
 
 def test_beats_are_signs_of_life_and_nothing_else(pair):
@@ -185,33 +172,30 @@ def test_beats_are_signs_of_life_and_nothing_else(pair):
     left.beat()  # nobody is told
 
 
-def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch):
+def test_the_pulse_outlives_the_connections_that_end_under_it(pair, monkeypatch):
     monkeypatch.setattr(deadlines, "BEAT_S", 0.001)
     pulse = Pulse()
     monkeypatch.setattr(module, "pulse", pulse)
-    a, b = socket.socketpair()
-    kept, other = Connection(a, "other"), Connection(b, "kept")
+    kept, other = pair
     pulse.add(kept)
     for _ in range(300):
-        c, d = socket.socketpair()
-        brief = Connection(c, "nobody")
+        ends = socket.socketpair()
+        brief = Connection(ends[0], "nobody")
         pulse.add(brief)
         brief.close()
-        d.close()
-    e, f = socket.socketpair()
-    pulse.add(Connection(e, "nobody"))  # collected without being closed
-    closed = Connection(f, "nobody")
+        ends[1].close()
+    ends = socket.socketpair()
+    pulse.add(Connection(ends[0], "nobody"))  # collected without being closed
+    closed = Connection(ends[1], "nobody")
     closed.socket.close()  # as another thread might, between the list of connections and the beat
     pulse.add(closed)
-    with pytest.raises(ChannelTimeout):
-        other.receive(0.05)
-    other.heard_s = 0.0
-    with pytest.raises(ChannelTimeout):
-        other.receive(0.5)
-    assert other.heard_s > 0
+    for _ in range(2):
+        other.heard_s = 0.0
+        with pytest.raises(ChannelTimeout):
+            other.receive(0.5)
+        assert other.heard_s > 0
     kept.close()
-    other.close()
-    e.close()
+    ends[0].close()
     pulse.discard(closed)
     assert eventually(lambda: pulse._thread is None)
 
@@ -219,29 +203,20 @@ def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch):
 def test_who_reads_nothing_but_lives_is_not_taken_for_cut_off(monkeypatch):
     """The kernel of a process that is stopped has no room for more, and says so."""
     monkeypatch.setattr(deadlines, "CUT_S", 0.2)
-    listener = socket.create_server(("127.0.0.1", 0))
-    left = Connection(socket.create_connection(listener.getsockname()), "right")
-    right = Connection(listener.accept()[0], "left", max_bytes=64 << 20)
-    listener.close()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        left = Connection(socket.create_connection(listener.getsockname()), "right")
+        right = Connection(listener.accept()[0], "left", max_bytes=64 << 20)
     data = torch.arange(8 << 20, dtype=torch.int32).view(torch.uint8)  # more than both kernels hold
-    sender = threading.Thread(target=left.send_data, args=(data, 60.0))
-    sender.start()
-    for _ in range(20):
-        time.sleep(0.1)
-        left.check_route()
-        left.beat()
-    assert torch.equal(right.receive_data(60.0), data)
-    sender.join(60)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(left.send_data, data, 60.0)
+        for _ in range(20):
+            time.sleep(0.1)
+            left.check_route()
+            left.beat()
+        assert torch.equal(right.receive_data(60.0), data)
+        sending.result(60)
     left.close()
     right.close()
-
-
-def has_ipv6():
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
 
 
 def test_the_way_to_another_host():
@@ -252,8 +227,11 @@ def test_the_way_to_another_host():
         own_address(("nowhere.invalid", 1))
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
 def test_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this host has no IPv6")
     assert own_address(("::1", 1)) == reachable_address("::", ("::1", 1)) == "::1"
 
 
@@ -261,5 +239,5 @@ def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(RendezvousError, match="no such host"):
-        Listener(("0.0.0.0", port), 1, ("nowhere.invalid", 1), lambda *_: None, 1.0)
+        Listener(("0.0.0.0", port), 1, ("nowhere.invalid", 1), lambda *_: None)
     socket.create_server(("0.0.0.0", port)).close()

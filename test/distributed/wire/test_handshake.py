@@ -1,9 +1,10 @@
 """How two processes begin to talk, every way in which they do not, and the port of a server."""
 
+import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from promptness import expect_prompt
@@ -11,45 +12,35 @@ from promptness import expect_prompt
 import glt
 from glt import _deadlines as deadlines
 from glt.distributed.wire import listener
-from glt.distributed.wire import listener as handshake
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import Listener, dial, introduce, require_same_version
 from glt.errors import GltError, PeerLost, RendezvousError
 from glt.testing.cluster import free_port
 
-Answer = Callable[[Connection], None]
-
 
 @pytest.fixture
 def listen():
     """Listens on a port; each connection is treated by the next of some functions, further ones by the last."""
-    listeners = []
+    made = []
 
     def start(*answers, port=0):
-        listener = socket.create_server(("127.0.0.1", port))
-        listeners.append(listener)
+        made.append(socket.create_server(("127.0.0.1", port)))
 
-        def accept():
-            for number in range(1000):
+        def accept(server):
+            for answer in itertools.chain(answers, itertools.repeat(answers[-1])):
                 try:
-                    sock, _ = listener.accept()
+                    sock, _ = server.accept()
                 except OSError:
                     return
-                answers[min(number, len(answers) - 1)](Connection(sock, "a client"))
+                answer(Connection(sock, "a client"))
 
-        threading.Thread(target=accept, daemon=True).start()
-        return int(listener.getsockname()[1])
+        threading.Thread(target=accept, args=made[-1:], daemon=True).start()
+        return made[-1].getsockname()[1]
 
     yield start
-    for each in listeners:
+    for each in made:
         each.shutdown(socket.SHUT_RDWR)
         each.close()
-
-
-def welcome(connection):
-    connection.receive_json(20.0)
-    connection.send(introduce("client", more="told"))
-    kept.append(connection)
 
 
 kept = []
@@ -66,6 +57,10 @@ def hang_up(connection):
     connection.close()
 
 
+def keep_quiet(connection):
+    kept.append(connection)
+
+
 def say(value):
     def answer(connection):
         connection.receive_json(20.0)
@@ -75,8 +70,7 @@ def say(value):
     return answer
 
 
-def keep_quiet(connection):
-    kept.append(connection)
+welcome = say(introduce("client", more="told"))
 
 
 def answer_http(connection):
@@ -97,13 +91,11 @@ def test_they_meet(listen):
 
 def test_it_is_tried_until_somebody_is_there(listen):
     port = free_port()
-    results = []
-    thread = threading.Thread(target=lambda: results.append(greet(port, 60.0)))
-    thread.start()
-    time.sleep(0.3)
-    listen(hang_up, hang_up, say({"refused": "soon", "is_ending": True}), welcome, port=port)
-    thread.join(60)
-    assert results and results[0]["more"] == "told"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(greet, port, 60.0)
+        time.sleep(0.3)
+        listen(hang_up, hang_up, say({"refused": "soon", "is_ending": True}), welcome, port=port)
+        assert answer.result(60)["more"] == "told"
 
 
 @pytest.mark.parametrize(
@@ -132,13 +124,9 @@ def test_they_do_not_meet(listen, answer, timeout_s, words, monkeypatch):
 
 
 def test_without_patience(listen):
-    with pytest.raises(PeerLost, match="cannot be reached"):
-        greet(free_port(), retry=False)
-    with pytest.raises(PeerLost, match="ended during the handshake"):
-        greet(listen(hang_up), retry=False)
-
-
-def test_no_such_host():
+    for port, words in ((free_port(), "cannot be reached"), (listen(hang_up), "ended during the handshake")):
+        with pytest.raises(PeerLost, match=words):
+            greet(port, retry=False)
     with pytest.raises(RendezvousError, match="there is no host"):
         dial(("no-such-host.invalid", 1), "server 0", introduce("client"), 5.0)
 
@@ -146,13 +134,10 @@ def test_no_such_host():
 def test_versions_differ_in_the_last_place_only(monkeypatch):
     monkeypatch.setattr(glt, "__version__", "3.4.5")
     for version in ("3.4.5", "3.4.9", "3.4"):
-        require_same_version({"protocol": handshake.PROTOCOL, "version": version}, "they")
-    for theirs in ({}, {"protocol": handshake.PROTOCOL, "version": "3.5.5"}, {"protocol": None, "version": "3.4.5"}):
+        require_same_version({"protocol": listener.PROTOCOL, "version": version}, "they")
+    for theirs in ({}, {"protocol": listener.PROTOCOL, "version": "3.5.5"}, {"protocol": None, "version": "3.4.5"}):
         with pytest.raises(GltError, match="they runs glt"):
             require_same_version(theirs, "they")
-
-
-Listen = Callable[..., Listener]
 
 
 @pytest.fixture
@@ -165,7 +150,7 @@ def open_port():
         connection.close()
 
     def start(welcome=close, is_open=True):
-        made.append(Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0))
+        made.append(Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome))
         if is_open:
             made[-1].open()
         return made[-1]
@@ -234,7 +219,7 @@ def test_a_port_outlives_what_it_cannot_take(open_port, monkeypatch):
         with pytest.raises(PeerLost, match="ended during the handshake"):
             say_hello(here)
     say_hello(here)
-    assert not here._silent and not here._num_greeted
+    assert not here._silent
 
 
 def test_a_port_without_threads_after_the_script_has_ended(open_port, monkeypatch):
@@ -249,23 +234,13 @@ def test_a_port_without_threads_after_the_script_has_ended(open_port, monkeypatc
     monkeypatch.setattr(threading, "main_thread", Ended)
     for _ in range(2):
         say_hello(here)
-    assert here.has_no_threads and not here._silent and not here._num_greeted
+    assert here.has_no_threads and not here._silent
 
 
-def test_a_client_that_has_introduced_itself_keeps_its_place(open_port, monkeypatch):
-    monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 2)
+def test_clients_that_come_before_it_is_opened_are_welcomed_then(open_port):
     here = open_port(is_open=False)
-    guests = [Connection(socket.create_connection(here.address), "server") for _ in range(2)]
-    try:
-        for guest in guests:
-            guest.send(introduce("client"))
-        deadline = time.monotonic() + 20.0
-        while here._num_greeted < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        with socket.create_connection(here.address, timeout=20.0) as late:
-            assert late.recv(1) == b""
-        assert here._num_greeted == 2
-    finally:
-        for guest in guests:
-            guest.close()
+    with ThreadPoolExecutor(2) as pool:
+        early = [pool.submit(say_hello, here) for _ in range(2)]
+        assert not wait(early, 0.5).done
+        here.open()
+        assert all("protocol" in each.result(20.0) for each in early)

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, encode_message, read_message
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import introduce
-from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport, _RpcCall, _RpcLine
+from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport, _RpcLine
 from glt.errors import PeerLost, RemoteError
 
 PEER = Peer("server-1", 1, None, "there", 4711, 1, "server")
@@ -29,10 +30,10 @@ def fail(request):
 class Server:
     """Accepts connections as a server does, at one port, for as long as it is told to."""
 
-    def __init__(self, port=0, handlers=None):
-        self.listener = socket.create_server(("127.0.0.1", port))
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.partitions = PartitionServer(handlers or {"double": double, "fail": fail}, 1, 4, 60.0)
+        self.partitions = PartitionServer({"double": double, "fail": fail}, 1, 4, 60.0)
         self.connections = []
         self.drop = 0  # so many more connections after their first request
         threading.Thread(target=self._accept, daemon=True).start()
@@ -69,11 +70,20 @@ def server():
     server.close()
 
 
-def transport_to(ports, timeout_s=30.0):
-    def address(rank):
-        return ("127.0.0.1", ports[rank]) if rank in ports else None
+@pytest.fixture
+def transport_to():
+    made = []
 
-    return TcpTransport(address, ["fail", "double"], timeout_s)
+    def transport(ports, timeout_s=30.0):
+        def address(rank):
+            return ("127.0.0.1", ports[rank]) if rank in ports else None
+
+        made.append(TcpTransport(address, ["fail", "double"], timeout_s))
+        return made[-1]
+
+    yield transport
+    for each in made:
+        each.close()
 
 
 def ask(transport, *numbers):
@@ -81,17 +91,16 @@ def ask(transport, *numbers):
     return [int(future.result(60.0)) for future in futures]
 
 
-def test_answers_come_to_whoever_asked(server):
+def test_answers_come_to_whoever_asked(server, transport_to):
     transport = transport_to({1: server.port})
     assert ask(transport, *range(100)) == [2 * n for n in range(100)]
     (failed,) = transport.call_all(PEER, [("fail", torch.zeros(1, dtype=torch.uint8))])
     with pytest.raises(RemoteError, match="the handler's own mistake"):
         read_message(failed.result(60.0)).raise_if_error()
     assert len(server.connections) == 1
-    transport.close()
 
 
-def test_whoever_waits_hears_that_the_transport_was_closed():
+def test_whoever_waits_hears_that_the_transport_was_closed(transport_to):
     transport = transport_to({})
     (future,) = transport.call_all(PEER, [("double", torch.zeros(1, dtype=torch.uint8))])
     transport.close()
@@ -99,45 +108,39 @@ def test_whoever_waits_hears_that_the_transport_was_closed():
         future.result(60.0)
 
 
-def test_what_was_under_way_is_asked_again(server):
+def test_what_was_under_way_is_asked_again(server, transport_to):
     server.drop = 3
     transport = transport_to({1: server.port})
     assert ask(transport, 1, 2, 3) == [2, 4, 6]
     assert len(server.connections) == 4
     server.connections[-1].close()
     assert ask(transport, 4) == [8]
-    transport.close()
 
 
-def test_a_server_that_is_restarted_elsewhere(server):
+def test_a_server_that_is_restarted_elsewhere(server, transport_to):
     ports = {1: server.port}
     transport = transport_to(ports)
     assert ask(transport, 1) == [2]
     server.close()
     del ports[1]
-    results = []
-    thread = threading.Thread(target=lambda: results.append(ask(transport, 5)))
-    thread.start()
+    (future,) = transport.call_all(PEER, [("double", torch.full((1,), 5, dtype=torch.uint8))])
     successor = Server()
     ports[1] = successor.port
-    thread.join(60)
-    assert results == [[10]]
-    transport.close()
+    assert int(future.result(60.0)) == 10
     successor.close()
 
 
 @pytest.mark.parametrize("ports", [{}, {1: 1}], ids=["unknown", "nobody listens"])
-def test_a_server_that_does_not_come_back(ports, monkeypatch):
+def test_a_server_that_does_not_come_back(ports, transport_to, monkeypatch):
     monkeypatch.setattr(deadlines, "RECONNECT_S", 0.5)
     transport = transport_to(ports)
     with pytest.raises(PeerLost, match=r"lost server 1 .*host there, pid 4711.* tried for 0.5 s"):
         ask(transport, 1)
     with pytest.raises(PeerLost):  # and again
         ask(transport, 1)
-    transport.close()
 
 
-def test_an_answer_that_does_not_come(server):
+def test_an_answer_that_does_not_come(server, transport_to):
     """The server lives, its handler hangs: the deadline of the request ends the wait, and others are answered."""
     hang, passed = threading.Event(), threading.Event()
 
@@ -147,21 +150,18 @@ def test_an_answer_that_does_not_come(server):
         passed.set()
         return request
 
-    slow = Server(handlers={"double": maybe, "fail": fail})
-    transport = transport_to({1: slow.port}, 1.0)
+    server.partitions = PartitionServer({"double": maybe, "fail": fail}, 1, 4, 60.0)
+    transport = transport_to({1: server.port}, 1.0)
     with pytest.raises(PeerLost, match=r"pid 4711.* gave no answer to double within 1 s"):
         ask(transport, 13)
     hang.set()
     assert passed.wait(60)
     assert ask(transport, 5) == [5]
-    transport.close()
-    slow.close()
 
 
-def test_a_silent_server_is_left_and_asked_again(monkeypatch):
+def test_a_silent_server_is_left_and_asked_again(server, transport_to, monkeypatch):
     """Its connection gives no sign of life; the next one does."""
     monkeypatch.setattr(deadlines, "STUCK_S", 1.5)
-    server = Server()
     server.partitions.serve = lambda connection: None
     transport = transport_to({1: server.port})
     (future,) = transport.call_all(PEER, [("double", torch.full((1,), 4, dtype=torch.uint8))])
@@ -170,8 +170,6 @@ def test_a_silent_server_is_left_and_asked_again(monkeypatch):
     start = time.monotonic()
     assert int(future.result(60.0)) == 8
     assert time.monotonic() - start > 0.5 and len(server.connections) == 2
-    transport.close()
-    server.close()
 
 
 def test_an_answer_that_is_no_message_is_that_of_a_peer_that_has_ended():
@@ -180,11 +178,10 @@ def test_an_answer_that_is_no_message_is_that_of_a_peer_that_has_ended():
     whole = encode_message({"found": torch.arange(3)}, MessageKind.REPLY)
     freed = whole.clone()
     freed[:16] = torch.arange(16, dtype=torch.uint8)
-    calls = [_RpcCall("has_edges", torch.empty(0)) for _ in range(3)]
-    line._num_in_flight = 1
-    line._finish(calls, [whole, freed, torch.empty(0, dtype=torch.uint8)], None)
-    answer = calls[0].result.result(0)
-    assert torch.equal(answer, whole)
-    for call in calls[1:]:
+    replies = [Future() for _ in range(3)]
+    calls = [("has_edges", torch.empty(0), reply) for reply in replies]
+    line._finish(calls, [whole, freed, torch.empty(0, dtype=torch.uint8)])
+    assert torch.equal(replies[0].result(0), whole)
+    for reply in replies[1:]:
         with pytest.raises(PeerLost, match=r"lost .*there.*pid 77.* during has_edges: it ended while its answer"):
-            call.result.result(0)
+            reply.result(0)
