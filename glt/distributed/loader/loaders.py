@@ -12,14 +12,14 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
+from glt._checks import check_flag, check_one_of
 from glt.channel.message import MAX_DIMS, Message
 from glt.data.arrays import require_in_range
-from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
 from glt.distributed.loader.base import DistLoader, LoaderOptions
-from glt.distributed.loader.deployment import LoaderData, graph_of
-from glt.distributed.options import MpDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions, WorkerOptions
+from glt.distributed.loader.deployment import LoaderData, opened
+from glt.distributed.options import WorkerOptions
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.server import SPLITS
 from glt.loader.seeds import (
@@ -32,7 +32,6 @@ from glt.loader.seeds import (
     split_edge_type,
 )
 from glt.sampler.config import GIVEN, TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
-from glt.sampler.graph import require_distinct_reverses
 from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
 
@@ -51,13 +50,11 @@ def checked_config(
     **options: Any,
 ) -> SamplingConfig:
     """Returns what to sample."""
-    if temporal_strategy not in TEMPORAL_STRATEGIES:
-        raise ValueError(f"temporal_strategy = {temporal_strategy!r}: expected one of {list(TEMPORAL_STRATEGIES)}")
+    check_one_of("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
+    check_flag("directed", directed)
     for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} = {value!r}: expected the name of an attribute, or None")
-    if not isinstance(directed, bool):
-        raise TypeError(f"directed = {directed!r}: expected True or False")
     stored = data.manifest.time_level
     where = f"the partition directory {data.load_args['graph_dir']!r}"
     if time_attr is not None and stored is None:
@@ -67,20 +64,19 @@ def checked_config(
     if weight_attr is not None and not any(entry.has_weight for entry in data.manifest.edge_types):
         raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
     time_level = None if time_attr is None else stored
-    subgraph_type = getattr(options.get("subgraph_type"), "value", options.get("subgraph_type"))
-    refuse_conflicts(directed=directed, subgraph_type=subgraph_type)
-    if not directed:
-        subgraph_type = options["subgraph_type"] = "induced"
     refuse_conflicts(
+        directed=directed,
         time_attr=time_attr,
         weight_attr=weight_attr,
         temporal_strategy=temporal_strategy,
         time_level=time_level,
         input_time=input_time,
         disjoint=options.get("disjoint"),
-        subgraph_type=subgraph_type,
+        subgraph_type=getattr(options["subgraph_type"], "value", options["subgraph_type"]),
         exclude_edges=options.get("exclude_edges"),
     )
+    if not directed:
+        options["subgraph_type"] = "induced"
     return SamplingConfig.checked(
         num_neighbors,
         data.schema,
@@ -89,24 +85,6 @@ def checked_config(
         temporal=None if time_attr is None else temporal_strategy,
         **options,
     )
-
-
-def opened(data: Any, worker_options: Any, edge_dir: str | None) -> tuple[LoaderData, Any]:
-    """Returns the graph of a loader, and where it samples: a client on servers, a trainer in a worker process, unless
-    it is told. Raises ValueError unless the graph was partitioned for ``edge_dir``, if that is given, and batches of it
-    can be had."""
-    context = require_context()
-    if worker_options is None:
-        is_client = context.role is DistRole.CLIENT
-        worker_options = RemoteDistSamplingWorkerOptions() if is_client else MpDistSamplingWorkerOptions()
-    graph = graph_of(data, worker_options, context)
-    if edge_dir not in (None, graph.edge_dir):
-        raise ValueError(
-            f"edge_dir = {edge_dir!r}: the graph was partitioned for {graph.edge_dir!r}; partition it with "
-            f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
-        )
-    require_distinct_reverses(graph.schema, graph.edge_dir)
-    return graph, worker_options
 
 
 def checked_class(custom_cls: Any, filter_per_worker: Any, data: LoaderData) -> Any:
@@ -133,7 +111,7 @@ class SeedLinks(NamedTuple):
 
     def per_edge(self, name: str, given: Any, num_edges: int) -> Any:
         """What was given for each seed edge; of all edges, it is given for each edge of the whole graph, by id."""
-        if given is None or self.ids is None:
+        if self.ids is None:
             return given
         tensor = as_tensor(name, given, "a tensor with a row per edge")
         if tensor.dim() == 0 or len(tensor) != num_edges:
@@ -345,28 +323,26 @@ class DistLinkNeighborLoader(DistLoader):
     ) -> dict[str, Tensor]:
         self._takes_all = links.ids is not None
         num_links, num_edges = links.ends.shape[1], data.num_edges_of[links.edge_type]
-        whole_label = edge_label
-        edge_label = links.per_edge("edge_label", edge_label, num_edges)
-        edge_label_time = links.per_edge("edge_label_time", edge_label_time, num_edges)
-        input_id = links.per_edge("input_id", input_id, num_edges)
         columns = {"row": links.ends[0], "col": links.ends[1]}
         if input_id is not None:
-            columns["input_id"] = checked_input_id(input_id, num_links)
+            columns["input_id"] = checked_input_id(links.per_edge("input_id", input_id, num_edges), num_links)
         elif links.ids is not None:
             columns["input_id"] = links.ids
         self._lowest_label: float | None = None  # of this trainer, where 0 is the label of negatives
         if edge_label is not None:
-            columns["label"] = label = checked_label(edge_label, num_links, drawn)
+            label = checked_label(links.per_edge("edge_label", edge_label, num_edges), num_links, drawn)
+            columns["label"] = label
             if drawn is not None:
                 require_summable(label, *_NO_SUM)
             # Those of all edges are known here: clients, which do not meet, agree by that.
-            known = label if links.ids is None else checked_label(whole_label, num_edges, drawn)
+            known = label if links.ids is None else checked_label(edge_label, num_edges, drawn)
             if drawn is not None and known.numel():
                 # torch has no minimum of some unsigned integers.
                 comparable = known if known.is_floating_point() or known.dtype == torch.bool else known.long()
                 self._lowest_label = float(comparable.min())
         if edge_label_time is not None:
-            columns["time"] = checked_times("edge_label_time", edge_label_time, num_links)
+            time = links.per_edge("edge_label_time", edge_label_time, num_edges)
+            columns["time"] = checked_times("edge_label_time", time, num_links)
         return columns
 
     def _announcement(self) -> dict[str, Any]:

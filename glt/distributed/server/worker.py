@@ -43,6 +43,7 @@ from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.options import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
+from glt.distributed.server.stats import COUNTERS
 from glt.distributed.wire.connection import Connection, allow_descriptors, pulse
 from glt.distributed.wire.listener import introduce, refuse
 from glt.distributed.wire.threads import ConcurrentEventLoop
@@ -78,8 +79,6 @@ class FairScheduler:
     """
 
     def __init__(self, num_places: int) -> None:
-        if num_places < 1:
-            raise ValueError(f"num_places = {num_places}: expected at least 1")
         self._free = num_places
         self._now = 0.0  # virtual time: the start tag of the batch that began last
         self._lock = threading.Lock()
@@ -101,8 +100,8 @@ class FairScheduler:
             flow.turn.notify_all()  # it may be stopped
             self._wake_next()
 
-    def acquire(self, flow: Flow, is_stopped: Callable[[], bool], poll_s: float = 0.1) -> bool:
-        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked every ``poll_s`` seconds and after
+    def acquire(self, flow: Flow, is_stopped: Callable[[], bool]) -> bool:
+        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked now and then and after
         :meth:`interrupt`, said so before."""
         with self._lock:
             flow.is_waiting = True
@@ -115,7 +114,7 @@ class FairScheduler:
                         start = self._start_tag(flow)
                         self._now, flow.finish_tag = max(self._now, start), start + 1
                         return True
-                    flow.turn.wait(poll_s)
+                    flow.turn.wait(0.1)
                 return False
             finally:
                 flow.is_waiting = False
@@ -203,59 +202,36 @@ class ScheduledLoop(ConcurrentEventLoop):
 # -- streams -------------------------------------------------------------------------------------------------------
 
 
-class SendWindow:
-    """How far ahead of its client a stream works: ``prefetch_size`` messages may be on their way to the client or wait
-    for its trainer there, and no batch is begun while ``buffer_bytes`` wait here to be sent."""
-
-    def __init__(self, prefetch_size: int, buffer_bytes: int) -> None:
-        self.prefetch_size, self.buffer_bytes = prefetch_size, buffer_bytes
-        self._changed = threading.Condition()
-        self.num_sent = self.num_taken = 0  # messages
-        self.largest_bytes = 0  # of the messages sent so far
-
-    def sent(self, num_bytes: int) -> None:
-        self.num_sent += 1
-        self.largest_bytes = max(self.largest_bytes, num_bytes)
-
-    def taken(self, number: int) -> None:
-        with self._changed:
-            self.num_taken = number
-            self._changed.notify_all()
-
-    def wait_to_send(self, timeout_s: float) -> bool:
-        """Waits until one more message may be sent; false if it may not within ``timeout_s`` seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.num_sent - self.num_taken < self.prefetch_size, timeout_s)
-
-
 class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
-    At most ``most_running`` batches are in flight; ``on_end`` is called once, on any thread. ``producer`` makes batches
-    into ``channel`` and is set before :meth:`start`. With ``is_pinned`` (a sampler on a GPU) batches wait in pinned
-    memory, ``buffer_bytes`` at most, since torch keeps pinned blocks for good.
+    ``prefetch_size`` messages may be on their way to the client or wait for its trainer there; no batch is begun while
+    ``buffer_bytes`` wait here to be sent; and at most ``concurrency`` batches are in flight. ``on_end`` is called once,
+    on any thread. ``producer`` makes batches into ``channel`` and is set before :meth:`start`. With ``is_pinned`` (a
+    sampler on a GPU) batches wait in pinned memory, ``buffer_bytes`` at most, since torch keeps pinned blocks for good.
     """
 
     def __init__(
         self,
         connection: Connection,
-        name: str,
-        window: SendWindow,
+        request: dict[str, Any],
         scheduler: FairScheduler,
-        most_running: int,
         on_end: Callable[[Stream], None],
-        is_pinned: bool = False,
+        is_pinned: bool,
     ) -> None:
-        self.connection, self.name, self.window = connection, name, window
-        most_pinned = window.buffer_bytes if is_pinned else None
-        self.channel = LocalChannel(_ANY_NUMBER, is_pinned, most_pinned)  # the window bounds it
+        self.connection, self.name = connection, request["id"]
+        self.prefetch_size, self.buffer_bytes = request["prefetch_size"], request["buffer_bytes"]
+        self.channel = LocalChannel(_ANY_NUMBER, is_pinned, self.buffer_bytes if is_pinned else None)
         self.producer: Producer | None = None
         self.why = ""
         self._scheduler, self._on_end = scheduler, on_end
-        self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
+        self._totals = dict.fromkeys(COUNTERS, 0.0)
+        self._changed = threading.Condition()
+        self._num_sent = self._num_taken = 0  # messages
+        self._largest_bytes = 0  # of those sent
         self._ended = threading.Event()
         self._ending = threading.Lock()
-        self.flow = scheduler.add(most_running, self._may_begin)
+        self.flow = scheduler.add(request["concurrency"], self._may_begin)
 
     def start(self) -> None:
         assert self.producer is not None
@@ -266,8 +242,8 @@ class Stream:
     def _may_begin(self) -> bool:
         if self._ended.is_set():
             return False
-        coming = self.flow.num_running * self.window.largest_bytes
-        return self._queued_bytes(self.channel.stats()) + coming < self.window.buffer_bytes
+        coming = self.flow.num_running * self._largest_bytes
+        return self._queued_bytes(self.channel.stats()) + coming < self.buffer_bytes
 
     @staticmethod
     def _queued_bytes(channel: dict[str, Any]) -> float:
@@ -283,9 +259,7 @@ class Stream:
                 except ChannelTimeout:
                     continue
                 self._scheduler.look_again()  # there is room for another batch
-                # It is counted first: a client that has it may end this stream before sending returns.
-                self.window.sent(message.numel())
-                self._count(message)
+                self._count(message)  # first: a client that has it may end this stream before sending returns
                 # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
                 self.connection.send_data(message, timeout_s=deadlines.DAY_S)
         except (ChannelClosed, ConnectionLost, ChannelTimeout) as error:
@@ -298,12 +272,17 @@ class Stream:
         """Waits a little for the client; counts that as blocked if something waits to be sent."""
         is_blocked = self.channel.stats()["num_queued"] > 0
         start = time.perf_counter()
-        has_room = self.window.wait_to_send(deadlines.POLL_S)
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: self._num_sent - self._num_taken < self.prefetch_size, deadlines.POLL_S
+            )
         if is_blocked:
             self._totals["blocked_s"] += time.perf_counter() - start
         return has_room
 
     def _count(self, message: Tensor) -> None:
+        self._num_sent += 1
+        self._largest_bytes = max(self._largest_bytes, message.numel())
         self._totals["sent_bytes"] += message.numel()
         read = read_message(message)
         if read.kind is MessageKind.ERROR:
@@ -329,7 +308,9 @@ class Stream:
     def _obey(self, command: dict[str, Any]) -> None:
         assert self.producer is not None
         if "taken" in command:
-            self.window.taken(int(command["taken"]))
+            with self._changed:
+                self._num_taken = int(command["taken"])
+                self._changed.notify_all()
         elif "start" in command:
             start = EpochStart.from_json(command["start"])
             for name, value in start.to_json().items():
@@ -363,7 +344,7 @@ class Stream:
             "num_queued": channel["num_queued"],
             "queued_bytes": self._queued_bytes(channel),
             "num_running": self.flow.num_running,
-            "num_unread": self.window.num_sent - self.window.num_taken,
+            "num_unread": self._num_sent - self._num_taken,
         }
 
 
@@ -435,11 +416,8 @@ class PoolWorker:
     def stream(self, request: dict[str, Any], connection: Connection, memory: SharedMemory) -> Stream:
         worker, devices = self.spec.worker, request.get("devices") or [self.dataset.sampling_device]
         place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
-        window = SendWindow(request["prefetch_size"], request["buffer_bytes"])
         is_pinned = place is not None and not place.is_host
-        stream = Stream(
-            connection, request["id"], window, self.scheduler, request["concurrency"], self._ended, is_pinned
-        )
+        stream = Stream(connection, request, self.scheduler, self._ended, is_pinned)
         try:
             loop = ScheduledLoop(self.loop, self.scheduler, stream.flow)
             others = {int(part): self._map_other(path, int(part)) for part, path in request["other_dirs"].items()}

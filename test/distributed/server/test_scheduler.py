@@ -17,7 +17,7 @@ from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.server import worker as program
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
-from glt.distributed.server.worker import FairScheduler, PoolWorker, SendWindow
+from glt.distributed.server.worker import FairScheduler, PoolWorker
 
 
 class Simulation:
@@ -122,7 +122,7 @@ def test_waiting_ends_when_it_is_told_to():
     lane = turns.add(1, lambda: False)
     stopped = threading.Event()
     results = []
-    thread = threading.Thread(target=lambda: results.append(turns.acquire(lane, stopped.is_set, 10.0)))
+    thread = threading.Thread(target=lambda: results.append(turns.acquire(lane, stopped.is_set)))
     thread.start()
     stopped.set()
     turns.interrupt(lane)
@@ -160,11 +160,6 @@ def test_few_are_asked_whether_they_may_begin():
     assert asked == [0]
 
 
-def test_places_below_one_are_refused():
-    with pytest.raises(ValueError, match="num_places = 0"):
-        FairScheduler(0)
-
-
 def test_threads_share_equally():
     """The real thing: threads that come for turns, and give them back from another thread."""
     turns, counts = FairScheduler(2), [0] * 4
@@ -184,29 +179,6 @@ def test_threads_share_equally():
     for thread in threads:
         thread.join(60)
     assert max(counts) == until
-
-
-def test_so_many_are_sent_ahead_and_no_more():
-    window = SendWindow(3, 1000)
-    for _ in range(3):
-        assert window.wait_to_send(0.0)
-        window.num_sent += 1
-    assert not window.wait_to_send(0.01)
-    window.taken(1)
-    assert window.wait_to_send(0.0)
-    window.num_sent += 1
-    assert not window.wait_to_send(0.0)
-
-
-def test_whoever_waits_goes_on_when_the_client_takes_one():
-    window = SendWindow(1, 1000)
-    window.num_sent = 1
-    results = []
-    thread = threading.Thread(target=lambda: results.append(window.wait_to_send(60.0)))
-    thread.start()
-    window.taken(1)
-    thread.join(60)
-    assert results == [True]
 
 
 @pytest.mark.parametrize(("device", "is_pinned"), [(None, False), ("cpu", False), ("cuda:0", True)])
