@@ -281,7 +281,7 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
         assert store is not None
         with publishing_failures(store):
             job.server = serve_at_free_port(env, _loaded(part_config, 0), job.num_workers, timeout_s)
-        port = job.server.server.address[1]
+        port = job.server.server.entry.port
         with naming_the_job_store(f"trainer {env.rank}"):
             publish_port(store, port)
     elif port is None:

@@ -124,10 +124,6 @@ class DistServer:
             raise
         logger.info("%s is ready at %s", self.entry, printed(*self.listener.address))
 
-    @property
-    def address(self) -> tuple[str, int]:
-        return self.listener.address
-
     # -- connections -----------------------------------------------------------------------------------------------
 
     def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
@@ -290,18 +286,18 @@ class DistServer:
     # -- partitions ------------------------------------------------------------------------------------------------
 
     def _readable(self) -> list[int]:
-        plan = self._read_plan()
-        with self._lock:
-            for part, path in plan.other_dirs.items():
-                if part not in self._read_parts:
-                    self._read_parts[part] = self.dataset.map_other(path, part)
-        return sorted([self.dataset.partition_idx, *plan.other_dirs])
+        return sorted([self.dataset.partition_idx, *self._read_plan().other_dirs])
 
     def _read_part(self, part: int) -> LocalPartition:
         with self._lock:
-            if part not in self._read_parts:
-                raise ValueError(f"partition {part} is not read here: these are, {sorted(self._read_parts)}")
-            return self._read_parts[part]
+            if part in self._read_parts:
+                return self._read_parts[part]
+        other_dirs = self._read_plan().other_dirs
+        if part not in other_dirs:
+            raise ValueError(f"partition {part} is not read here: these are, {self._readable()}")
+        mapped = self.dataset.map_other(other_dirs[part], part)
+        with self._lock:
+            return self._read_parts.setdefault(part, mapped)
 
     def _read_plan(self) -> ReadPlan:
         """Made once when all servers are there; it outlives those that are lost."""

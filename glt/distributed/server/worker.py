@@ -101,8 +101,7 @@ class FairScheduler:
             self._wake_next()
 
     def acquire(self, flow: Flow, is_stopped: Callable[[], bool]) -> bool:
-        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked now and then and after
-        :meth:`interrupt`, said so before."""
+        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked now and then, said so before."""
         with self._lock:
             flow.is_waiting = True
             try:
@@ -129,10 +128,6 @@ class FairScheduler:
     def look_again(self) -> None:
         with self._lock:
             self._wake_next()
-
-    def interrupt(self, flow: Flow) -> None:
-        with self._lock:
-            flow.turn.notify_all()
 
     def _wake_next(self) -> None:
         following = self.next_flow()
@@ -166,37 +161,21 @@ class ScheduledLoop(ConcurrentEventLoop):
         # Not of the base class: it would start threads, and the shared ones are enough.
         self._shared, self._scheduler, self._flow = loop, scheduler, flow
         self.concurrency = flow.most
-        self._closed = False
-        self._lock = threading.Lock()
-        self._tasks: set[concurrent.futures.Future[Any]] = set()  # of this loader alone
 
     def submit(
         self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
     ) -> concurrent.futures.Future[T] | None:
-        def is_over() -> bool:
-            return self._closed or is_stopped()
-
-        if not self._scheduler.acquire(self._flow, is_over):
+        if not self._scheduler.acquire(self._flow, is_stopped):
             return None
-        future = self._shared.submit(make_task, is_over)
+        future = self._shared.submit(make_task, is_stopped)
         if future is None:
-            self._give_back()
+            self._scheduler.release(self._flow)
         else:
-            self._keep(future)
+            future.add_done_callback(lambda _: self._scheduler.release(self._flow))
         return future
-
-    def _give_back(self) -> None:
-        self._scheduler.release(self._flow)
-
-    def create_future(self) -> asyncio.Future[None]:
-        return self._shared.create_future()
 
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return self._shared.run_native(call, *args)
-
-    def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
-        self._closed = True
-        self._scheduler.interrupt(self._flow)
 
 
 # -- streams -------------------------------------------------------------------------------------------------------
@@ -240,14 +219,9 @@ class Stream:
             threading.Thread(target=run, name=f"glt-stream-{run.__name__[1:]}", daemon=True).start()
 
     def _may_begin(self) -> bool:
-        if self._ended.is_set():
-            return False
-        coming = self.flow.num_running * self._largest_bytes
-        return self._queued_bytes(self.channel.stats()) + coming < self.buffer_bytes
-
-    @staticmethod
-    def _queued_bytes(channel: dict[str, Any]) -> float:
-        return channel["sent_bytes"] - channel["received_bytes"]
+        channel, coming = self.channel.stats(), self.flow.num_running * self._largest_bytes
+        queued = channel["sent_bytes"] - channel["received_bytes"]
+        return not self._ended.is_set() and queued + coming < self.buffer_bytes
 
     def _send(self) -> None:
         try:
@@ -342,7 +316,7 @@ class Stream:
         return {
             **self._totals,
             "num_queued": channel["num_queued"],
-            "queued_bytes": self._queued_bytes(channel),
+            "queued_bytes": channel["sent_bytes"] - channel["received_bytes"],
             "num_running": self.flow.num_running,
             "num_unread": self._num_sent - self._num_taken,
         }
