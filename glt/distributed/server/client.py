@@ -41,19 +41,15 @@ class RemoteBooks(Sequence[PartitionBook | None]):
         self, client: DistClient, kind: str, entries: Sequence[NodeTypeEntry | EdgeTypeEntry], num_parts: int
     ) -> None:
         self._client, self._kind, self._entries, self._num_parts = client, kind, entries, num_parts
-        self._lock = threading.Lock()
         self._books: dict[int, PartitionBook | None] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __getitem__(self, at: int) -> PartitionBook | None:  # type: ignore[override]
-        if not 0 <= at < len(self._entries):
-            raise IndexError(f"{self._kind} type {at}: there are {len(self._entries)}")
-        with self._lock:
-            if at not in self._books:
-                self._books[at] = self._fetch(at)
-            return self._books[at]
+        if at not in self._books:
+            self._books[at] = self._fetch(at)
+        return self._books[at]
 
     def _fetch(self, at: int) -> PartitionBook | None:
         entry = self._entries[at]
@@ -192,10 +188,10 @@ class ServerSession:
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks for something; the reply raises what the server raised, or PeerLost."""
-        return self.call_within(self.timeout_s, name, *args, **kwargs)
+        return self._ask(Reply(), self.timeout_s, name, args, kwargs)
 
-    def call_within(self, timeout_s: float, name: str, *args: Any, **kwargs: Any) -> Reply:
-        return self._ask(Reply(), timeout_s, name, args, kwargs)
+    def call_within(self, timeout_s: float, name: str, *args: Any) -> Reply:
+        return self._ask(Reply(), timeout_s, name, args, {})
 
     def call_into(self, out: Tensor, name: str, *args: Any) -> Reply:
         """As :meth:`call`, of a tensor that is received in ``out``, contiguous and on the CPU."""
@@ -365,8 +361,8 @@ class DistClient:
             self._sessions[rank] = session
         return session
 
-    def request(self, rank: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        return self.session(rank).call(name, *args, **kwargs).result()
+    def request(self, rank: int, name: str, *args: Any) -> Any:
+        return self.session(rank).call(name, *args).result()
 
     def dataset(self) -> RemoteDataset:
         return RemoteDataset(self, self.session(self.any_rank()).about)  # all tell the same

@@ -222,7 +222,11 @@ class Membership:
                     logger.info("%s: server 0 was shut down; waiting for another", self.me)
                     self._hang_up()
                 elif "servers" in frame:
-                    self._learn([ServerEntry(**each) for each in frame["servers"]])
+                    entries = [ServerEntry(**each) for each in frame["servers"]]
+                    with self._changed:
+                        self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
+                        self._changed.notify_all()
+                    self._on_change(self._servers)  # no other thread changes it
             except (GltError, KeyError, TypeError, ValueError) as error:
                 if not self._closing.is_set():  # at the end of a job server 0 may be the first to end
                     level = logging.INFO if self._server_0_left else logging.WARNING
@@ -234,13 +238,6 @@ class Membership:
         if self._upstream is not None:
             self._upstream.close()
         self._upstream = None
-
-    def _learn(self, entries: list[ServerEntry]) -> None:
-        with self._changed:
-            self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
-            self._changed.notify_all()
-            servers = dict(self._servers)
-        self._on_change(servers)
 
 
 def _send(connection: Connection, frame: dict[str, Any], timeout_s: float = deadlines.SEND_S) -> None:

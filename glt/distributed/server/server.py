@@ -246,22 +246,21 @@ class DistServer:
 
     def _seeds_of_split(self, split: str, node_type: int, parts: list[int]) -> Tensor:
         """Ids of the nodes of a split that these partitions own, ascending in each, ``[n]`` int64."""
-        found = [self._owned_of_split(split, node_type, self._read_part(part)) for part in parts]
+        name, found = self.dataset.schema.node_types[node_type], []
+        for part in map(self._read_part, parts):
+            tables = part.node_tables[node_type]
+            masks = [mask for mask in SPLITS[split] if mask in tables]
+            if not masks:
+                raise ValueError(
+                    f"input_nodes = {split!r}: the partitions have no {' or '.join(map(repr, SPLITS[split]))} of "
+                    f"{name!r} nodes; partition with node_attrs={{'{SPLITS[split][0]}': ...}}, or give ids. Named "
+                    f"tables are {sorted(self.dataset.manifest.node_types[node_type].attrs)}"
+                )
+            mask = tables[masks[0]].tensor
+            if mask.dtype != torch.bool or mask.dim() != 1:
+                raise ValueError(f"{masks[0]} is {mask.dtype} {list(mask.shape)}: a split needs one bool per node")
+            found.append(np.asarray(part.nodes[node_type].owned, np.int64)[mask.numpy()])
         return torch.from_numpy(np.concatenate(found))
-
-    def _owned_of_split(self, split: str, node_type: int, part: LocalPartition) -> np.ndarray:
-        name, tables = self.dataset.schema.node_types[node_type], part.node_tables[node_type]
-        masks = [mask for mask in SPLITS[split] if mask in tables]
-        if not masks:
-            raise ValueError(
-                f"input_nodes = {split!r}: the partitions have no {' or '.join(map(repr, SPLITS[split]))} of "
-                f"{name!r} nodes; partition with node_attrs={{'{SPLITS[split][0]}': ...}}, or give ids. Named tables "
-                f"are {sorted(self.dataset.manifest.node_types[node_type].attrs)}"
-            )
-        mask = tables[masks[0]].tensor
-        if mask.dtype != torch.bool or mask.dim() != 1:
-            raise ValueError(f"{masks[0]} is {mask.dtype} {list(mask.shape)}: a split needs one bool per node")
-        return np.asarray(part.nodes[node_type].owned, np.int64)[mask.numpy()]
 
     def _seeds_of_file(self, path: str) -> Tensor:
         what = f"input_nodes = {path!r}"

@@ -396,20 +396,18 @@ class PoolWorker:
             loop = ScheduledLoop(self.loop, self.scheduler, stream.flow)
             others = {int(part): self._map_other(path, int(part)) for part, path in request["other_dirs"].items()}
             peers = [Peer(**each) for each in request["peers"]]
-            router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
+            server, part = self.spec.server_rank, self.dataset.partition_idx
+            me = Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
+            router = PartitionRouter(self.transport, peers, me, self.dataset.num_partitions) if peers else None
             job = SamplingJob.from_json(request, SeedTable.read(memory))
             sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
             share = request["first"], request["step"]
             role = f"worker {worker} of server"
-            stream.producer = Producer(sampler, stream.channel, job, share, role, self.spec.server_rank)
+            stream.producer = Producer(sampler, stream.channel, job, share, role, server)
         except BaseException:
             self.scheduler.remove(stream.flow)
             raise
         return stream
-
-    def _me(self) -> Peer:
-        server, worker, part = self.spec.server_rank, self.spec.worker, self.dataset.partition_idx
-        return Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
 
     def _map_other(self, path: str, part: int) -> LocalPartition:
         with self._lock:
