@@ -220,7 +220,7 @@ class Deployment(ABC):
 
     def _meet(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
         """Agrees with the other trainers; returns the seed that those of all are made of, if none is given."""
-        return draw_random_seed()
+        return draw_random_seed() if random_seed is None else None
 
     @abstractmethod
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
@@ -271,12 +271,13 @@ class _AmongTrainers(Deployment):
         loaded = [theirs["partition_idx"] for theirs in everyone]
         unread: dict[int, str] = {}
         for index in sorted(set(range(data.num_partitions)) - set(loaded)):
-            if why := self._map(index, mine["graph_dir"]):
+            if (why := self._map(index, mine["graph_dir"])) is not None:
                 unread[index] = why
         for theirs in everyone:
             index = theirs["partition_idx"]
             if theirs["host_id"] == mine["host_id"] and index != data.partition_idx:
-                if why := self._map(index, theirs["graph_dir"]):  # it fails in another container of the same host
+                # It fails in another container of the same host.
+                if (why := self._map(index, theirs["graph_dir"])) is not None:
                     logger.info("%s: partition %d is read through its trainer: %s", group.me, index, why)
         reads = {"num_read": 1 + len(self.others), "unread": list(unread.items())}
         found = group.exchange("partitions that they read", reads)
@@ -295,7 +296,7 @@ class _AmongTrainers(Deployment):
         if any(theirs["num_read"] < data.num_partitions for theirs in found):
             self.serving = group
 
-    def _map(self, index: int, graph_dir: str) -> str:
+    def _map(self, index: int, graph_dir: str) -> str | None:
         """Maps a partition to read it here; says why it cannot."""
         if not self.options.read_local:
             return "read_local=False"
@@ -304,7 +305,7 @@ class _AmongTrainers(Deployment):
         except (PartitionError, OSError) as error:
             return str(error)
         self.other_dirs[index] = graph_dir
-        return ""
+        return None
 
 
 class Collocated(_AmongTrainers):
