@@ -96,7 +96,7 @@ def by_row(shape, dtype, ids):
 def serve_two(trainer, path, num_clients):
     glt.distributed.register_server_function(by_row, "by_row")
     serve(trainer, path, 2, num_clients)
-    glt.distributed.wait_and_shutdown_server(100.0)
+    glt.distributed.wait_and_shutdown_server(200.0)
 
 
 def both(trainer, path, folder):
@@ -233,8 +233,7 @@ class Replay:
 
 def traffic(trainer, path, seed, folder):
     if trainer.rank < 2:
-        serve(trainer, path, 2, 2)
-        glt.distributed.wait_and_shutdown_server(200.0)
+        serve_two(trainer, path, 2)
         return
     become_client(trainer, 2, 2)
     exchange.PIECE_BYTES = 2000  # many pieces
