@@ -31,11 +31,15 @@ def plain(batch):
 
 
 def run_whole(trainer, path):
+    """What :func:`whole_of` finds on a trainer."""
+    return whole_of(trainer.rank, join(trainer, path), options(trainer, "collocated"))
+
+
+def whole_of(rank, data, worker_options):
     """Three epochs of each kind, and the state before each batch of the first two, as it would be in a file."""
-    data = join(trainer, path)
     found = {}
     for kind in KINDS:
-        with make(trainer.rank, data, kind, options(trainer, "collocated"), SEED + trainer.rank) as loader:
+        with make(rank, data, kind, worker_options, SEED + rank) as loader:
             states, epochs = [loader.state_dict()], []
             for _ in range(3):
                 epochs.append([])

@@ -27,19 +27,21 @@ ANSWER = {"entry": ENTRY.to_json(), "session": "s", "about": {}}
 """What a server says to a client that it takes in."""
 
 
-def serve(trainer, path, num_servers, num_clients, **given):
+def serve(trainer, path, num_servers, num_clients, rank=None, **given):
     """Makes this process a server of partition ``rank % num_parts``, loaded as ``load`` says."""
+    rank = trainer.rank if rank is None else rank
     num_parts = glt.partition.load_partition(path, 0, verify=False).manifest.num_parts
-    data = glt.distributed.DistDataset().load(path, trainer.rank % num_parts, **given.pop("load", {}))
-    given = {"read_local": False, "rpc_timeout": 120.0, "max_workers": 4, **given}
-    glt.distributed.init_server(num_servers, num_clients, trainer.rank, data, "localhost", trainer.port, **given)
+    data = glt.distributed.DistDataset().load(path, rank % num_parts, **given.pop("load", {}))
+    place = {"master_addr": "localhost", "master_port": trainer.port}
+    given = {**place, "read_local": False, "rpc_timeout": 120.0, "max_workers": 4, **given}
+    glt.distributed.init_server(num_servers, num_clients, rank, data, **given)
 
 
 def become_client(trainer, num_servers, num_clients, client_rank=None, **given):
     """Makes this process a client."""
-    given = {"rpc_timeout": 120.0, **given}
+    given = {"master_addr": "localhost", "master_port": trainer.port, "rpc_timeout": 120.0, **given}
     rank = trainer.rank - num_servers if client_rank is None else client_rank
-    return glt.distributed.init_client(num_servers, num_clients, rank, "localhost", trainer.port, **given)
+    return glt.distributed.init_client(num_servers, num_clients, rank, **given)
 
 
 def serve_or(trainer, path, num_servers, num_clients, client, server_options, *args):
@@ -80,8 +82,6 @@ class Run:
     """A loader that a thread goes through, epoch after epoch."""
 
     loader: Any
-    pause_s: float = 0.0
-    most: int | None = None
     count: int = 0
     error: tuple[str, str, float] | None = None  # class, text, when
     stopped: bool = False
@@ -121,13 +121,9 @@ class Actor:
     # -- as a server -------------------------------------------------------------------------------------------------
 
     def serve(self, path, num_servers, num_clients, rank, **given):
-        """Becomes a server of partition ``rank % num_parts``; returns the pids of its samplers."""
-        num_parts = glt.partition.load_partition(path, 0, verify=False).manifest.num_parts
-        data = glt.distributed.DistDataset().load(path, given.pop("part", rank % num_parts))
-        given = {"read_local": False, "rpc_timeout": 60.0, "max_workers": 4, "max_buffer_size": "1GB", **given}
-        port = given.pop("master_port", self.trainer.port)
-        addr = given.pop("master_addr", "localhost")
-        glt.distributed.init_server(num_servers, num_clients, rank, data, addr, port, **given)
+        """Becomes a server; returns the pids of its samplers."""
+        given = {"rpc_timeout": 60.0, "max_buffer_size": "1GB", **given}
+        serve(self.trainer, path, num_servers, num_clients, rank, **given)
         return self.samplers()
 
     def samplers(self):
@@ -143,10 +139,7 @@ class Actor:
     # -- as a client -------------------------------------------------------------------------------------------------
 
     def join(self, num_servers, num_clients, rank, **given):
-        given = {"rpc_timeout": 60.0, **given}
-        port = given.pop("master_port", self.trainer.port)
-        addr = given.pop("master_addr", "localhost")
-        glt.distributed.init_client(num_servers, num_clients, rank, addr, port, **given)
+        become_client(self.trainer, num_servers, num_clients, rank, **{"rpc_timeout": 60.0, **given})
 
     def leave(self):
         glt.distributed.shutdown_client()
@@ -170,6 +163,9 @@ class Actor:
         self.loaders[name] = glt.distributed.DistNeighborLoader(None, [4, 3], torch.arange(NUM_NODES), **flags)
         return len(self.loaders[name])
 
+    def loader_stats(self, name):
+        return self.loaders[name].stats()
+
     def take(self, name, count=None):
         """The next batches of an epoch that goes on from call to call; all that are left, or ``count``."""
         if name not in self.iterators:
@@ -192,9 +188,9 @@ class Actor:
         self.iterators.pop(name, None)
         del self.loaders[name]
 
-    def go(self, name, pause_s=0.0, most=None):
-        """Goes through a loader in the background, for ever, until it is told to stop, or for ``most`` batches."""
-        run = self.runs[name] = Run(self.loaders[name], pause_s, most)
+    def go(self, name):
+        """Goes through a loader in the background, until it is told to stop."""
+        run = self.runs[name] = Run(self.loaders[name])
         run.thread = threading.Thread(target=_run, args=(run,), daemon=True)
         run.thread.start()
 
@@ -225,10 +221,8 @@ def _run(run):
         while not run.stopped:
             for _ in run.loader:
                 run.count += 1
-                if run.stopped or run.count == run.most:
+                if run.stopped:
                     return
-                if run.pause_s:
-                    time.sleep(run.pause_s)
     except Exception as error:
         run.error = type(error).__name__, str(error), time.monotonic()
 
@@ -290,6 +284,17 @@ class Stage(Cluster):
             failed.expect("PeerLost")
             return False
         return True
+
+    def set_going(self, actor, name, **given):
+        """Makes a loader that the actor goes through in the background; returns when the first batches have come."""
+        self.ask(actor, "make", name, **given)
+        self.ask(actor, "go", name)
+        self.goes_on(actor, name, 3)
+
+    def goes_on(self, actor, name, more=10):
+        """A loader that ``go`` goes through makes progress from here on."""
+        before = self.ask(actor, "count", name)
+        assert eventually(lambda: self.ask(actor, "count", name) >= before + more)
 
     def expect_law(self, actor, name, world, rank, had=()):
         """What is left of an epoch of a loader that ``law`` has made, behind what it had, is what it must be."""

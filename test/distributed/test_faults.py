@@ -23,7 +23,7 @@ from dist_world import (
     write_world,
 )
 from network import device_of, enter, switch
-from promptness import expect_prompt
+from promptness import WITHIN_S, expect_prompt
 
 import glt
 from glt import _deadlines
@@ -208,53 +208,62 @@ def test_workers_that_cannot_start_are_named_everywhere(private_world, world_siz
 
 
 def create(trainer, path, per_rank):
-    """Creates a loader with arguments that depend on the rank; ``skip``: does not."""
-    given = {"partition_idx": trainer.rank, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated"}
-    given |= {"options": {}} | per_rank[trainer.rank]
-    data = join(trainer, path, given["partition_idx"])
+    """Creates a loader as ``per_rank`` says, or none (``skip``), and keeps it until it is told to go on (``stays``).
+    Returns its number of batches."""
+    place = trainer.world_size, trainer.rank, "test-trainer"
+    given = {"path": path, "place": place, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated"}
+    given |= {"options": {}, "random_seed": 5} | per_rank[trainer.rank]
+    glt.distributed.init_worker_group(*given["place"])
+    data = glt.distributed.DistDataset().load(given["path"], given.get("partition_idx", given["place"][1] % 2))
     if given.get("skip"):
-        return
+        return None
     trainer.say(time.monotonic())
-    flags = {"batch_size": given["batch_size"], "random_seed": given.get("random_seed", 5)}
-    where, seeds = options(trainer, given["mode"], **given["options"]), given.get("seeds", torch.arange(20))
-    make = glt.distributed.DistNeighborLoader
-    with make(data, given["num_neighbors"], seeds, worker_options=where, **flags) as loader:
-        for _ in loader:
-            pass
+    flags = {name: given[name] for name in ("num_neighbors", "batch_size", "random_seed")}
+    where = options(trainer, given["mode"], **given["options"])
+    with glt.distributed.DistNeighborLoader(
+        data, input_nodes=torch.arange(20), worker_options=where, **flags
+    ) as loader:
+        if given.get("stays"):
+            trainer.say("created")
+            trainer.hear()
+        return sum(1 for _ in loader)
+
+
+def expect_errors(cluster, *words, within_s=WITHIN_S):
+    """All trainers raise RendezvousError with these words, soon after they have come; returns what they say."""
+    outcomes = cluster.outcomes()
+    start = max(cluster.hear(rank) for rank in range(cluster.world_size))
+    for outcome in outcomes:
+        expect_error(outcome, "RendezvousError", *words)
+        expect_prompt(outcome.at_s - start, "a process to hear of what does not fit", within_s)
+    cluster.expect_nothing_left()
+    return [outcome.error for outcome in outcomes]
 
 
 @pytest.mark.parametrize(
-    ("per_rank", "error_type", "words"),
+    ("per_rank", "words"),
     [
-        ([{}, {"num_neighbors": [2, 3]}], "RendezvousError", ["num_neighbors", "[2, 3]", "rank 1"]),
-        ([{}, {"batch_size": 5}], "RendezvousError", ["batch_size", "5"]),
-        ([{}, {"mode": "mp"}], "RendezvousError", ["mode", "Collocated"]),
-        ([{"mode": "mp"}, {"mode": "mp", "options": {"num_workers": 2}}], "RendezvousError", ["num_workers", "2"]),
-        ([{}, {"random_seed": None}], "RendezvousError", ["random_seed", "given"]),
-        ([{}, {"partition_idx": 0}], "RendezvousError", ["partition_idx", "[1]", "{0: 0, 1: 0}"]),
+        ([{}, {"num_neighbors": [2, 3]}], ["num_neighbors", "[2, 3]", "rank 1"]),
+        ([{}, {"batch_size": 5}], ["batch_size", "5"]),
+        ([{}, {"mode": "mp"}], ["mode", "Collocated"]),
+        ([{"mode": "mp"}, {"mode": "mp", "options": {"num_workers": 2}}], ["num_workers", "2"]),
+        ([{}, {"random_seed": None}], ["random_seed", "given"]),
+        ([{}, {"partition_idx": 0}], ["partition_idx", "[1]", "{0: 0, 1: 0}"]),
+        (
+            [{"place": (2, 0, "red")}, {"place": (2, 1, "blue")}],
+            ["group_name differs", "'red' on rank 0", "'blue' on rank 1"],
+        ),
     ],
-    ids=["num_neighbors", "batch_size", "mode", "num_workers", "random_seed", "both load partition 0"],
+    ids=["num_neighbors", "batch_size", "mode", "num_workers", "random_seed", "both load partition 0", "group names"],
 )
-def test_options_that_differ_between_ranks(world, per_rank, error_type, words):
+def test_options_that_differ_between_ranks(world, per_rank, words):
     with Cluster(2, create, world(2).path, per_rank) as cluster:
-        outcomes = cluster.outcomes()
-        after(outcomes, max(cluster.hear(rank) for rank in range(2)))
-        for outcome in outcomes:
-            assert outcome.error_type == error_type, outcome
-            assert all(word in outcome.error for word in words), outcome.error
-        cluster.expect_nothing_left()
+        expect_errors(cluster, *words)
 
 
 def test_partitions_of_different_runs(world, private_world):
-    with Cluster(2, create_from, [world(2).path, private_world.path]) as cluster:
-        outcomes = cluster.outcomes()
-        after(outcomes, max(cluster.hear(rank) for rank in range(2)))
-        for outcome in outcomes:
-            expect_error(outcome, "RendezvousError", "partitioning run")
-
-
-def create_from(trainer, paths):
-    create(trainer, paths[trainer.rank], [{}, {}])
+    with Cluster(2, create, world(2).path, [{}, {"path": private_world.path}]) as cluster:
+        expect_errors(cluster, "partitioning run")
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -268,33 +277,33 @@ def test_a_rank_that_never_creates_its_loader(world, missing):
 
 
 def test_a_port_in_use_is_named_on_every_rank(world):
-    with socket.socket() as other_program:
-        other_program.bind(("", 0))
-        other_program.listen()
+    with socket.create_server(("", 0)) as other_program:
         port = other_program.getsockname()[1]
-        per_rank = [{"options": {"master_port": port}}] * 2
-        with Cluster(2, create, world(2).path, per_rank) as cluster:
-            outcomes = cluster.outcomes()
-            start = max(cluster.hear(rank) for rank in range(2))
-            for outcome in outcomes:
-                expect_error(outcome, "RendezvousError", str(port))
-                expect_prompt(outcome.at_s - start, "to give up a port that does not answer", HANDSHAKE_S + 10)
+        with Cluster(2, create, world(2).path, [{"options": {"master_port": port}}] * 2) as cluster:
+            expect_errors(cluster, str(port), within_s=HANDSHAKE_S + 10)
 
 
-@pytest.mark.parametrize(
-    ("given", "error_type", "words"),
-    [
-        ({"partition_idx": 2}, "PartitionError", ["2"]),
-        ({"seeds": torch.tensor([0, NUM_NODES])}, "IndexError", ["input_nodes[1]", str(NUM_NODES)]),
-        ({"seeds": torch.tensor([-1])}, "IndexError", ["input_nodes[0] = -1"]),
-        ({"seeds": torch.ones(3, dtype=torch.bool)}, "ValueError", ["mask", "3"]),
-    ],
-    ids=["partition", "seed too large", "seed negative", "mask"],
-)
-def test_wrong_arguments_of_one_rank(world, given, error_type, words):
-    with Cluster(1, create, world(1).path, [given]) as cluster:
-        (outcome,) = cluster.outcomes()
-        assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
+def test_two_processes_of_one_rank_are_named_everywhere(world):
+    with Cluster(3, create, world(2).path, [{"place": (3, rank, "job")} for rank in (0, 1, 1)]) as cluster:
+        pids = [str(process.pid) for process in cluster.processes]
+        for error in expect_errors(cluster, "two processes came as rank 1"):
+            assert all(f"pid {pid}" in error for pid in pids[1:]), error
+
+
+def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world):
+    port = free_port()
+    per_rank = [{"options": {"master_port": port}, "stays": True}] * 2
+    with Cluster(2, create, world(2).path, per_rank) as first:
+        for rank in range(2):
+            first.hear(rank)
+            assert first.hear(rank) == "created"
+        with Cluster(2, create, world(2).path, per_rank) as second:
+            host, other = second.outcomes()
+            expect_error(host, "RendezvousError", f"master_port = {port}")
+            words = "two processes came as rank 1", "master_port of its own", f"pid {first.processes[1].pid},"
+            expect_error(other, "RendezvousError", *words)
+        say_all(first)
+        assert first.results() == [5, 5]  # undisturbed
 
 
 def raise_in_the_loop(trainer, path, mode, long_step):
@@ -315,29 +324,19 @@ def raise_in_the_loop(trainer, path, mode, long_step):
                         trainer.hear()
 
 
-@pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_an_exception_of_the_trainer_is_not_held_back(world, mode):
-    with Cluster(2, raise_in_the_loop, world(2).path, mode, False) as cluster:
-        cluster.hear(1)
-        cluster.hear(0)
+@pytest.mark.parametrize(("mode", "long_step"), [("collocated", False), ("mp", False), ("collocated", True)])
+def test_an_exception_of_the_trainer_is_not_held_back(world, mode, long_step):
+    with Cluster(2, raise_in_the_loop, world(2).path, mode, long_step) as cluster:
+        hear_all(cluster)
         start = time.monotonic()
         cluster.say(0)
+        if long_step:
+            cluster.processes[0].join(100)
+            cluster.say(1)
         first, second = cluster.outcomes()
-        after([first, second], start)
+        after([first] if long_step else [first, second], start)
         expect_error(first, "ZeroDivisionError")
         expect_error(second, "PeerLost", "trainer 0", "has reported ZeroDivisionError: the model's own mistake")
-
-
-def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world):
-    with Cluster(2, raise_in_the_loop, world(2).path, "collocated", True) as cluster:
-        cluster.hear(1)
-        cluster.hear(0)
-        cluster.say(0)
-        cluster.processes[0].join(100)
-        cluster.say(1)
-        first, second = cluster.outcomes()
-        assert first.error_type == "ZeroDivisionError" and second.error_type == "PeerLost"
-        assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second
 
 
 LABELS = {0: [0, 1, 2], 1: [1, 2, 1], 2: []}
@@ -373,60 +372,3 @@ def test_options_of_one_rank_are_refused(typed_world, tmp_path, option):
     with Cluster(2, differ, typed_world(2).path, str(tmp_path / "y.pt") if labelled else "", drawn) as cluster:
         for outcome in cluster.outcomes():
             expect_error(outcome, "RendezvousError", f"{option} differs between trainers")
-
-
-def create_as(trainer, path, places, port=None):
-    """Creates a loader as the trainer of ``(world_size, rank, group_name)``; returns its number of batches."""
-    world_size, rank, group_name = places[trainer.rank]
-    glt.distributed.init_worker_group(world_size, rank, group_name)
-    data = glt.distributed.DistDataset().load(path, rank % 2)
-    given = options(trainer, "collocated", **({} if port is None else {"master_port": port}))
-    trainer.say(time.monotonic())
-    with glt.distributed.DistNeighborLoader(
-        data, [4, 3], torch.arange(40), batch_size=8, random_seed=1, worker_options=given
-    ) as loader:
-        if port is not None:
-            trainer.say("created")
-            trainer.hear()
-        return sum(1 for _ in loader)
-
-
-def expect_errors(cluster, *words):
-    """All trainers raise RendezvousError with these words, soon after they have come."""
-    outcomes = cluster.outcomes()
-    start = max(cluster.hear(rank) for rank in range(cluster.world_size))
-    for outcome in outcomes:
-        assert outcome.error_type == "RendezvousError" and all(word in outcome.error for word in words), outcome
-        expect_prompt(outcome.at_s - start, "a process to hear of another in its place")
-    cluster.expect_nothing_left()
-    return [outcome.error for outcome in outcomes]
-
-
-def test_two_processes_of_one_rank_are_named_everywhere(world):
-    places = [(3, 0, "job"), (3, 1, "job"), (3, 1, "job")]
-    with Cluster(3, create_as, world(2).path, places) as cluster:
-        pids = [str(process.pid) for process in cluster.processes]
-        for error in expect_errors(cluster, "two processes came as rank 1"):
-            assert all(f"pid {pid}" in error for pid in pids[1:]), error
-
-
-def test_group_names_that_differ_are_named(world):
-    with Cluster(2, create_as, world(2).path, [(2, 0, "red"), (2, 1, "blue")]) as cluster:
-        expect_errors(cluster, "group_name differs", "'red' on rank 0", "'blue' on rank 1")
-
-
-def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world):
-    places = [(2, 0, "job"), (2, 1, "job")]
-    port = free_port()
-    with Cluster(2, create_as, world(2).path, places, port) as first:
-        for rank in range(2):
-            first.hear(rank)
-            assert first.hear(rank) == "created"
-        with Cluster(2, create_as, world(2).path, places, port) as second:
-            host, other = second.outcomes()
-            expect_error(host, "RendezvousError", f"master_port = {port}")
-            words = "two processes came as rank 1", "master_port of its own", f"pid {first.processes[1].pid},"
-            expect_error(other, "RendezvousError", *words)
-        for rank in range(2):
-            first.say(rank)
-        assert first.results() == [5, 5]  # undisturbed

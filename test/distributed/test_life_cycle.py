@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from dist_world import expect_error, hear_all, join, options, programs, run_cluster, snapshot
-from promptness import eventually, expect_prompt, wait_for_drains
+from promptness import eventually, expect_prompt
 
 import glt
 from glt import _deadlines
@@ -201,24 +201,6 @@ def test_batches_kept_for_ever_and_batches_larger_than_the_channel(world):
         assert cluster.results()[0] > 0
         cluster.expect_nothing_left()
         assert cluster.output(0).count("channel_size=") == 1, cluster.output(0)
-
-
-def forget(trainer, path, mode):
-    """A loader that is dropped without shutdown, in the middle of an epoch: it serves on in the background, until the
-    other trainer has dropped its own."""
-    data = join(trainer, path)
-    loader = make(trainer, data, mode)
-    next(iter(loader))
-    del loader
-    gc.collect()
-    wait_for_drains()
-    eventually(lambda: not take_census().children)
-    return take_census().children
-
-
-@pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_forgotten_loader_ends(world, mode):
-    assert run_cluster(2, forget, world(2).path, mode) == [{}, {}]
 
 
 def end_in_another_order(trainer, path):

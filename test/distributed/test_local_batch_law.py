@@ -148,12 +148,6 @@ def test_relabelled_batches_are_those_of_the_whole_graph(relabelled, world_of, m
     expect_law(relabelled(*world_of), mode, {"read_local": read_local}, cases)
 
 
-@pytest.mark.parametrize("case", [CASES[1], OPTIONS[2], LINKS[1]], ids=lambda case: case.name)
-def test_local_loaders_on_the_relabelled_graph_give_the_same(alone, relabelled, case):
-    world = relabelled(1)
-    assert_local_is_the_same(world.path, world.to_data(), case.kind, case.arguments(1))
-
-
 def test_batches_lead_back_to_the_input(alone, relabelled, tmp_path):
     """Original seeds in, original ids out: every edge and every row of a batch is one of the input."""
     data, given = DistDataset().load(relabelled(1).path, 0), write_typed_world(tmp_path, 1)

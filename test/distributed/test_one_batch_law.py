@@ -24,7 +24,6 @@ from dist_world import (
     sample,
     sample_as_trainer,
     seeds_of,
-    snapshot,
     write_world,
 )
 
@@ -33,7 +32,7 @@ from glt.distributed.loader import deployment
 from glt.errors import RendezvousError
 from glt.partition import FrequencyPartitioner, Manifest, RandomPartitioner
 from glt.sampler import NeighborSampler
-from glt.testing import check_batch, random_graph
+from glt.testing import random_graph
 
 # Each loader in worker mode starts programs, which is what takes the time: there few cases are sampled by default.
 MODES = [("mp", 1), ("mp", 3), ("collocated", 0)]
@@ -151,18 +150,6 @@ def test_bfloat16_features_and_label_files(world, tmp_path):
 def test_a_graph_without_features(world):
     cases = [Case("nothing to collect", (3, 2), {"collect_features": True, "with_edge": True})]
     expect_law(world(2, "in", ""), "mp", {"num_workers": 1, "worker_concurrency": 2}, cases)
-
-
-def test_the_local_loader_gives_these_batches_too(world):
-    made = world(1)
-    graph, case = made.graph, CASES[0]
-    given = {name: value for name, value in case.arguments(1).items() if name not in ("with_edge", "collect_features")}
-    loader = glt.loader.NeighborLoader(graph.to_data(), **given)
-    got = [batch for _ in range(2) for batch in loader]
-    assert_same([snapshot(batch) for batch in got], case.reference(made, 1), "local")
-    tables = {"x": graph.x, "y": graph.y, "edge_attr": graph.edge_attr}
-    for batch in got[:10]:
-        check_batch(batch, graph.edge_index, case.num_neighbors, num_nodes=NUM_NODES, **tables)
 
 
 # Heterogeneous graphs: parts, mode, edge_dir, read_local, and which cases: by default each has two collocated places.

@@ -264,7 +264,7 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
         if store is not None and env.is_first_on_host and env.host_index == 0:
             with publishing_failures(store):
                 job.server = serve()
-            port = job.server.address[1]
+            port = job.server.entry.port
             store.set("port", str(port))
         elif store is not None:
             port = wait_for_port(store, timeout_s)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import operator
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt._checks import check_flag
+from glt._checks import check_flag, integer
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
@@ -28,6 +27,7 @@ from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import SamplingJob, Seeds, SeedTable
 from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
 from glt.distributed.options import WorkerOptions
+from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.errors import GltError
 from glt.sampler.config import SamplingConfig
@@ -97,53 +97,13 @@ def take_over(message: Message) -> None:
     place.keep_for_current(message.buffer)
 
 
-# Where the time of a loader goes.
-
-
-class LoaderStats:
-    """Counters since the start: what the trainer saw, and what the samplers report with each batch."""
-
-    def __init__(self) -> None:
-        self.num_batches = 0
-        self.num_seeds = 0
-        self.wait_s = 0.0
-        self.collate_s = 0.0
-        self._stages = dict.fromkeys(STATS, 0.0)
-
-    def add(self, reported: Tensor, num_seeds: int) -> None:
-        """Adds a batch of so many seeds, and what it reports about its making."""
-        self.num_batches += 1
-        self.num_seeds += num_seeds
-        for name, value in zip(STATS, reported.tolist(), strict=True):
-            self._stages[name] += value
-
-    def to_dict(self, channel: Mapping[str, float]) -> dict[str, float]:
-        """See :meth:`glt.distributed.DistNeighborLoader.stats`."""
-        nodes = self._stages["num_nodes"]
-        remote, cached = self._stages["num_remote_nodes"], self._stages["num_cached_nodes"]
-        return {
-            "num_batches": self.num_batches,
-            "num_seeds": self.num_seeds,
-            "num_nodes": int(nodes),
-            "num_edges": int(self._stages["num_edges"]),
-            "wait_s": self.wait_s,
-            "collate_s": self.collate_s,
-            **{name: self._stages[name] for name in ("sampling_s", "remote_s", "gathering_s", "blocked_s")},
-            "remote_bytes": int(self._stages["remote_bytes"]),
-            "num_remote_nodes": int(remote),
-            "num_cached_nodes": int(cached),
-            "remote_node_ratio": remote / nodes if nodes else 0.0,
-            "cache_hit_ratio": cached / (cached + remote) if cached else 0.0,
-            **{f"channel_{name}": value for name, value in channel.items()},
-        }
-
-
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoaderOptions:
-    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them, checked."""
+    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them, checked.
+    ``accelerator`` is the GPU that batches go to."""
 
     batch_size: int
     shuffle: bool
@@ -159,15 +119,15 @@ class LoaderOptions:
             check_flag(name, getattr(self, name))
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
-        if not _is_positive_integer(self.batch_size):
-            raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
+        try:
+            integer("batch_size", self.batch_size, 1, 2**63 - 1, "seeds per batch")
+        except TypeError as error:  # a ValueError, as of PyG's loaders
+            raise ValueError(str(error)) from error
         if self.random_seed is not None:
             check_random_seed(self.random_seed)
-        self.accelerator  # noqa: B018  says what is missing
+        self.accelerator = self._accelerator()
 
-    @property
-    def accelerator(self) -> Accelerator | None:
-        """The GPU that batches go to."""
+    def _accelerator(self) -> Accelerator | None:
         if self.to_device == HOST or self.to_device is None:
             return accelerator_of(self.to_device, "to_device")
         try:
@@ -185,13 +145,6 @@ class LoaderOptions:
         if device.type != "cuda" or missing_for_cuda() is not None:  # a copy needs no kernels of ours
             return None
         return accelerator_of(device, "to_device")
-
-
-def _is_positive_integer(size: Any) -> bool:
-    try:
-        return not isinstance(size, bool) and operator.index(size) >= 1
-    except TypeError:  # arrays of several numbers too, which PyG's loaders have in this place
-        return False
 
 
 class DistLoader(Resumable):
@@ -238,7 +191,7 @@ class DistLoader(Resumable):
             sampled = replace(config, with_edge=True) if by_id else config
             job = SamplingJob(sampled, seeds, table, self.order, options.collect_features)
             self._backend: Backend = deployed.start(job, place)
-        self._stats = LoaderStats()
+        self._totals = dict.fromkeys(("num_batches", "num_seeds", "wait_s", "collate_s", *STATS), 0.0)
         self._position = Position()
         self._seeds_crc32: int | None = None
         self._closed = False
@@ -262,8 +215,7 @@ class DistLoader(Resumable):
         """Number of batches per epoch."""
         return len(self.order)
 
-    def _num_batches(self) -> int:
-        return len(self.order)
+    _num_batches = __len__
 
     def _fingerprint(self) -> dict[str, Any]:
         if self._seeds_crc32 is None:
@@ -309,8 +261,8 @@ class DistLoader(Resumable):
                 ahead = self._look_ahead(begun.iteration, index + 1, self._copies)
             received = time.perf_counter()
             batch = self._collate(message)
-            self._stats.wait_s += received - start
-            self._stats.collate_s += time.perf_counter() - received
+            self._totals["wait_s"] += received - start
+            self._totals["collate_s"] += time.perf_counter() - received
             if self.transform is not None:
                 batch = self.transform(batch)
             self._position.deliver(begun, index)
@@ -333,24 +285,25 @@ class DistLoader(Resumable):
             try:
                 if isinstance(ahead, GltError):
                     raise ahead
-                found = self._backend.receive(index) if ahead is None else ahead
-                assert found is not None, "it waits"
-                message, ahead = found, None
-                if message.loader == iteration:
-                    message.raise_if_error()
+                message, ahead = ahead or self._backend.receive(index), None
+                assert message is not None, "it waits"
+                if message.loader != iteration:
+                    continue
+                message.raise_if_error()
             except GltError as error:
                 serving = self._deployment.serving
                 lost = error if serving is None else serving.tell(error)
                 raise lost from error.__cause__
-            if message.loader == iteration:
-                assert message.index == index, f"batch {message.index} came in place of {index}"
-                return message if self._copies is None else self._copies.start(message)
+            assert message.index == index, f"batch {message.index} came in place of {index}"
+            return message if self._copies is None else self._copies.start(message)
 
     def _collate(self, message: Message) -> Data | HeteroData:
         take_over(message)
         tensors = message.tensors
-        num_seeds = len(tensors[self.seeds.input_id])
-        self._stats.add(tensors.pop("stats"), num_seeds)
+        self._totals["num_batches"] += 1
+        self._totals["num_seeds"] += len(tensors[self.seeds.input_id])
+        for name, value in zip(STATS, tensors.pop("stats").tolist(), strict=True):
+            self._totals[name] += value
         if self._written is not None:
             self._written.put(tensors)
             if not self.config.with_edge:
@@ -376,7 +329,9 @@ class DistLoader(Resumable):
         what is sent there has arrived at this client, and what keeps a sampler from sending is told by
         :func:`glt.distributed.server_stats`.
         """
-        return self._stats.to_dict({} if self._closed else self._backend.stats())
+        totals = {name: total if name.endswith("_s") else int(total) for name, total in self._totals.items()}
+        channel = {} if self._closed else self._backend.stats()
+        return with_ratios(totals) | {f"channel_{name}": value for name, value in channel.items()}
 
     def shutdown(self) -> None:
         """Ends sampling, and the workers as soon as no living trainer needs this one's partition any more.
@@ -401,7 +356,7 @@ class DistLoader(Resumable):
         self.shutdown()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.context.worker_name}, {deployment_of(self.options).mode})"
+        return f"{type(self).__name__}({self.context.worker_name}, {self._deployment.mode})"
 
 
 def collate(

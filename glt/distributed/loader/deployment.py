@@ -9,6 +9,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import util
 from typing import Any, ClassVar, Protocol
@@ -18,7 +19,7 @@ from glt import _deadlines as deadlines
 from glt.channel.channel import DeviceChannel, LocalChannel
 from glt.channel.message import Message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
-from glt.distributed.context import DistContext, DistRole
+from glt.distributed.context import DistContext, DistRole, require_context
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import DeviceNeighborSampler, DevicePartitionSampler, sampler_of
 from glt.distributed.engine.local_partition import LocalPartition
@@ -40,6 +41,7 @@ from glt.distributed.wire.store import connect
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import Peer, RpcTransport, Transport
 from glt.errors import ChannelClosed, ChannelTimeout, PartitionError, RendezvousError
+from glt.sampler.graph import require_distinct_reverses
 from glt.sampler.order import draw_random_seed
 
 _shared_lock = threading.Lock()
@@ -50,38 +52,33 @@ class _SharedTransport:
 
     def __init__(self) -> None:
         self.transport: Transport | None = None
-        self.peers: list[Peer] = []
-        self.me: Peer | None = None
-        self.run_id = ""
         self.num_users = 0
-        self.options = (0, 0.0)  # threads and timeout that the transport was opened with
 
     def acquire(
         self, group: Group, dataset: DistDataset, read_here: Iterable[int], num_threads: int, timeout_s: float
     ) -> PartitionRouter:
+        run_id, part = dataset.manifest.run_id, dataset.partition_idx
         with _shared_lock:
             if self.transport is None:
-                me = Peer(group.me, group.rank, None, socket.gethostname(), os.getpid(), dataset.partition_idx)
-                peers = [Peer(**each) for each in group.exchange("samplers", me.to_json())]
+                me = self.me = Peer(group.me, group.rank, None, socket.gethostname(), os.getpid(), part)
+                self.peers = [Peer(**each) for each in group.exchange("samplers", me.to_json())]
                 store = connect(*group.open_store(), timeout_s)
                 handlers = dataset.own.handlers()
                 self.transport = group.run(
                     lambda: RpcTransport(me, handlers, me.rank, group.size, store, num_threads, timeout_s)
                 )
-                self.peers, self.me, self.run_id = peers, me, dataset.manifest.run_id
-                self.options = (num_threads, timeout_s)
-            assert self.me is not None
+                self.run_id, self.options = run_id, (num_threads, timeout_s)
             if (num_threads, timeout_s) != self.options:
                 raise ValueError(
                     f"num_rpc_threads = {num_threads}, rpc_timeout = {timeout_s:g}, but the collocated loaders of a "
                     f"process share one transport, and it was opened with {self.options[0]} and {self.options[1]:g}: "
                     "give them the same"
                 )
-            if (dataset.manifest.run_id, dataset.partition_idx) != (self.run_id, self.me.partition_idx):
+            if (run_id, part) != (self.run_id, self.me.partition_idx):
                 raise ValueError(
-                    f"data is partition {dataset.partition_idx} of run {dataset.manifest.run_id}, but this process "
-                    f"already serves partition {self.me.partition_idx} of run {self.run_id} to others: shut the other "
-                    "loaders down first, or sample in worker mode"
+                    f"data is partition {part} of run {run_id}, but this process already serves partition "
+                    f"{self.me.partition_idx} of run {self.run_id} to others: shut the other loaders down first, or "
+                    "sample in worker mode"
                 )
             own = [replace(self.me, partition_idx=part) for part in read_here]  # some may have no trainer
             router = PartitionRouter(self.transport, [*self.peers, *own], self.me, dataset.num_partitions)
@@ -110,34 +107,30 @@ class CollocatedSampler:
         options: CollocatedDistSamplingWorkerOptions,
         others: Mapping[int, LocalPartition],
         group: Group | None,
-        pinned: bool = False,
+        pinned: bool,
     ) -> None:
         self._group = group
         device = dataset.sampling_device if options.device is None else options.device
         accelerator = accelerator_of(device, "device")
         concurrency = options.worker_concurrency
         router: PartitionRouter | None = None
-        loop: ConcurrentEventLoop | None = None
-        if group is not None:
-            num_threads = options.rpc_threads(dataset.num_partitions)
-            router = _shared.acquire(group, dataset, others, num_threads, options.rpc_timeout)
-        try:
+        self._leave = {"gracefully": False}
+        with ExitStack() as made:  # what is there ends if the next cannot be made
+            if group is not None:
+                num_threads = options.rpc_threads(dataset.num_partitions)
+                router = _shared.acquire(group, dataset, others, num_threads, options.rpc_timeout)
+                made.callback(lambda leave: _shared.release(**leave), self._leave)
             loop = ConcurrentEventLoop(concurrency)
+            made.callback(loop.shutdown, deadlines.JOIN_S)
             sampler = sampler_of(job, accelerator, dataset, others, router, loop, staged=False)
             if isinstance(sampler, DeviceNeighborSampler | DevicePartitionSampler):
                 self._channel: LocalChannel = DeviceChannel(concurrency, sampler.accelerator, sampler.stream)
             else:
                 self._channel = LocalChannel(concurrency, pinned)
-        except BaseException:
-            if loop is not None:
-                loop.shutdown(deadlines.JOIN_S)
-            if router is not None:
-                _shared.release(gracefully=False)
-            raise
-        self._producer = Producer(sampler, self._channel, job, (0, 1), "collocated sampler of trainer", rank)
-        self._producer.open()
-        self._leave = {"gracefully": False}
-        self._finalizer = weakref.finalize(self, _end_collocated, os.getpid(), self._producer, router, self._leave)
+            self._producer = Producer(sampler, self._channel, job, (0, 1), "collocated sampler of trainer", rank)
+            self._producer.open()
+            made.callback(self._producer.close, deadlines.JOIN_S)
+            self._finalizer = weakref.finalize(self, _end_collocated, os.getpid(), made.pop_all())
 
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
@@ -172,13 +165,9 @@ class CollocatedSampler:
         self._finalizer()
 
 
-def _end_collocated(pid: int, producer: Producer, router: PartitionRouter | None, leave: dict[str, bool]) -> None:
-    if os.getpid() != pid:
-        return  # a fork: the threads are not here, and the connections are its parent's to end
-    producer.close(deadlines.JOIN_S)
-    producer.sampler.loop.shutdown(deadlines.JOIN_S)
-    if router is not None:
-        _shared.release(**leave)
+def _end_collocated(pid: int, made: ExitStack) -> None:
+    if os.getpid() == pid:  # in a fork the threads are not here, and the connections are its parent's to end
+        made.close()
 
 
 logger = logging.getLogger(__name__)
@@ -212,8 +201,6 @@ class Deployment(ABC):
     """
 
     mode: ClassVar[str]
-    random_seed: int
-    announced: list[dict[str, Any]]
     group: Group | None = None
     serving: Group | None = None
 
@@ -227,11 +214,13 @@ class Deployment(ABC):
         announced: dict[str, Any],
     ) -> None:
         self.context, self.data, self.options = context, data, options
-        self._agree(wanted, random_seed, announced)
+        self.announced = [announced]
+        job_seed = self._meet(wanted, random_seed)
+        self.random_seed = int(_core.rank_seed(job_seed, context.rank) if random_seed is None else random_seed)
 
-    @abstractmethod
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
-        """Sets the attributes."""
+    def _meet(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
+        """Agrees with the other trainers; returns the seed that those of all are made of, if none is given."""
+        return draw_random_seed() if random_seed is None else None
 
     @abstractmethod
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
@@ -245,7 +234,7 @@ class _AmongTrainers(Deployment):
         others, other_dirs: Partitions of other trainers, or of none, that are read here, by index, and where they are.
     """
 
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
+    def _meet(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
         context, data, options = self.context, self.data, self.options
         self.others: dict[int, LocalPartition] = {}
         self.other_dirs: dict[int, str] = {}
@@ -262,7 +251,7 @@ class _AmongTrainers(Deployment):
             "read_local": bool(options.read_local),
         }
         mine = {
-            "announced": announced,
+            "announced": self.announced[0],
             "partition_idx": data.partition_idx,
             "host_id": host_id(),
             "graph_dir": data.load_args["graph_dir"],
@@ -273,8 +262,7 @@ class _AmongTrainers(Deployment):
             everyone = group.exchange("partitions", mine)
             self.announced = [theirs["announced"] for theirs in everyone]
             self._share_partitions(group, everyone)
-        drawn = _core.rank_seed(everyone[0]["job_seed"], context.rank) if random_seed is None else random_seed
-        self.random_seed = int(drawn)
+        return everyone[0]["job_seed"]
 
     def _share_partitions(self, group: Group, everyone: list[dict[str, Any]]) -> None:
         """Maps what trainers of this host have mapped anyway, and what none has loaded; finds out whether any trainer
@@ -283,14 +271,13 @@ class _AmongTrainers(Deployment):
         loaded = [theirs["partition_idx"] for theirs in everyone]
         unread: dict[int, str] = {}
         for index in sorted(set(range(data.num_partitions)) - set(loaded)):
-            why = self._map(index, mine["graph_dir"])
-            if why is not None:
+            if (why := self._map(index, mine["graph_dir"])) is not None:
                 unread[index] = why
         for theirs in everyone:
             index = theirs["partition_idx"]
             if theirs["host_id"] == mine["host_id"] and index != data.partition_idx:
-                why = self._map(index, theirs["graph_dir"])  # it fails in another container of the same host
-                if why is not None:
+                # It fails in another container of the same host.
+                if (why := self._map(index, theirs["graph_dir"])) is not None:
                     logger.info("%s: partition %d is read through its trainer: %s", group.me, index, why)
         reads = {"num_read": 1 + len(self.others), "unread": list(unread.items())}
         found = group.exchange("partitions that they read", reads)
@@ -370,18 +357,13 @@ class OnServers(Deployment):
 
     mode = "on servers"
 
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
-        self.announced = [announced]
-        drawn = _core.rank_seed(draw_random_seed(), self.context.rank) if random_seed is None else random_seed
-        self.random_seed = int(drawn)
-
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         options, client = self.options, require_client()
         ranks = options.ranks(self.context.rank, client.num_servers)
         return RemoteSampler(client, ranks, job, options)
 
 
-DEPLOYMENTS: Mapping[type, type[Deployment]] = {
+_DEPLOYMENTS: Mapping[type, type[Deployment]] = {
     MpDistSamplingWorkerOptions: InWorkers,
     CollocatedDistSamplingWorkerOptions: Collocated,
     RemoteDistSamplingWorkerOptions: OnServers,
@@ -389,35 +371,52 @@ DEPLOYMENTS: Mapping[type, type[Deployment]] = {
 
 
 def deployment_of(options: Any) -> type[Deployment]:
-    """Returns how a loader with these options is deployed."""
-    for kind, deployment in DEPLOYMENTS.items():
+    for kind, deployment in _DEPLOYMENTS.items():
         if isinstance(options, kind):
             return deployment
-    names = [kind.__name__ for kind in DEPLOYMENTS]
+    names = [kind.__name__ for kind in _DEPLOYMENTS]
     raise TypeError(f"worker_options has type {type(options).__name__}: expected one of {names}")
 
 
-def graph_of(data: Any, options: Any, context: DistContext) -> LoaderData:
-    """Returns the graph of a loader: ``data``, or what servers hold."""
+def opened(data: Any, options: Any, edge_dir: str | None) -> tuple[LoaderData, Any]:
+    """Returns the graph of a loader, ``data`` or what servers hold, and where it samples: a client on servers, a
+    trainer in a worker process, unless it is told. Raises ValueError unless the graph was partitioned for ``edge_dir``,
+    if that is given, and batches of it can be had."""
+    context = require_context()
+    is_client = context.role is DistRole.CLIENT
+    if options is None:
+        options = RemoteDistSamplingWorkerOptions() if is_client else MpDistSamplingWorkerOptions()
     on_servers = deployment_of(options) is OnServers
-    if on_servers != (context.role is DistRole.CLIENT):
-        this = f"this process is {context.worker_name}, a {context.role.value}"
+    this = f"this process is {context.worker_name}, a {context.role.value}"
+    graph: LoaderData
+    if on_servers:
+        if not is_client:
+            raise ValueError(
+                f"worker_options are RemoteDistSamplingWorkerOptions, but {this}: call init_client(...) in place of "
+                "what made it that"
+            )
+        if data is not None:
+            raise ValueError(
+                f"data has type {type(data).__name__}, but servers sample from the partitions that they have: leave it "
+                "None"
+            )
+        graph = require_client().dataset()
+    elif is_client:
         raise ValueError(
-            f"worker_options are RemoteDistSamplingWorkerOptions, but {this}: call init_client(...) in place of "
-            "what made it that"
-            if on_servers
-            else f"worker_options are {type(options).__name__}, but {this}: give RemoteDistSamplingWorkerOptions"
+            f"worker_options are {type(options).__name__}, but {this}: give RemoteDistSamplingWorkerOptions"
         )
-    if not on_servers:
-        if not isinstance(data, DistDataset):
-            raise TypeError(f"data has type {type(data).__name__}: expected a DistDataset")
+    elif not isinstance(data, DistDataset):
+        raise TypeError(f"data has type {type(data).__name__}: expected a DistDataset")
+    else:
         _ = data.load_args  # raises if it is empty
-        return data
-    if data is not None:
+        graph = data
+    if edge_dir not in (None, graph.edge_dir):
         raise ValueError(
-            f"data has type {type(data).__name__}, but servers sample from the partitions that they have: leave it None"
+            f"edge_dir = {edge_dir!r}: the graph was partitioned for {graph.edge_dir!r}; partition it with "
+            f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
         )
-    return require_client().dataset()
+    require_distinct_reverses(graph.schema, graph.edge_dir)
+    return graph, options
 
 
 _draining: set[threading.Thread] = set()

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
+from glt._checks import check_flag, check_one_of
 from glt.channel.message import MAX_DIMS, Message
 from glt.data.arrays import require_in_range
-from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
 from glt.distributed.loader.base import DistLoader, LoaderOptions
-from glt.distributed.loader.deployment import LoaderData, graph_of
-from glt.distributed.options import MpDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions, WorkerOptions
+from glt.distributed.loader.deployment import LoaderData, opened
+from glt.distributed.options import WorkerOptions
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.server import SPLITS
 from glt.loader.seeds import (
@@ -32,7 +32,6 @@ from glt.loader.seeds import (
     split_edge_type,
 )
 from glt.sampler.config import GIVEN, TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
-from glt.sampler.graph import require_distinct_reverses
 from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
 
@@ -51,13 +50,11 @@ def checked_config(
     **options: Any,
 ) -> SamplingConfig:
     """Returns what to sample."""
-    if temporal_strategy not in TEMPORAL_STRATEGIES:
-        raise ValueError(f"temporal_strategy = {temporal_strategy!r}: expected one of {list(TEMPORAL_STRATEGIES)}")
+    check_one_of("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
+    check_flag("directed", directed)
     for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} = {value!r}: expected the name of an attribute, or None")
-    if not isinstance(directed, bool):
-        raise TypeError(f"directed = {directed!r}: expected True or False")
     stored = data.manifest.time_level
     where = f"the partition directory {data.load_args['graph_dir']!r}"
     if time_attr is not None and stored is None:
@@ -67,20 +64,19 @@ def checked_config(
     if weight_attr is not None and not any(entry.has_weight for entry in data.manifest.edge_types):
         raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
     time_level = None if time_attr is None else stored
-    subgraph_type = getattr(options.get("subgraph_type"), "value", options.get("subgraph_type"))
-    refuse_conflicts(directed=directed, subgraph_type=subgraph_type)
-    if not directed:
-        subgraph_type = options["subgraph_type"] = "induced"
     refuse_conflicts(
+        directed=directed,
         time_attr=time_attr,
         weight_attr=weight_attr,
         temporal_strategy=temporal_strategy,
         time_level=time_level,
         input_time=input_time,
         disjoint=options.get("disjoint"),
-        subgraph_type=subgraph_type,
+        subgraph_type=getattr(options["subgraph_type"], "value", options["subgraph_type"]),
         exclude_edges=options.get("exclude_edges"),
     )
+    if not directed:
+        options["subgraph_type"] = "induced"
     return SamplingConfig.checked(
         num_neighbors,
         data.schema,
@@ -89,24 +85,6 @@ def checked_config(
         temporal=None if time_attr is None else temporal_strategy,
         **options,
     )
-
-
-def opened(data: Any, worker_options: Any, edge_dir: str | None) -> tuple[LoaderData, Any]:
-    """Returns the graph of a loader, and where it samples: a client on servers, a trainer in a worker process, unless
-    it is told. Raises ValueError unless the graph was partitioned for ``edge_dir``, if that is given, and batches of it
-    can be had."""
-    context = require_context()
-    if worker_options is None:
-        is_client = context.role is DistRole.CLIENT
-        worker_options = RemoteDistSamplingWorkerOptions() if is_client else MpDistSamplingWorkerOptions()
-    graph = graph_of(data, worker_options, context)
-    if edge_dir not in (None, graph.edge_dir):
-        raise ValueError(
-            f"edge_dir = {edge_dir!r}: the graph was partitioned for {graph.edge_dir!r}; partition it with "
-            f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
-        )
-    require_distinct_reverses(graph.schema, graph.edge_dir)
-    return graph, worker_options
 
 
 def checked_class(custom_cls: Any, filter_per_worker: Any, data: LoaderData) -> Any:
@@ -124,22 +102,23 @@ def checked_class(custom_cls: Any, filter_per_worker: Any, data: LoaderData) -> 
 
 
 class SeedLinks(NamedTuple):
-    """Seed edges of one trainer: ends ``[2, B]``, int64, and their ids ``[B]``, where they are all edges of a
-    partition; None where the ends were given."""
+    """Seed edges of one trainer, of a type that has ``num_edges``: ends ``[2, B]``, int64, and their ids ``[B]``, where
+    they are all edges of a partition; None where the ends were given."""
 
     edge_type: int
+    num_edges: int
     ends: Tensor
     ids: Tensor | None
 
-    def per_edge(self, name: str, given: Any, num_edges: int) -> Any:
+    def per_edge(self, name: str, given: Any) -> Any:
         """What was given for each seed edge; of all edges, it is given for each edge of the whole graph, by id."""
-        if given is None or self.ids is None:
+        if self.ids is None:
             return given
         tensor = as_tensor(name, given, "a tensor with a row per edge")
-        if tensor.dim() == 0 or len(tensor) != num_edges:
+        if tensor.dim() == 0 or len(tensor) != self.num_edges:
             raise ValueError(
                 f"{name} has shape {list(tensor.shape)}: edge_label_index names no edges, so that they are all of the "
-                f"type; expected one row for each edge of the whole graph, {num_edges}, in the order of their ids"
+                f"type; expected one row for each edge of the whole graph, {self.num_edges}, in the order of their ids"
             )
         return tensor[self.ids]
 
@@ -161,8 +140,7 @@ def checked_links(edge_label_index: Any, data: LoaderData) -> SeedLinks:
         (edge_type,) = fits
     index = schema.edge_index(edge_type)
     if edges is None:
-        ends, ids = data.all_edges(index)
-        return SeedLinks(index, ends, ids)
+        return SeedLinks(index, data.num_edges_of[index], *data.all_edges(index))
     untyped = "" if schema.is_hetero else " without an edge type, the graph being homogeneous"
     edges = checked_edges(edges, f"integer ids, [2, B]{untyped}").to("cpu", torch.int64).contiguous()
     source, _, target = schema.edge_types[index]
@@ -170,7 +148,7 @@ def checked_links(edge_label_index: Any, data: LoaderData) -> SeedLinks:
         num_nodes = data.num_nodes_of[schema.node_index(node_type)]
         note = f", the nodes{f' of type {node_type!r}' if schema.is_hetero else ''}"
         require_in_range(f"edge_label_index[{row}, {{}}]", edges[row], num_nodes, note)
-    return SeedLinks(index, edges, None)
+    return SeedLinks(index, data.num_edges_of[index], edges, None)
 
 
 def checked_label(given: Any, num_edges: int, drawn: NegativeSampling | None) -> Tensor:
@@ -324,49 +302,35 @@ class DistLinkNeighborLoader(DistLoader):
         if config.exclude_edges not in (None, "self"):
             find_reverse(graph.schema, links.edge_type, config.exclude_edges)
         drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
-        columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
         negatives = None
         if drawn is not None:
             for side, end in zip(("src", "dst"), ends, strict=True):
                 Endpoint.of(side, graph.num_nodes_of[end], drawn)  # refuses weights that do not fit
             negatives = Negatives(drawn.mode.value, drawn.amount, drawn.src_weight, drawn.dst_weight)
-        seeds = LinkSeeds(links.edge_type, ends, negatives)
-        super().__init__(graph, config, seeds, SeedTable(columns, seeds.extras()), options)
 
-    def _columns(
-        self,
-        data: LoaderData,
-        links: SeedLinks,
-        edge_label: Any,
-        edge_label_time: Any,
-        input_id: Any,
-        drawn: NegativeSampling | None,
-    ) -> dict[str, Tensor]:
         self._takes_all = links.ids is not None
-        num_links, num_edges = links.ends.shape[1], data.num_edges_of[links.edge_type]
-        whole_label = edge_label
-        edge_label = links.per_edge("edge_label", edge_label, num_edges)
-        edge_label_time = links.per_edge("edge_label_time", edge_label_time, num_edges)
-        input_id = links.per_edge("input_id", input_id, num_edges)
+        num_links = links.ends.shape[1]
         columns = {"row": links.ends[0], "col": links.ends[1]}
         if input_id is not None:
-            columns["input_id"] = checked_input_id(input_id, num_links)
+            columns["input_id"] = checked_input_id(links.per_edge("input_id", input_id), num_links)
         elif links.ids is not None:
             columns["input_id"] = links.ids
         self._lowest_label: float | None = None  # of this trainer, where 0 is the label of negatives
         if edge_label is not None:
-            columns["label"] = label = checked_label(edge_label, num_links, drawn)
+            columns["label"] = label = checked_label(links.per_edge("edge_label", edge_label), num_links, drawn)
+            # Those of all edges are known here: clients, which do not meet, agree by that.
+            known = checked_label(edge_label, links.num_edges, drawn) if self._takes_all else label
             if drawn is not None:
                 require_summable(label, *_NO_SUM)
-            # Those of all edges are known here: clients, which do not meet, agree by that.
-            known = label if links.ids is None else checked_label(whole_label, num_edges, drawn)
             if drawn is not None and known.numel():
                 # torch has no minimum of some unsigned integers.
                 comparable = known if known.is_floating_point() or known.dtype == torch.bool else known.long()
                 self._lowest_label = float(comparable.min())
         if edge_label_time is not None:
-            columns["time"] = checked_times("edge_label_time", edge_label_time, num_links)
-        return columns
+            time = links.per_edge("edge_label_time", edge_label_time)
+            columns["time"] = checked_times("edge_label_time", time, num_links)
+        seeds = LinkSeeds(links.edge_type, ends, negatives)
+        super().__init__(graph, config, seeds, SeedTable(columns, seeds.extras()), options)
 
     def _announcement(self) -> dict[str, Any]:
         all_of = self.data.partition_idx if self._takes_all else None
@@ -374,26 +338,23 @@ class DistLinkNeighborLoader(DistLoader):
 
     def _settle(self, announced: list[dict[str, Any]]) -> None:
         # Trainers that take all edges of the same partition take turns: each edge is a seed of one of them.
-        mine = self.data.partition_idx
+        mine, columns = self.data.partition_idx, self.table.columns
         sharing = [rank for rank, each in enumerate(announced) if mine is not None and each["all edges of"] == mine]
         if self._takes_all and len(sharing) > 1:
             turn = slice(sharing.index(self.context.rank), None, len(sharing))
-            self.table.columns = {name: column[turn].contiguous() for name, column in self.table.columns.items()}
-        self._raise_labels(announced)
-
-    def _raise_labels(self, announced: list[dict[str, Any]]) -> None:
-        """Labels that start at 0 on any trainer go up on all of them: a label means the same to every rank."""
+            columns |= {name: column[turn].contiguous() for name, column in columns.items()}
+        # Labels that start at 0 on any trainer go up on all of them: a label means the same to every rank.
         lowest = [each["lowest_label"] for each in announced if each["lowest_label"] is not None]
-        if not lowest or min(lowest) != 0 or "label" not in self.table.columns:
+        if not lowest or min(lowest) != 0 or "label" not in columns:
             return
-        label = self.table.columns["label"]
+        label = columns["label"]
         bounds = None if label.is_floating_point() or label.dtype == torch.bool else torch.iinfo(label.dtype)
         if bounds is not None and label.numel() and int(label.long().max()) == bounds.max:
             raise ValueError(
                 f"edge_label holds {bounds.max}, and goes up by one since 0 is the label of negatives: {label.dtype} "
                 "has no larger number; convert it to int64"
             )
-        self.table.columns["label"] = label + 1 if label.dtype not in _NO_SUM else (label.long() + 1).to(label.dtype)
+        columns["label"] = label + 1 if label.dtype not in _NO_SUM else (label.long() + 1).to(label.dtype)
 
 
 # Batches around nodes, for one trainer of a distributed job.

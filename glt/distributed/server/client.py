@@ -41,19 +41,15 @@ class RemoteBooks(Sequence[PartitionBook | None]):
         self, client: DistClient, kind: str, entries: Sequence[NodeTypeEntry | EdgeTypeEntry], num_parts: int
     ) -> None:
         self._client, self._kind, self._entries, self._num_parts = client, kind, entries, num_parts
-        self._lock = threading.Lock()
         self._books: dict[int, PartitionBook | None] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __getitem__(self, at: int) -> PartitionBook | None:  # type: ignore[override]
-        if not 0 <= at < len(self._entries):
-            raise IndexError(f"{self._kind} type {at}: there are {len(self._entries)}")
-        with self._lock:
-            if at not in self._books:
-                self._books[at] = self._fetch(at)
-            return self._books[at]
+        if at not in self._books:
+            self._books[at] = self._fetch(at)
+        return self._books[at]
 
     def _fetch(self, at: int) -> PartitionBook | None:
         entry = self._entries[at]
@@ -182,22 +178,20 @@ class ServerSession:
     def lost(self) -> PeerLost | None:
         return self._calls.lost
 
-    def failure_of(self, loader: str, worker: int) -> GltError | None:
-        """Why a sampling process makes no batches for a loader: it died, or this session has ended."""
-        death = self._dead_workers.get((loader, worker))
-        return self.lost if death is None else WorkerDied(death)
-
-    def wait_for_failure(self, loader: str, worker: int, timeout_s: float) -> GltError | None:
+    def failure_of(self, loader: str, worker: int, timeout_s: float) -> GltError | None:
+        """Why a sampling process makes no batches for a loader: it died, or this session has ended. None if neither
+        has happened ``timeout_s`` seconds later."""
+        place = loader, worker
         with self._ended:
-            self._ended.wait_for(lambda: self.failure_of(loader, worker) is not None, timeout_s)
-        return self.failure_of(loader, worker)
+            self._ended.wait_for(lambda: place in self._dead_workers or self.lost is not None, timeout_s)
+        return WorkerDied(self._dead_workers[place]) if place in self._dead_workers else self.lost
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks for something; the reply raises what the server raised, or PeerLost."""
-        return self.call_within(self.timeout_s, name, *args, **kwargs)
+        return self._ask(Reply(), self.timeout_s, name, args, kwargs)
 
-    def call_within(self, timeout_s: float, name: str, *args: Any, **kwargs: Any) -> Reply:
-        return self._ask(Reply(), timeout_s, name, args, kwargs)
+    def call_within(self, timeout_s: float, name: str, *args: Any) -> Reply:
+        return self._ask(Reply(), timeout_s, name, args, {})
 
     def call_into(self, out: Tensor, name: str, *args: Any) -> Reply:
         """As :meth:`call`, of a tensor that is received in ``out``, contiguous and on the CPU."""
@@ -312,9 +306,8 @@ class DistClient:
         self.context, self.num_servers, self.num_clients = context, num_servers, num_clients
         self.master, self.timeout_s = master, timeout_s
         self.pid = os.getpid()
-        self._lock = threading.Lock()
         self._dialling = threading.RLock()  # one at a time: a server takes one session of a client
-        self._sessions: dict[int, ServerSession] = {}
+        self._sessions: dict[int, ServerSession] = {}  # complete when this is made
         self._closed = False
         self._hello = introduce(
             "client", rank=context.rank, group=context.group_name, num_servers=num_servers, num_clients=num_clients
@@ -345,47 +338,40 @@ class DistClient:
         refuse_fork(self.pid, "it must call init_client itself, with a client_rank or a group of its own")
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:
             raise ValueError(f"server_rank = {rank!r}: expected 0 to {self.num_servers - 1}")
-        with self._lock:
-            session = self._sessions[rank]
+        session = self._sessions[rank]
         if session.lost is None:
             return session
         with self._dialling:
-            return self._session_anew(rank)
-
-    def _session_anew(self, rank: int) -> ServerSession:
-        session = self._sessions[rank]
-        lost = session.lost
-        if lost is None:
-            return session  # another thread was faster
-        if self._closed:
-            raise lost
-        try:
-            address, peer = self.master, "server 0"
-            if rank != 0:
-                servers = _entries(self.session(0).call("glt.servers", 0.0).result())
-                if rank not in servers:
-                    raise lost
-                address, peer = (servers[rank].address, servers[rank].port), str(servers[rank])
-            session = self._dial(address, peer, deadlines.STUCK_S, retry=False)
-        except (PeerLost, RendezvousError) as error:
-            raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
-        with self._lock:
+            session = self._sessions[rank]
+            lost = session.lost
+            if lost is None:
+                return session  # another thread was faster
+            if self._closed:
+                raise lost
+            try:
+                address, peer = self.master, "server 0"
+                if rank != 0:
+                    servers = _entries(self.session(0).call("glt.servers", 0.0).result())
+                    if rank not in servers:
+                        raise lost
+                    address, peer = (servers[rank].address, servers[rank].port), str(servers[rank])
+                session = self._dial(address, peer, deadlines.STUCK_S, retry=False)
+            except (PeerLost, RendezvousError) as error:
+                raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
             self._sessions[rank] = session
         return session
 
-    def request(self, rank: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        return self.session(rank).call(name, *args, **kwargs).result()
+    def request(self, rank: int, name: str, *args: Any) -> Any:
+        return self.session(rank).call(name, *args).result()
 
     def dataset(self) -> RemoteDataset:
         return RemoteDataset(self, self.session(self.any_rank()).about)  # all tell the same
 
     def any_rank(self) -> int:
-        with self._lock:
-            return next((rank for rank, session in self._sessions.items() if session.lost is None), 0)
+        return next((rank for rank, session in sorted(self._sessions.items()) if session.lost is None), 0)
 
     def entries(self) -> dict[int, ServerEntry]:
-        with self._lock:
-            return {rank: session.entry for rank, session in sorted(self._sessions.items())}
+        return {rank: session.entry for rank, session in sorted(self._sessions.items())}
 
     def close(self, why: str = "") -> None:
         """Leaves all servers, saying why if something has failed. May be called again."""

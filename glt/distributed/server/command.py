@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -20,7 +20,7 @@ from glt import _deadlines as deadlines
 from glt._checks import parse_size
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
-from glt.distributed.server.options import LEVELS, ServerOptions, write_logs
+from glt.distributed.server.options import FORMATS, LEVELS, RANGES, ServerOptions, write_logs
 from glt.distributed.server.server import DistServer
 from glt.distributed.wire.connection import printed
 from glt.errors import GltError
@@ -65,7 +65,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags: those of the job here, and one for each field of :class:`ServerOptions`."""
+    """Adds the flags: those of the job, and one for each field of :class:`ServerOptions`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     _add(parser, "--partition", "what a partitioner wrote", required=True, type=_directory, metavar="DIR")
@@ -80,15 +80,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "clients of the job; it ends when they have left (default: any number, until it is stopped)"
     _add(group, "--clients", text, type=_count(1), metavar="C")
 
-    names = dict.fromkeys(option.metadata["group"] for option in fields(ServerOptions))
-    groups = {name: parser.add_argument_group(name) for name in names}
-    group = groups["where it listens"]
+    group = parser.add_argument_group("where it listens")
     _add(group, "--master-addr", "host of server 0, the same for all servers and clients", "127.0.0.1", metavar="A")
     _add(group, "--master-port", "port of server 0", DEFAULT_MASTER_PORT, type=_count(1, 65535), metavar="P")
-    for option in fields(ServerOptions):
-        _add_option(groups[option.metadata["group"]], option)
-    _add(groups["what it may use"], "--threads", "requests answered at a time", 16, type=_count(1, 1024), metavar="N")
-    group = groups["seeing and stopping it"]
+    text = "deadline of start-up and of requests between servers"
+    _add_option(group, "rpc_timeout", text, "--timeout", type=_seconds, metavar="S")
+    text = (
+        "address of the interface to listen at, 0.0.0.0 for all (default: server 0: --master-addr; others: this host's "
+        "address on the way there)"
+    )
+    _add_option(group, "host", text, metavar="H")
+    _add_option(group, "port", "port of a server other than 0 (default: one is found)", metavar="P")
+
+    group = parser.add_argument_group("what it may use")
+    _add_option(group, "num_workers", "sampling processes to start with", "--workers", metavar="N")
+    _add_option(group, "max_workers", "as many at most, when loaders ask for them (default: one per CPU)", metavar="N")
+    _add_option(group, "max_concurrency", "batches that each of them works on at a time", metavar="N")
+    _add_option(group, "max_loaders", "loaders that may be open", metavar="N")
+    text = "memory for batches that wait to be sent, such as 8GB (default: half of what is free)"
+    _add_option(group, "max_buffer_size", text, type=_size, metavar="SIZE")
+    text = "ask servers of the same host for rows, rather than read their files"
+    group.add_argument("--no-read-local", dest="read_local", action="store_false", help=text)
+    text = "clients may name files below it as seeds (default: they may not)"
+    _add_option(group, "seed_dir", text, type=_directory, metavar="DIR")
+    _add(group, "--threads", "requests answered at a time", 16, type=_count(1, 1024), metavar="N")
+
+    group = parser.add_argument_group("seeing and stopping it")
+    _add_option(group, "log_format", "of the log, and of the line on stdout", choices=FORMATS)
+    text = "publish numbers for Prometheus there, under /metrics; 0: a port is found (default: they are not published)"
+    _add_option(group, "metrics_port", text, metavar="P")
+    _add_option(group, "metrics_host", "address of the interface for that", metavar="H")
     _add(group, "--log-level", "the least that is logged", "info", choices=LEVELS)
     text = "seconds that open loaders have when it is stopped"
     _add(group, "--drain-timeout", text, 20.0, type=_seconds, metavar="S")
@@ -100,17 +121,11 @@ def _add(group: argparse._ActionsContainer, flag: str, help: str, default: Any =
     group.add_argument(flag, help=help, default=default, **more)
 
 
-def _add_option(group: argparse._ActionsContainer, option: Field[Any]) -> None:
-    about = option.metadata
-    if isinstance(option.default, bool):
-        group.add_argument(about["flag"], help=about["help"], action="store_false", dest=option.name)
-        return
-    given: dict[str, Any] = {name: about[name] for name in ("metavar", "choices") if name in about}
-    if "range" in about:
-        given["type"] = _count(*about["range"])
-    elif "type" in about:
-        given["type"] = {"seconds": _seconds, "size": _size, "directory": _directory}[about["type"]]
-    _add(group, about["flag"], about["help"], option.default, dest=option.name, **given)
+def _add_option(group: argparse._ActionsContainer, name: str, help: str, flag: str | None = None, **more: Any) -> None:
+    """Adds the flag of a field of :class:`ServerOptions`, by default of the same name."""
+    if name in RANGES:
+        more["type"] = _count(*RANGES[name])
+    _add(group, flag or f"--{name.replace('_', '-')}", help, getattr(ServerOptions, name), dest=name, **more)
 
 
 def label_files(given: Sequence[str]) -> Any:

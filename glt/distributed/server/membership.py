@@ -42,10 +42,6 @@ class ServerEntry:
     def __str__(self) -> str:
         return f"server {self.rank} (partition {self.partition_idx}, host {self.host}, pid {self.pid})"
 
-    def is_process_of(self, other: ServerEntry) -> bool:
-        """Whether both are the same process: in containers the first one of each has the same pid."""
-        return (self.host_id, self.pid) == (other.host_id, other.pid)
-
     def peer(self) -> Peer:
         return Peer(f"server-{self.rank}", self.rank, None, self.host, self.pid, self.partition_idx, "server")
 
@@ -164,8 +160,10 @@ class Membership:
 
     def _require_free(self, entry: ServerEntry) -> None:
         connection, other = self._members.get(entry.rank), self._servers.get(entry.rank)
-        if connection is None or other is None or entry.is_process_of(other):
+        if connection is None or other is None:
             return
+        if (entry.host_id, entry.pid) == (other.host_id, other.pid):
+            return  # the same process; in containers the first one of each has the same pid
         if connection.silent_s() < deadlines.TAKEN_S:
             raise RendezvousError(
                 f"server_rank = {entry.rank} is taken by {other}, which is alive: give each server a rank of its own"
@@ -224,7 +222,11 @@ class Membership:
                     logger.info("%s: server 0 was shut down; waiting for another", self.me)
                     self._hang_up()
                 elif "servers" in frame:
-                    self._learn([ServerEntry(**each) for each in frame["servers"]])
+                    entries = [ServerEntry(**each) for each in frame["servers"]]
+                    with self._changed:
+                        self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
+                        self._changed.notify_all()
+                    self._on_change(self._servers)  # no other thread changes it
             except (GltError, KeyError, TypeError, ValueError) as error:
                 if not self._closing.is_set():  # at the end of a job server 0 may be the first to end
                     level = logging.INFO if self._server_0_left else logging.WARNING
@@ -236,13 +238,6 @@ class Membership:
         if self._upstream is not None:
             self._upstream.close()
         self._upstream = None
-
-    def _learn(self, entries: list[ServerEntry]) -> None:
-        with self._changed:
-            self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
-            self._changed.notify_all()
-            servers = dict(self._servers)
-        self._on_change(servers)
 
 
 def _send(connection: Connection, frame: dict[str, Any], timeout_s: float = deadlines.SEND_S) -> None:

@@ -7,13 +7,13 @@ import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from glt._checks import available_memory, check_count, check_flag, check_one_of, check_text, parse_size
+from glt._checks import available_memory, check_count, check_flag, check_one_of, check_path, check_text, parse_size
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 
 FORMATS = ("text", "json")
@@ -50,10 +50,6 @@ class LineFormat(logging.Formatter):
         return f"{text}\n{trace}" if trace else text
 
 
-def check_format(format: Any) -> None:
-    check_one_of("log_format", format, FORMATS)
-
-
 def write_logs(format: str, level: int, server: int, worker: int | None = None) -> None:
     """Has this process, a server or one of its samplers, log to stderr, warnings and uncaught exceptions included.
     Replaces earlier settings of logging."""
@@ -75,30 +71,15 @@ def write_logs(format: str, level: int, server: int, worker: int | None = None) 
     threading.excepthook = uncaught_in_thread
 
 
-_LISTENING, _LIMITS, _SEEING = "where it listens", "what it may use", "seeing and stopping it"
-_PORTS, _1024 = (0, 65535), (1, 1024)
-
-# Help of the flags that does not fit beside them.
-_TIMEOUT = "deadline of start-up and of requests between servers"
-_HOST = (
-    "address of the interface to listen at, 0.0.0.0 for all (default: server 0: --master-addr; others: this host's "
-    "address on the way there)"
-)
-_PORT = "port of a server other than 0 (default: one is found)"
-_MAX_WORKERS = "as many at most, when loaders ask for them (default: one per CPU)"
-_CONCURRENCY = "batches that each of them works on at a time"
-_BUFFER = "memory for batches that wait to be sent, such as 8GB (default: half of what is free)"
-_NO_READ_LOCAL = "ask servers of the same host for rows, rather than read their files"
-_SEED_DIR = "clients may name files below it as seeds (default: they may not)"
-_METRICS_PORT = (
-    "publish numbers for Prometheus there, under /metrics; 0: a port is found (default: they are not published)"
-)
-
-
-def _flag(flag: str, group: str, help: str, **more: Any) -> dict[str, Any]:
-    """What ``glt serve`` needs to know of a field; of ``more``, ``range`` is that of an integer, ``type`` what a text
-    is read as."""
-    return {"flag": flag, "group": group, "help": help, **more}
+_PORTS, _UP_TO_1024 = (0, 65535), (1, 1024)
+RANGES = {
+    "port": _PORTS,
+    "num_workers": _UP_TO_1024,
+    "max_workers": _UP_TO_1024,
+    "max_concurrency": _UP_TO_1024,
+    "max_loaders": (1, 1 << 20),
+    "metrics_port": _PORTS,
+}
 
 
 @dataclass(frozen=True)
@@ -130,59 +111,36 @@ class ServerOptions:
         TypeError, ValueError: If a value is wrong; names the option.
     """
 
-    rpc_timeout: float = field(
-        default=DEFAULT_RPC_TIMEOUT_S, metadata=_flag("--timeout", _LISTENING, _TIMEOUT, metavar="S", type="seconds")
-    )
-    host: str | None = field(default=None, metadata=_flag("--host", _LISTENING, _HOST, metavar="H"))
-    port: int = field(default=0, metadata=_flag("--port", _LISTENING, _PORT, metavar="P", range=_PORTS))
-    num_workers: int = field(
-        default=1, metadata=_flag("--workers", _LIMITS, "sampling processes to start with", metavar="N", range=_1024)
-    )
-    max_workers: int | None = field(
-        default=None, metadata=_flag("--max-workers", _LIMITS, _MAX_WORKERS, metavar="N", range=_1024)
-    )
-    max_concurrency: int = field(
-        default=16, metadata=_flag("--max-concurrency", _LIMITS, _CONCURRENCY, metavar="N", range=_1024)
-    )
-    max_loaders: int = field(
-        default=1024,
-        metadata=_flag("--max-loaders", _LIMITS, "loaders that may be open", metavar="N", range=(1, 1 << 20)),
-    )
-    max_buffer_size: int | str | None = field(
-        default=None, metadata=_flag("--max-buffer-size", _LIMITS, _BUFFER, metavar="SIZE", type="size")
-    )
-    read_local: bool = field(default=True, metadata=_flag("--no-read-local", _LIMITS, _NO_READ_LOCAL))
-    seed_dir: str | os.PathLike[str] | None = field(
-        default=None, metadata=_flag("--seed-dir", _LIMITS, _SEED_DIR, metavar="DIR", type="directory")
-    )
-    log_format: str = field(
-        default="text",
-        metadata=_flag("--log-format", _SEEING, "of the log, and of the line on stdout", choices=FORMATS),
-    )
-    metrics_port: int | None = field(
-        default=None, metadata=_flag("--metrics-port", _SEEING, _METRICS_PORT, metavar="P", range=_PORTS)
-    )
-    metrics_host: str = field(
-        default="127.0.0.1", metadata=_flag("--metrics-host", _SEEING, "address of the interface for that", metavar="H")
-    )
+    rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
+    host: str | None = None
+    port: int = 0
+    num_workers: int = 1
+    max_workers: int | None = None
+    max_concurrency: int = 16
+    max_loaders: int = 1024
+    max_buffer_size: int | str | None = None
+    read_local: bool = True
+    seed_dir: str | os.PathLike[str] | None = None
+    log_format: str = "text"
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         check_transport(None, None, self.rpc_timeout)
         check_text("host", self.host)
         check_text("metrics_host", self.metrics_host)
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if "range" in option.metadata and not (value is None and option.default is None):
-                check_count(option.name, value, *option.metadata["range"])
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None or getattr(ServerOptions, name) is not None:
+                check_count(name, value, least, most)
         check_flag("read_local", self.read_local)
-        check_format(self.log_format)
+        check_one_of("log_format", self.log_format, FORMATS)
         if self.num_workers > self.worker_limit:
             raise ValueError(f"num_workers = {self.num_workers}: expected at most max_workers = {self.worker_limit}")
         if self.max_buffer_size is not None:
             parse_size(self.max_buffer_size, "max_buffer_size")
         if self.seed_dir is not None:
-            if not isinstance(self.seed_dir, str | os.PathLike):
-                raise TypeError(f"seed_dir = {self.seed_dir!r}: expected a path")
+            check_path("seed_dir", self.seed_dir, "a directory")
             if not Path(self.seed_dir).is_dir():
                 raise ValueError(f"seed_dir = {os.fspath(self.seed_dir)!r} is no directory")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -48,7 +49,7 @@ class _Place:
     failure: str = ""  # why no process comes up
     num_failed: int = 0  # in a row
     num_restarts: int = 0
-    full_s: float | None = None  # when the process last had no descriptor, of time.monotonic()
+    full_s: float = -math.inf  # when the process last had no descriptor, of time.monotonic()
 
 
 class SamplerPool:
@@ -88,9 +89,8 @@ class SamplerPool:
                 if worker not in self._pool.processes:
                     self._start(worker)
             while True:
-                for worker in wanted:
-                    if self._places[worker].failure:
-                        raise WorkerDied(self._places[worker].failure)
+                if failures := [self._places[worker].failure for worker in wanted if self._places[worker].failure]:
+                    raise WorkerDied(failures[0])
                 if self.pids().keys() >= set(wanted):
                     return wanted
                 if self._closed:
@@ -107,9 +107,7 @@ class SamplerPool:
     # -- commands --------------------------------------------------------------------------------------------------
 
     def send_all(self, command: dict[str, Any]) -> None:
-        with self._changed:
-            processes = list(self._pool.processes.values())
-        for process in processes:
+        for process in list(self._pool.processes.values()):
             process.send(command)
 
     def send_servers(self, servers: dict[str, list[Any]]) -> None:
@@ -121,16 +119,16 @@ class SamplerPool:
     def hand_over(self, worker: int | None, command: dict[str, Any], fds: list[int]) -> bool:
         """Gives a command and descriptors to one process, that in place ``worker`` or any; false if it is not there."""
         with self._changed:
-            ready = [each for _, each in sorted(self._pool.processes.items()) if each.is_ready]
-            if worker is not None:
-                ready = [each for each in ready if each.number == worker]
+            places = sorted(self.pids().keys() if worker is None else self.pids().keys() & {worker})
+            if not places:
+                return False
             self._next += 1
-        return bool(ready) and ready[self._next % len(ready)].send(command, fds)
+            process = self._pool.processes[places[self._next % len(places)]]
+        return process.send(command, fds)
 
     def is_full(self, worker: int) -> bool:
         with self._changed:
-            full_s = self._places[worker].full_s
-        return full_s is not None and time.monotonic() - full_s < deadlines.FULL_S
+            return time.monotonic() - self._places[worker].full_s < deadlines.FULL_S
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -157,16 +155,15 @@ class SamplerPool:
 
     def _hear(self, process: SamplingProcess, report: dict[str, Any]) -> None:
         worker = process.number
-        if "beat" in report:
-            self.metrics.beat(worker, report["beat"])
-        elif "ended" in report:
-            self.metrics.end_stream(worker, report["ended"], report["stats"])
         with self._changed:
             place = self._places[worker]
-            if "full" in report:
+            if "beat" in report:
+                self.metrics.beat(worker, report["beat"])
+            elif "full" in report:
                 place.full_s = process.heard_s
             elif "ended" in report:
-                place.full_s = None  # there are two descriptors now
+                self.metrics.end_stream(worker, report["ended"], report["stats"])
+                place.full_s = -math.inf  # there are two descriptors now
             elif "ready" in report:
                 place.num_failed = 0
             elif "error" in report:
@@ -184,7 +181,7 @@ class SamplerPool:
         with self._changed:
             self._pool.remove(process)
             place = self._places[worker]
-            place.full_s = None
+            place.full_s = -math.inf
             place.num_failed += 1
             if place.failure or place.num_failed >= _MOST_FAILURES:
                 place.failure = place.failure or text
@@ -224,10 +221,6 @@ class ServedLoader:
     workers: list[int]
     began_s: float = field(default_factory=time.time)
 
-    @property
-    def promised_bytes(self) -> int:
-        return self.request["buffer_bytes"] * len(self.workers)
-
 
 class ServedLoaders:
     """Opens and closes loaders, ``most`` at a time, which may be promised ``most_bytes`` for batches that wait to be
@@ -237,7 +230,7 @@ class ServedLoaders:
         self._pool, self._server, self._most, self._most_bytes = pool, server, most, most_bytes
         self._changed = threading.Condition()
         self._loaders: dict[str, ServedLoader] = {}
-        self._opening: dict[str, int] = {}  # those that wait for their samplers, and memory promised to them
+        self._promised: dict[str, int] = {}  # bytes, to those that wait for their samplers too
         self._count = 0
         self._is_ending = False
 
@@ -256,38 +249,38 @@ class ServedLoaders:
             self._require_room(wanted)
             self._count += 1
             id_ = f"{session.group}-{session.rank}-{self._count}"
-            self._opening[id_] = wanted
+            self._promised[id_] = wanted
         try:
             workers = self._pool.ensure(num_workers)
             seeds = table.share()
-            more = {
-                "id": id_,
-                "client": str(session),
-                "seeds_bytes": seeds.nbytes,
-                "buffer_bytes": max(1, wanted // len(workers)),
-                "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
-                "peers": [peer.to_json() for peer in plan.peers],
-            }
-            loader = ServedLoader(id_, session, {**request, **more}, seeds, workers)
+        except BaseException:
             with self._changed:
-                self._loaders[id_] = loader
-                self._pool.metrics.open_loader(id_)
-        finally:
-            with self._changed:
-                del self._opening[id_]
+                del self._promised[id_]
+            raise
+        more = {
+            "id": id_,
+            "client": str(session),
+            "seeds_bytes": seeds.nbytes,
+            "buffer_bytes": max(1, wanted // len(workers)),
+            "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
+            "peers": [peer.to_json() for peer in plan.peers],
+        }
+        loader = ServedLoader(id_, session, {**request, **more}, seeds, workers)
+        with self._changed:
+            self._loaders[id_] = loader
+            self._pool.metrics.open_loader(id_)
         logger.info("loader %s: %d of %d workers asked for", id_, len(workers), num_workers)
         return loader
 
     def _require_room(self, wanted: int) -> None:
         if self._is_ending:
             raise RuntimeError(f"{self._server} is shutting down and takes no loaders")
-        count = len(self._loaders) + len(self._opening)
-        if count >= self._most:
+        if len(self._promised) >= self._most:
             raise RuntimeError(
-                f"{self._server} has {count} loaders open, and max_loaders = {self._most}: shut loaders down that are "
-                "not needed, or start the server with a larger max_loaders"
+                f"{self._server} has {len(self._promised)} loaders open, and max_loaders = {self._most}: shut loaders "
+                "down that are not needed, or start the server with a larger max_loaders"
             )
-        taken = sum(each.promised_bytes for each in self._loaders.values()) + sum(self._opening.values())
+        taken = sum(self._promised.values())
         if taken + wanted > self._most_bytes:
             raise MemoryError(
                 f"buffer_size = {format_size(wanted)}: {self._server} has {format_size(taken)} promised to other "
@@ -321,7 +314,7 @@ class ServedLoaders:
             loader = self._loaders.get(id_)
             if loader is None or session not in (None, loader.session):
                 return
-            del self._loaders[id_]
+            del self._loaders[id_], self._promised[id_]
             self._changed.notify_all()
         self._pool.metrics.close_loader(id_)
         self._pool.send_all({"close": id_, "why": why})

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt.channel.channel import named_counts
 from glt.channel.message import Message, read_message
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
@@ -60,14 +61,15 @@ class _Stream:
 
     def take(self, wait: bool) -> Message | None:
         """Waits for the next message while the sampler gives signs of life; without ``wait`` returns None at once."""
-        if not wait and not self.arrived.qsize():
+        is_there = self.arrived.qsize() > 0
+        if not (wait or is_there):
             return None
-        start = None if self.arrived.qsize() else time.perf_counter()
+        start = time.perf_counter()
         message = self.arrived.get()
         if message is None:
             self.arrived.put(None)
             raise self._failure()
-        if start is not None:
+        if not is_there:
             self.num_waits += 1
             self.wait_s += time.perf_counter() - start
         self.num_taken += 1
@@ -90,8 +92,7 @@ class _Stream:
         """What to raise for a stream that ended: the server knows more than the connection."""
         deadline = time.monotonic() + deadlines.CAUSE_S
         while time.monotonic() < deadline and not self.is_closed:
-            failure = self.session.wait_for_failure(self.loader, self.worker, deadlines.POLL_S)
-            if failure is not None:
+            if failure := self.session.failure_of(self.loader, self.worker, deadlines.POLL_S):
                 return failure
         if self.is_closed:
             return RuntimeError("the loader was shut down while a batch was awaited")
@@ -109,7 +110,7 @@ def open_stream(session: ServerSession, loader: str, worker: int, share: dict[st
             connection, _ = dial(address, peer, hello, left_s, max_bytes=_MAX_BATCH_BYTES, retry=False)
             return _Stream(connection, session, loader, worker)
         except PeerLost as error:
-            failure = session.wait_for_failure(loader, worker, deadlines.RETRY_S)
+            failure = session.failure_of(loader, worker, deadlines.RETRY_S)
             if failure is not None or time.monotonic() > deadline:
                 raise (failure or error) from error
 
@@ -149,11 +150,11 @@ class RemoteSampler:
                 reply.too_late = partial(_give_back, session)
             self._take_granted(sessions, replies)
             for session, _, workers in self._created:
-                if len(workers) < num_workers:
+                if (count := len(workers)) < num_workers:
                     text = (
                         "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
                     )
-                    logger.warning(text, session.entry, len(workers), num_workers, len(workers))
+                    logger.warning(text, session.entry, count, num_workers, count)
             samplers = [(session, loader, worker) for session, loader, workers in self._created for worker in workers]
             for first, (session, loader, worker) in enumerate(samplers):
                 share = {"first": first, "step": len(samplers)}
@@ -195,17 +196,15 @@ class RemoteSampler:
 
     def stats(self) -> dict[str, float]:
         """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here."""
-        names = ("num_arrived", "arrived_bytes", "num_waits", "wait_s")
-        taken, taken_bytes = (
-            sum(getattr(each, name) for each in self._streams) for name in ("num_taken", "taken_bytes")
-        )
+
+        def total(name: str) -> float:
+            return sum(getattr(each, name) for each in self._streams)
+
         # Arrivals are read last, so that no fewer have arrived than were taken.
-        arrived, arrived_bytes, waits, wait_s = (sum(getattr(each, name) for each in self._streams) for name in names)
-        counts = {"num_sent": arrived, "num_received": taken, "num_queued": arrived - taken}
-        sizes = {"sent_bytes": arrived_bytes, "received_bytes": taken_bytes}
-        waited = {"num_consumer_waits": waits, "consumer_wait_s": wait_s}
-        nothing = {"num_copied": 0, "num_oversize": 0, "num_producer_waits": 0, "producer_wait_s": 0.0}
-        return {**counts, **sizes, **waited, **nothing, "num_streams": len(self._streams)}
+        received = {"messages": total("num_taken"), "bytes": total("taken_bytes"), "copied": 0}
+        received |= {"waits": total("num_waits"), "wait_s": total("wait_s")}
+        sent = {"messages": total("num_arrived"), "bytes": total("arrived_bytes"), "oversize": 0}
+        return named_counts(sent | {"waits": 0, "wait_s": 0.0}, received) | {"num_streams": len(self._streams)}
 
     def close(self, all_finished: bool = False) -> None:
         self._finalizer()

@@ -125,10 +125,6 @@ class DistServer:
             raise
         logger.info("%s is ready at %s", self.entry, printed(*self.listener.address))
 
-    @property
-    def address(self) -> tuple[str, int]:
-        return self.listener.address
-
     # -- connections -----------------------------------------------------------------------------------------------
 
     def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
@@ -251,22 +247,21 @@ class DistServer:
 
     def _seeds_of_split(self, split: str, node_type: int, parts: list[int]) -> Tensor:
         """Ids of the nodes of a split that these partitions own, ascending in each, ``[n]`` int64."""
-        found = [self._owned_of_split(split, node_type, self._read_part(part)) for part in parts]
+        name, found = self.dataset.schema.node_types[node_type], []
+        for part in map(self._read_part, parts):
+            tables = part.node_tables[node_type]
+            masks = [mask for mask in SPLITS[split] if mask in tables]
+            if not masks:
+                raise ValueError(
+                    f"input_nodes = {split!r}: the partitions have no {' or '.join(map(repr, SPLITS[split]))} of "
+                    f"{name!r} nodes; partition with node_attrs={{'{SPLITS[split][0]}': ...}}, or give ids. Named "
+                    f"tables are {sorted(self.dataset.manifest.node_types[node_type].attrs)}"
+                )
+            mask = tables[masks[0]].tensor
+            if mask.dtype != torch.bool or mask.dim() != 1:
+                raise ValueError(f"{masks[0]} is {mask.dtype} {list(mask.shape)}: a split needs one bool per node")
+            found.append(np.asarray(part.nodes[node_type].owned, np.int64)[mask.numpy()])
         return torch.from_numpy(np.concatenate(found))
-
-    def _owned_of_split(self, split: str, node_type: int, part: LocalPartition) -> np.ndarray:
-        name, tables = self.dataset.schema.node_types[node_type], part.node_tables[node_type]
-        masks = [mask for mask in SPLITS[split] if mask in tables]
-        if not masks:
-            raise ValueError(
-                f"input_nodes = {split!r}: the partitions have no {' or '.join(map(repr, SPLITS[split]))} of "
-                f"{name!r} nodes; partition with node_attrs={{'{SPLITS[split][0]}': ...}}, or give ids. Named tables "
-                f"are {sorted(self.dataset.manifest.node_types[node_type].attrs)}"
-            )
-        mask = tables[masks[0]].tensor
-        if mask.dtype != torch.bool or mask.dim() != 1:
-            raise ValueError(f"{masks[0]} is {mask.dtype} {list(mask.shape)}: a split needs one bool per node")
-        return np.asarray(part.nodes[node_type].owned, np.int64)[mask.numpy()]
 
     def _seeds_of_file(self, path: str) -> Tensor:
         what = f"input_nodes = {path!r}"
@@ -291,18 +286,18 @@ class DistServer:
     # -- partitions ------------------------------------------------------------------------------------------------
 
     def _readable(self) -> list[int]:
-        plan = self._read_plan()
-        with self._lock:
-            for part, path in plan.other_dirs.items():
-                if part not in self._read_parts:
-                    self._read_parts[part] = self.dataset.map_other(path, part)
-        return sorted([self.dataset.partition_idx, *plan.other_dirs])
+        return sorted([self.dataset.partition_idx, *self._read_plan().other_dirs])
 
     def _read_part(self, part: int) -> LocalPartition:
         with self._lock:
-            if part not in self._read_parts:
-                raise ValueError(f"partition {part} is not read here: these are, {sorted(self._read_parts)}")
-            return self._read_parts[part]
+            if part in self._read_parts:
+                return self._read_parts[part]
+        other_dirs = self._read_plan().other_dirs
+        if part not in other_dirs:
+            raise ValueError(f"partition {part} is not read here: these are, {self._readable()}")
+        mapped = self.dataset.map_other(other_dirs[part], part)
+        with self._lock:
+            return self._read_parts.setdefault(part, mapped)
 
     def _read_plan(self) -> ReadPlan:
         """Made once when all servers are there; it outlives those that are lost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -23,11 +24,10 @@ from glt.errors import ChannelTimeout, GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
 
-# Of one client:
+# Calls of one client:
 _MOST_CALLS = 4  # that run or whose answers are being sent
-_MOST_WAITING = 4096  # that wait to run
 _MOST_DEFERRED = 1024  # whose answers wait for what other clients do
-_MOST_WAITING_BYTES = 1 << 28  # of arguments that wait: while there is more, nothing further is read
+_MOST_WAITING, _MOST_WAITING_BYTES = 4096, 1 << 28  # that wait to run, and their arguments
 
 Call = Callable[["ClientSession", tuple[Any, ...], dict[str, Any]], Any]
 
@@ -63,7 +63,6 @@ class ClientSession:
 
     def run(self) -> str:
         """Answers until the client leaves or is lost; returns how it ended."""
-        end = ""
         try:
             while not self.has_left:
                 try:
@@ -74,27 +73,27 @@ class ClientSession:
                     continue
                 self._take(request, self.connection.receive_rest(deadlines.LEASE_S) if request["has_data"] else None)
         except GltError as error:
-            end = str(error)
+            if not self.has_left:
+                return str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
         finally:
             with self._changed:  # the client takes no more answers
                 self._waiting.clear()
                 self._waiting_bytes = 0
-        if not self.has_left:
-            return end
         return f"it left, having failed: {self.left_why}" if self.left_why else "it left"
 
     def _take(self, request: dict[str, Any], message: Tensor | None) -> None:
-        """Runs a call, or keeps it until others are answered: one client must not hold all threads."""
+        """Runs a call, or keeps it until others are answered: one client must not hold all threads. While too much
+        waits, nothing further is read."""
         with self._changed:
-            if len(self._waiting) >= _MOST_WAITING:
-                raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
             self._waiting.append((request, message))
-            self._waiting_bytes += _num_bytes(message)
+            self._waiting_bytes += 0 if message is None else message.numel()
         self._run_next()
         with self._changed:
-            while self._waiting_bytes > _MOST_WAITING_BYTES and not self.connection.is_closed:
+            while len(self._waiting) > _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
+                if self.connection.is_closed:
+                    return
                 self._changed.wait(deadlines.POLL_S)
 
     def _run_next(self) -> None:
@@ -103,7 +102,7 @@ class ClientSession:
                 return
             self._num_running += 1
             request, message = self._waiting.popleft()
-            self._waiting_bytes -= _num_bytes(message)
+            self._waiting_bytes -= 0 if message is None else message.numel()
             self._changed.notify_all()
         self._pool.submit(self._run_call, request, message)
 
@@ -150,10 +149,6 @@ class ClientSession:
             self.connection.send_all(value, data, timeout_s)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it
-
-
-def _num_bytes(message: Tensor | None) -> int:
-    return 0 if message is None else message.numel()
 
 
 def _texts(error: BaseException) -> dict[str, str]:
@@ -221,7 +216,7 @@ class ClientRegistry:
         """Notes clients that told other servers that they are done, and returns those that are new here. A restarted
         server would otherwise wait for them in vain."""
         with self._changed:
-            here = {each.place for each in self._sessions.values()}
+            here = self._here()
             new = [place for place in places if place not in here and not self._is_done(place)]
             for place in new:
                 self._note(place, None)
@@ -235,6 +230,9 @@ class ClientRegistry:
         if self.num_clients is not None:  # else the server does not end by itself
             self._gone[place] = lost_s
         self._changed.notify_all()
+
+    def _here(self) -> set[tuple[str, int]]:
+        return {each.place for each in self._sessions.values()}
 
     def _is_done(self, place: tuple[str, int]) -> bool:
         return self._gone.get(place, 0.0) is None
@@ -250,20 +248,16 @@ class ClientRegistry:
             self._changed.notify_all()
 
     def wait_until_all_came(self, timeout_s: float) -> None:
-        def have_come() -> bool:
-            places = {each.place for each in self._sessions.values()} | self._gone.keys()
-            return self._are_whole_groups(places)
-
         with self._changed:
-            self._changed.wait_for(have_come, timeout_s)
+            self._changed.wait_for(lambda: self._are_whole_groups({*self._here(), *self._gone}), timeout_s)
 
     def wait_until_done(self, timeout_s: float | None) -> bool:
         """Waits until all clients have left, or were lost for a minute; forever without a number of clients. Admits
         none after that. False if ``timeout_s`` seconds were not enough."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
         with self._changed:
             while not self._have_all_gone():
-                if deadline is not None and time.monotonic() > deadline:
+                if time.monotonic() > deadline:
                     return False
                 self._changed.wait(deadlines.POLL_S)
             self._is_closed = True  # a client that comes now finds the server's successor, if there is one

@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import glt
 from glt import _deadlines as deadlines
@@ -85,10 +85,9 @@ class WorkerMetrics:
                 self._add(place, key, self._streams.pop((place, key)).numbers)
 
     def _add(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
-        own = self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0))
-        for account in (own, self._loaders.get(_loader(key))):
-            if account is not None:
-                _add(account, numbers, COUNTERS)
+        self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0))
+        for account in _accounts(self._workers, self._loaders, worker, key):
+            _add(account, numbers, COUNTERS)
 
     def read(self) -> tuple[dict[int, Numbers], dict[str, Numbers]]:
         """Counters, gauges and rates, by sampling process and by loader that is open."""
@@ -97,10 +96,9 @@ class WorkerMetrics:
             workers = {worker: {**account, **none_now} for worker, account in sorted(self._workers.items())}
             loaders = {loader: {**account, **none_now} for loader, account in self._loaders.items()}
             for (worker, key), stream in self._streams.items():
-                for account in (workers[worker], loaders.get(_loader(key))):
-                    if account is not None:
-                        _add(account, stream.numbers, (*COUNTERS, *GAUGES))
-                        _add(account, {rate: stream.rate(name) for rate, name in RATES.items()}, RATES)
+                for account in _accounts(workers, loaders, worker, key):
+                    _add(account, stream.numbers, (*COUNTERS, *GAUGES))
+                    _add(account, {rate: stream.rate(name) for rate, name in RATES.items()}, RATES)
         return workers, loaders
 
 
@@ -118,8 +116,10 @@ def with_ratios(each: Numbers) -> Numbers:
     return {**each, "remote_node_ratio": remote / nodes if nodes else 0.0, "cache_hit_ratio": hits}
 
 
-def _loader(key: str) -> str:
-    return key.rpartition("/")[0]
+def _accounts(workers: dict[int, Numbers], loaders: dict[str, Numbers], worker: int, key: str) -> list[Numbers]:
+    """Those that a stream counts for: its process's, and its loader's while that is open."""
+    loader = loaders.get(key.rpartition("/")[0])
+    return [workers[worker]] if loader is None else [workers[worker], loader]
 
 
 def _add(to: Numbers, more: Mapping[str, float], names: Iterable[str]) -> None:
@@ -129,44 +129,43 @@ def _add(to: Numbers, more: Mapping[str, float], names: Iterable[str]) -> None:
 
 # -- publishing them -----------------------------------------------------------------------------------------------
 
-# Name in the stats, name of the metric, what it is.
-_Table = Sequence[tuple[str, str, str]]
-_OF_SERVER: _Table = (
-    ("uptime_s", "uptime_seconds", "Seconds since the server started"),
-    ("num_clients", "clients", "Clients that are there"),
-    ("num_loaders", "loaders", "Loaders that are open"),
-    ("num_workers", "workers", "Sampling processes that are ready"),
-    ("is_draining", "draining", "1 if the server takes no more clients and loaders"),
+# Counter or gauge, name in the stats, name of the metric, what it is.
+_Table = Sequence[tuple[str, str, str, str]]
+_OF_ALL: _Table = (
+    ("counter", "num_batches", "batches", "Batches sent"),
+    ("counter", "num_errors", "errors", "Errors sent in place of a batch"),
+    ("counter", "sent_bytes", "sent_bytes", "Bytes of messages sent"),
+    ("counter", "num_nodes", "nodes", "Nodes sampled"),
+    ("counter", "num_edges", "edges", "Edges sampled"),
+    ("counter", "num_remote_nodes", "remote_nodes", "Nodes whose rows other servers had"),
+    ("counter", "num_cached_nodes", "cached_nodes", "Nodes of other servers whose rows the cache had"),
+    ("counter", "remote_bytes", "remote_bytes", "Bytes that came from other servers"),
+    ("gauge", "num_queued", "queued_batches", "Batches that wait to be sent"),
+    ("gauge", "queued_bytes", "queued_bytes", "Bytes of batches that wait to be sent"),
+    ("gauge", "num_running", "running_batches", "Batches being made"),
+    ("gauge", "num_unread", "unread_batches", "Batches sent and not yet taken by the trainer"),
+    ("gauge", "batches_per_s", "batches_per_second", "Batches sent per second, over the last five"),
+    ("gauge", "bytes_per_s", "bytes_per_second", "Bytes sent per second, over the last five"),
+    ("gauge", "remote_node_ratio", "remote_node_ratio", "Share of nodes whose rows other servers had"),
+    ("gauge", "cache_hit_ratio", "cache_hit_ratio", "Share of nodes of other servers whose rows the cache had"),
 )
-_RESTARTS: _Table = (("num_restarts", "worker_restarts", "Sampling processes started in place of one that died"),)
-_COUNTERS: _Table = (
-    ("num_batches", "batches", "Batches sent"),
-    ("num_errors", "errors", "Errors sent in place of a batch"),
-    ("sent_bytes", "sent_bytes", "Bytes of messages sent"),
-    ("num_nodes", "nodes", "Nodes sampled"),
-    ("num_edges", "edges", "Edges sampled"),
-    ("num_remote_nodes", "remote_nodes", "Nodes whose rows other servers had"),
-    ("num_cached_nodes", "cached_nodes", "Nodes of other servers whose rows the cache had"),
-    ("remote_bytes", "remote_bytes", "Bytes that came from other servers"),
+_OF_SERVER: _Table = (
+    ("gauge", "uptime_s", "uptime_seconds", "Seconds since the server started"),
+    ("gauge", "num_clients", "clients", "Clients that are there"),
+    ("gauge", "num_loaders", "loaders", "Loaders that are open"),
+    ("gauge", "num_workers", "workers", "Sampling processes that are ready"),
+    ("gauge", "is_draining", "draining", "1 if the server takes no more clients and loaders"),
+    ("counter", "num_restarts", "worker_restarts", "Sampling processes started in place of one that died"),
+)
+_OF_TENSOR: _Table = (
+    ("gauge", "num_rows", "rows", "Rows kept here"),
+    ("gauge", "num_bytes", "bytes", "Bytes of the rows kept here"),
+    ("counter", "num_reads", "reads", "Requests to read rows"),
+    ("counter", "num_writes", "writes", "Requests to write or add to rows"),
+    ("counter", "read_bytes", "read_bytes", "Bytes of rows read"),
+    ("counter", "written_bytes", "written_bytes", "Bytes of rows written or added"),
 )
 _STAGES = ("sampling", "gathering", "remote", "blocked")
-_GAUGES: _Table = (
-    ("num_queued", "queued_batches", "Batches that wait to be sent"),
-    ("queued_bytes", "queued_bytes", "Bytes of batches that wait to be sent"),
-    ("num_running", "running_batches", "Batches being made"),
-    ("num_unread", "unread_batches", "Batches sent and not yet taken by the trainer"),
-    ("batches_per_s", "batches_per_second", "Batches sent per second, over the last five"),
-    ("bytes_per_s", "bytes_per_second", "Bytes sent per second, over the last five"),
-    ("remote_node_ratio", "remote_node_ratio", "Share of nodes whose rows other servers had"),
-    ("cache_hit_ratio", "cache_hit_ratio", "Share of nodes of other servers whose rows the cache had"),
-)
-_TENSOR_GAUGES: _Table = (("num_rows", "rows", "Rows kept here"), ("num_bytes", "bytes", "Bytes of the rows kept here"))
-_TENSOR_COUNTERS: _Table = (
-    ("num_reads", "reads", "Requests to read rows"),
-    ("num_writes", "writes", "Requests to write or add to rows"),
-    ("read_bytes", "read_bytes", "Bytes of rows read"),
-    ("written_bytes", "written_bytes", "Bytes of rows written or added"),
-)
 
 
 def require_prometheus() -> None:
@@ -179,17 +178,28 @@ def require_prometheus() -> None:
         ) from error
 
 
-def _families(kind: Any, scope: str, labels: list[str], table: _Table, rows: Mapping[Any, Any]) -> Iterator[Any]:
-    for name, metric, text in table:
-        family = kind(f"glt_{scope}_{metric}", text, labels=labels)
-        for values, row in rows.items():
-            family.add_metric(values, float(row[name]))
-        yield family
+class MetricsEndpoint:
+    """Answers HTTP with what ``stats`` returns then, for Prometheus, until it is closed. With port 0 one is found;
+    ``address`` says which. Raises RendezvousError if the port cannot be opened."""
 
+    def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry, host: str, port: int) -> None:
+        from prometheus_client import CollectorRegistry, make_wsgi_app
 
-class _Collector:
-    def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry) -> None:
         self._stats, self._entry = stats, entry
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)  # type: ignore[arg-type]
+        try:
+            self._http = _Http(host, port)
+        except OSError as error:
+            raise RendezvousError(
+                f"the metrics of {entry} cannot be published at metrics_host = {host!r}, metrics_port = {port}: "
+                f"{error}. Perhaps another program has the port; or the name is no address of this host"
+            ) from error
+        self._http.set_app(make_wsgi_app(registry))
+        self.address: tuple[str, int] = self._http.socket.getsockname()[:2]
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="glt-metrics", daemon=True)
+        self._thread.start()
+        logger.info("metrics of %s are at http://%s/metrics", entry, printed(*self.address))
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -198,106 +208,47 @@ class _Collector:
         about = {"server": str(entry.rank), "partition": str(entry.partition_idx), "host": entry.host}
         about |= {"pid": str(entry.pid), "version": glt.__version__}
         yield InfoMetricFamily("glt_server", "What this server is", value=about)
-        yield from _families(GaugeMetricFamily, "server", [], _OF_SERVER, {(): stats})
-        yield from _families(CounterMetricFamily, "server", [], _RESTARTS, {(): stats})
-        tensors = {(name,): row for name, row in stats["tensors"].items()}
-        yield from _families(GaugeMetricFamily, "tensor", ["tensor"], _TENSOR_GAUGES, tensors)
-        yield from _families(CounterMetricFamily, "tensor", ["tensor"], _TENSOR_COUNTERS, tensors)
-        rows: Mapping[Any, Any]
-        for scope, labels, rows in (
-            ("server", [], {(): stats["totals"]}),
-            ("loader", ["loader"], {(loader,): row for loader, row in stats["loaders"].items()}),
-            ("worker", ["worker"], {(worker,): row for worker, row in stats["workers"].items()}),
+        families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        for scope, table, rows in (
+            ("server", (*_OF_SERVER, *_OF_ALL), {"": stats | stats["totals"]}),
+            ("tensor", _OF_TENSOR, stats["tensors"]),
+            ("loader", _OF_ALL, stats["loaders"]),
+            ("worker", _OF_ALL, stats["workers"]),
         ):
-            yield from _families(CounterMetricFamily, scope, labels, _COUNTERS, rows)
-            text = "Seconds of batches in each stage, summed over batches"
-            stages = CounterMetricFamily(f"glt_{scope}_stage_seconds", text, labels=[*labels, "stage"])
-            for values, row in rows.items():
-                for stage in _STAGES:
-                    stages.add_metric([*values, stage], row[f"{stage}_s"])
-            yield stages
-            yield from _families(GaugeMetricFamily, scope, labels, _GAUGES, rows)
-
-
-class MetricsEndpoint:
-    """Answers ``GET /metrics`` with what ``stats`` returns then, until it is closed. With port 0 one is found;
-    ``address`` says which. Raises RendezvousError if the port cannot be opened."""
-
-    def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry, host: str, port: int) -> None:
-        from prometheus_client import CollectorRegistry
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(stats, entry))  # type: ignore[arg-type]
-        try:
-            self._http = _Http(host, port, registry)
-        except OSError as error:
-            raise RendezvousError(
-                f"the metrics of {entry} cannot be published at metrics_host = {host!r}, metrics_port = {port}: "
-                f"{error}. Perhaps another program has the port; or the name is no address of this host"
-            ) from error
-        self.address: tuple[str, int] = self._http.socket.getsockname()[:2]
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="glt-metrics", daemon=True)
-        self._thread.start()
-        logger.info("metrics of %s are at http://%s/metrics", entry, printed(*self.address))
+            labels = [] if scope == "server" else [scope]
+            values = {of: [of] if labels else [] for of in rows}
+            for kind, name, metric, text in table:
+                family = families[kind](f"glt_{scope}_{metric}", text, labels=labels)
+                for of, row in rows.items():
+                    family.add_metric(values[of], float(row[name]))
+                yield family
+            if table is not _OF_TENSOR:
+                text = "Seconds of batches in each stage, summed over batches"
+                stages = CounterMetricFamily(f"glt_{scope}_stage_seconds", text, labels=[*labels, "stage"])
+                for of, row in rows.items():
+                    for stage in _STAGES:
+                        stages.add_metric([*values[of], stage], row[f"{stage}_s"])
+                yield stages
 
     def close(self) -> None:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(deadlines.JOIN_S)
-        self._http.hang_up()
 
 
-class _Http(ThreadingMixIn, TCPServer):
+class _Http(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    allow_reuse_address = True
 
-    def __init__(self, host: str, port: int, registry: Any) -> None:
-        self.registry = registry
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, threading.Thread] = {}
+    def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.getaddrinfo(host or None, port, flags=socket.AI_PASSIVE)[0][0]
-        super().__init__((host, port), _Answer)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            self._open[request] = threading.current_thread()
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                self._open.pop(request, None)
+        super().__init__((host, port), _Request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.warning("metrics were not sent to %s", client_address, exc_info=True)
 
-    def hang_up(self) -> None:
-        with self._lock:
-            current = dict(self._open)
-        for connection, thread in current.items():
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError as error:
-                logger.debug("%s", error)  # it ended meanwhile
-            thread.join(deadlines.JOIN_S)
 
-
-class _Answer(BaseHTTPRequestHandler):
-    timeout = deadlines.SEND_S
-    server: _Http
-
-    def do_GET(self) -> None:
-        from prometheus_client.exposition import choose_encoder
-
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "the numbers are at /metrics")
-            return
-        encode, kind = choose_encoder(self.headers.get("Accept", ""))
-        body = encode(self.server.registry)
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+class _Request(WSGIRequestHandler):
+    timeout = deadlines.SEND_S  # for one that connects and asks nothing
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug("metrics: " + format, *args)

@@ -43,6 +43,7 @@ from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.options import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
+from glt.distributed.server.stats import COUNTERS
 from glt.distributed.wire.connection import Connection, allow_descriptors, pulse
 from glt.distributed.wire.listener import introduce, refuse
 from glt.distributed.wire.threads import ConcurrentEventLoop
@@ -78,8 +79,6 @@ class FairScheduler:
     """
 
     def __init__(self, num_places: int) -> None:
-        if num_places < 1:
-            raise ValueError(f"num_places = {num_places}: expected at least 1")
         self._free = num_places
         self._now = 0.0  # virtual time: the start tag of the batch that began last
         self._lock = threading.Lock()
@@ -101,9 +100,8 @@ class FairScheduler:
             flow.turn.notify_all()  # it may be stopped
             self._wake_next()
 
-    def acquire(self, flow: Flow, is_stopped: Callable[[], bool], poll_s: float = 0.1) -> bool:
-        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked every ``poll_s`` seconds and after
-        :meth:`interrupt`, said so before."""
+    def acquire(self, flow: Flow, is_stopped: Callable[[], bool]) -> bool:
+        """Waits until ``flow`` may begin a batch; false if ``is_stopped``, asked now and then, said so before."""
         with self._lock:
             flow.is_waiting = True
             try:
@@ -115,7 +113,7 @@ class FairScheduler:
                         start = self._start_tag(flow)
                         self._now, flow.finish_tag = max(self._now, start), start + 1
                         return True
-                    flow.turn.wait(poll_s)
+                    flow.turn.wait(0.1)
                 return False
             finally:
                 flow.is_waiting = False
@@ -130,10 +128,6 @@ class FairScheduler:
     def look_again(self) -> None:
         with self._lock:
             self._wake_next()
-
-    def interrupt(self, flow: Flow) -> None:
-        with self._lock:
-            flow.turn.notify_all()
 
     def _wake_next(self) -> None:
         following = self.next_flow()
@@ -167,92 +161,56 @@ class ScheduledLoop(ConcurrentEventLoop):
         # Not of the base class: it would start threads, and the shared ones are enough.
         self._shared, self._scheduler, self._flow = loop, scheduler, flow
         self.concurrency = flow.most
-        self._closed = False
-        self._lock = threading.Lock()
-        self._tasks: set[concurrent.futures.Future[Any]] = set()  # of this loader alone
 
     def submit(
         self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
     ) -> concurrent.futures.Future[T] | None:
-        def is_over() -> bool:
-            return self._closed or is_stopped()
-
-        if not self._scheduler.acquire(self._flow, is_over):
+        if not self._scheduler.acquire(self._flow, is_stopped):
             return None
-        future = self._shared.submit(make_task, is_over)
+        future = self._shared.submit(make_task, is_stopped)
         if future is None:
-            self._give_back()
+            self._scheduler.release(self._flow)
         else:
-            self._keep(future)
+            future.add_done_callback(lambda _: self._scheduler.release(self._flow))
         return future
-
-    def _give_back(self) -> None:
-        self._scheduler.release(self._flow)
 
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return self._shared.run_native(call, *args)
-
-    def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
-        self._closed = True
-        self._scheduler.interrupt(self._flow)
 
 
 # -- streams -------------------------------------------------------------------------------------------------------
 
 
-class SendWindow:
-    """How far ahead of its client a stream works: ``prefetch_size`` messages may be on their way to the client or wait
-    for its trainer there, and no batch is begun while ``buffer_bytes`` wait here to be sent."""
-
-    def __init__(self, prefetch_size: int, buffer_bytes: int) -> None:
-        self.prefetch_size, self.buffer_bytes = prefetch_size, buffer_bytes
-        self._changed = threading.Condition()
-        self.num_sent = self.num_taken = 0  # messages
-        self.largest_bytes = 0  # of the messages sent so far
-
-    def sent(self, num_bytes: int) -> None:
-        self.num_sent += 1
-        self.largest_bytes = max(self.largest_bytes, num_bytes)
-
-    def taken(self, number: int) -> None:
-        with self._changed:
-            self.num_taken = number
-            self._changed.notify_all()
-
-    def wait_to_send(self, timeout_s: float) -> bool:
-        """Waits until one more message may be sent; false if it may not within ``timeout_s`` seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.num_sent - self.num_taken < self.prefetch_size, timeout_s)
-
-
 class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
-    At most ``most_running`` batches are in flight; ``on_end`` is called once, on any thread. ``producer`` makes batches
-    into ``channel`` and is set before :meth:`start`. With ``is_pinned`` (a sampler on a GPU) batches wait in pinned
-    memory, ``buffer_bytes`` at most, since torch keeps pinned blocks for good.
+    ``prefetch_size`` messages may be on their way to the client or wait for its trainer there; no batch is begun while
+    ``buffer_bytes`` wait here to be sent; and at most ``concurrency`` batches are in flight. ``on_end`` is called once,
+    on any thread. ``producer`` makes batches into ``channel`` and is set before :meth:`start`. With ``is_pinned`` (a
+    sampler on a GPU) batches wait in pinned memory, ``buffer_bytes`` at most, since torch keeps pinned blocks for good.
     """
 
     def __init__(
         self,
         connection: Connection,
-        name: str,
-        window: SendWindow,
+        request: dict[str, Any],
         scheduler: FairScheduler,
-        most_running: int,
         on_end: Callable[[Stream], None],
-        is_pinned: bool = False,
+        is_pinned: bool,
     ) -> None:
-        self.connection, self.name, self.window = connection, name, window
-        most_pinned = window.buffer_bytes if is_pinned else None
-        self.channel = LocalChannel(_ANY_NUMBER, is_pinned, most_pinned)  # the window bounds it
+        self.connection, self.name = connection, request["id"]
+        self.prefetch_size, self.buffer_bytes = request["prefetch_size"], request["buffer_bytes"]
+        self.channel = LocalChannel(_ANY_NUMBER, is_pinned, self.buffer_bytes if is_pinned else None)
         self.producer: Producer | None = None
         self.why = ""
         self._scheduler, self._on_end = scheduler, on_end
-        self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
+        self._totals = dict.fromkeys(COUNTERS, 0.0)
+        self._changed = threading.Condition()
+        self._num_sent = self._num_taken = 0  # messages
+        self._largest_bytes = 0  # of those sent
         self._ended = threading.Event()
         self._ending = threading.Lock()
-        self.flow = scheduler.add(most_running, self._may_begin)
+        self.flow = scheduler.add(request["concurrency"], self._may_begin)
 
     def start(self) -> None:
         assert self.producer is not None
@@ -261,14 +219,9 @@ class Stream:
             threading.Thread(target=run, name=f"glt-stream-{run.__name__[1:]}", daemon=True).start()
 
     def _may_begin(self) -> bool:
-        if self._ended.is_set():
-            return False
-        coming = self.flow.num_running * self.window.largest_bytes
-        return self._queued_bytes(self.channel.stats()) + coming < self.window.buffer_bytes
-
-    @staticmethod
-    def _queued_bytes(channel: dict[str, Any]) -> float:
-        return channel["sent_bytes"] - channel["received_bytes"]
+        channel, coming = self.channel.stats(), self.flow.num_running * self._largest_bytes
+        queued = channel["sent_bytes"] - channel["received_bytes"]
+        return not self._ended.is_set() and queued + coming < self.buffer_bytes
 
     def _send(self) -> None:
         try:
@@ -280,9 +233,7 @@ class Stream:
                 except ChannelTimeout:
                     continue
                 self._scheduler.look_again()  # there is room for another batch
-                # It is counted first: a client that has it may end this stream before sending returns.
-                self.window.sent(message.numel())
-                self._count(message)
+                self._count(message)  # first: a client that has it may end this stream before sending returns
                 # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
                 self.connection.send_data(message, timeout_s=deadlines.DAY_S)
         except (ChannelClosed, ConnectionLost, ChannelTimeout) as error:
@@ -295,12 +246,17 @@ class Stream:
         """Waits a little for the client; counts that as blocked if something waits to be sent."""
         is_blocked = self.channel.stats()["num_queued"] > 0
         start = time.perf_counter()
-        has_room = self.window.wait_to_send(deadlines.POLL_S)
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: self._num_sent - self._num_taken < self.prefetch_size, deadlines.POLL_S
+            )
         if is_blocked:
             self._totals["blocked_s"] += time.perf_counter() - start
         return has_room
 
     def _count(self, message: Tensor) -> None:
+        self._num_sent += 1
+        self._largest_bytes = max(self._largest_bytes, message.numel())
         self._totals["sent_bytes"] += message.numel()
         read = read_message(message)
         if read.kind is MessageKind.ERROR:
@@ -326,7 +282,9 @@ class Stream:
     def _obey(self, command: dict[str, Any]) -> None:
         assert self.producer is not None
         if "taken" in command:
-            self.window.taken(int(command["taken"]))
+            with self._changed:
+                self._num_taken = int(command["taken"])
+                self._changed.notify_all()
         elif "start" in command:
             start = EpochStart.from_json(command["start"])
             for name, value in start.to_json().items():
@@ -358,9 +316,9 @@ class Stream:
         return {
             **self._totals,
             "num_queued": channel["num_queued"],
-            "queued_bytes": self._queued_bytes(channel),
+            "queued_bytes": channel["sent_bytes"] - channel["received_bytes"],
             "num_running": self.flow.num_running,
-            "num_unread": self.window.num_sent - self.window.num_taken,
+            "num_unread": self._num_sent - self._num_taken,
         }
 
 
@@ -432,29 +390,24 @@ class PoolWorker:
     def stream(self, request: dict[str, Any], connection: Connection, memory: SharedMemory) -> Stream:
         worker, devices = self.spec.worker, request.get("devices") or [self.dataset.sampling_device]
         place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
-        window = SendWindow(request["prefetch_size"], request["buffer_bytes"])
         is_pinned = place is not None and not place.is_host
-        stream = Stream(
-            connection, request["id"], window, self.scheduler, request["concurrency"], self._ended, is_pinned
-        )
+        stream = Stream(connection, request, self.scheduler, self._ended, is_pinned)
         try:
             loop = ScheduledLoop(self.loop, self.scheduler, stream.flow)
             others = {int(part): self._map_other(path, int(part)) for part, path in request["other_dirs"].items()}
             peers = [Peer(**each) for each in request["peers"]]
-            router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
+            server, part = self.spec.server_rank, self.dataset.partition_idx
+            me = Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
+            router = PartitionRouter(self.transport, peers, me, self.dataset.num_partitions) if peers else None
             job = SamplingJob.from_json(request, SeedTable.read(memory))
             sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
             share = request["first"], request["step"]
             role = f"worker {worker} of server"
-            stream.producer = Producer(sampler, stream.channel, job, share, role, self.spec.server_rank)
+            stream.producer = Producer(sampler, stream.channel, job, share, role, server)
         except BaseException:
             self.scheduler.remove(stream.flow)
             raise
         return stream
-
-    def _me(self) -> Peer:
-        server, worker, part = self.spec.server_rank, self.spec.worker, self.dataset.partition_idx
-        return Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
 
     def _map_other(self, path: str, part: int) -> LocalPartition:
         with self._lock:

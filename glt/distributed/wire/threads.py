@@ -118,21 +118,14 @@ class ConcurrentEventLoop:
             self._places.release()
             return None
         future = asyncio.run_coroutine_threadsafe(make_task(), self._loop)
-        self._keep(future)
-        return future
-
-    def _keep(self, future: concurrent.futures.Future[Any]) -> None:
-        """Counts a task among those in flight until it is done, and then gives its place back."""
         with self._lock:
             self._tasks.add(future)
         future.add_done_callback(self._done)
+        return future
 
     def _done(self, future: concurrent.futures.Future[Any]) -> None:
         with self._lock:
             self._tasks.discard(future)
-        self._give_back()
-
-    def _give_back(self) -> None:
         self._places.release()
 
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from promptness import eventually
 from service import options
 
 import glt
@@ -23,7 +24,7 @@ from glt.cli import main
 from glt.distributed import server_stats
 from glt.distributed.server import command as command_serve
 from glt.distributed.server.command import label_files
-from glt.distributed.server.options import LineFormat, check_format
+from glt.distributed.server.options import LineFormat
 from glt.distributed.server.server import DistServer
 from glt.testing.cluster import free_port, take_census
 
@@ -65,13 +66,7 @@ class Program:
         raise AssertionError(f"it is not ready (exit code {self.process.poll()}):\n{''.join(self.log)}")
 
     def wait_for(self, word):
-        deadline = time.monotonic() + DEADLINE_S
-        while not any(word in line for line in list(self.log)):
-            assert time.monotonic() < deadline, (word, self.log)
-            time.sleep(0.05)
-
-    def signal(self, number):
-        self.process.send_signal(number)
+        assert eventually(lambda: any(word in line for line in list(self.log))), (word, self.log)
 
     def ended(self):
         """Waits for its end, and for that of its samplers; nothing may be left. Returns the exit status."""
@@ -79,11 +74,7 @@ class Program:
         for thread in self._threads:
             thread.join(30)  # they end when the last process has closed the pipes
             assert not thread.is_alive(), "a sampling process outlives the server"
-        left = self.workers
-        deadline = time.monotonic() + 30
-        while left := {pid for pid in left if Path(f"/proc/{pid}").exists()}:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.workers))
         assert self._lines.empty(), "it says one line on stdout"
         with socket.create_server(("127.0.0.1", self.port)):
             pass  # the port is free
@@ -134,7 +125,7 @@ def test_it_is_drained_when_it_is_stopped_and_its_log_is_json(serve):
     batches = iter(loader)
     next(batches)
     assert set(program.workers) >= {each["pid"] for each in server_stats(0)["workers"].values()}
-    program.signal(signal.SIGTERM)
+    program.process.send_signal(signal.SIGTERM)
     program.wait_for("1 loaders are open, and have 100 s")
     with pytest.raises(RuntimeError, match="is shutting down and takes no loaders"):
         make_loader()
@@ -163,10 +154,10 @@ def test_what_is_cancelled_is_said(serve, twice):
     become_client(program)
     loader = make_loader()
     next(iter(loader))
-    program.signal(signal.SIGINT)
+    program.process.send_signal(signal.SIGINT)
     if twice:
         program.wait_for("no more clients and loaders")
-        program.signal(signal.SIGTERM)
+        program.process.send_signal(signal.SIGTERM)
     assert program.ended() == 4
     (said,) = [line for line in program.log if "cancelled" in line]
     assert "1 loaders were cancelled: loader distributed-client-0-1 of client 0" in said and "WARNING" in said
@@ -192,17 +183,14 @@ def test_its_samplers_end_with_it_when_it_is_killed(serve):
     program = serve("--workers", 2)
     program.ready()
     assert len(program.workers) == 2
-    program.signal(signal.SIGKILL)
+    program.process.send_signal(signal.SIGKILL)
     assert program.ended() == -signal.SIGKILL
 
 
 def test_it_can_be_stopped_before_it_is_ready(world, serve):
     program = serve("--rank", 1, "--servers", 2)  # server 0 never comes
-    deadline = time.monotonic() + DEADLINE_S
-    while not (children := take_census(program.process.pid).children):
-        assert time.monotonic() < deadline and program.process.poll() is None, program.log
-        time.sleep(0.05)
-    program.workers |= set(children)
+    assert eventually(lambda: take_census(program.process.pid).children), program.log
+    program.workers |= set(take_census(program.process.pid).children)
     os.killpg(program.process.pid, signal.SIGINT)  # as Ctrl-C does: its samplers, which are starting, get it too
     assert program.ended() == 0
     assert any("stopped by SIGINT before it was ready" in line for line in program.log)
@@ -357,49 +345,27 @@ def test_labels_by_type(tmp_path):
         label_files(["paper=a.pt", "paper=b.pt"])
 
 
-def record(error=None):
-    info = None if error is None else (type(error), error, error.__traceback__)
-    made = logging.LogRecord("glt.some", logging.WARNING, __file__, 1, "%d lost\nof %s", (3, "a"), info)
-    made.created = 1_700_000_000.25
-    return made
-
-
-def test_json_is_one_object_on_one_line():
-    line = LineFormat("json", 1, 2).format(record())
-    assert "\n" not in line
-    assert json.loads(line) == {
-        "time": "2023-11-14T22:13:20.250Z",
-        "level": "warning",
-        "logger": "glt.some",
-        "message": "3 lost\nof a",
-        "server": 1,
-        "worker": 2,
-        "pid": os.getpid(),
-    }
-    assert json.loads(LineFormat("json", 1, None).format(record()))["worker"] is None
-
-
-def test_text_says_the_same():
-    line = LineFormat("text", 1, 2).format(record())
-    assert line == f"2023-11-14T22:13:20.250Z WARNING server 1, worker 2, pid {os.getpid()}: glt.some: 3 lost\nof a"
-    assert "server 1, pid" in LineFormat("text", 1, None).format(record())
-
-
+@pytest.mark.parametrize("worker", [2, None])
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_tracebacks_come_with_their_record(format):
+def test_lines_name_the_process_and_carry_their_traceback(format, worker):
+    record = logging.LogRecord("glt.some", logging.WARNING, __file__, 1, "%d lost\nof %s", (3, "a"), None)
+    record.created = 1_700_000_000.25
+    line = LineFormat(format, 1, worker).format(record)
+    time, message = "2023-11-14T22:13:20.250Z", "3 lost\nof a"
+    if format == "json":
+        place = {"server": 1, "worker": worker, "pid": os.getpid()}
+        told = {"time": time, "level": "warning", "logger": "glt.some", "message": message, **place}
+        assert "\n" not in line and json.loads(line) == told
+    else:
+        process = "server 1" if worker is None else "server 1, worker 2"
+        assert line == f"{time} WARNING {process}, pid {os.getpid()}: glt.some: {message}"
     try:
         raise KeyError("what was lost")
-    except KeyError as error:
-        line = LineFormat(format, 0, None).format(record(error))
-    if format == "json":
-        assert "\n" not in line
-        line = json.loads(line)["traceback"]
-    assert "Traceback (most recent call last)" in line and "KeyError: 'what was lost'" in line
-
-
-def test_an_unknown_format_is_refused():
-    with pytest.raises(ValueError, match=r"log_format = 'xml'.*text.*json"):
-        check_format("xml")
+    except KeyError:
+        record.exc_info = sys.exc_info()
+    line = LineFormat(format, 1, worker).format(record)
+    text = json.loads(line)["traceback"] if format == "json" else line
+    assert "Traceback (most recent call last)" in text and "KeyError: 'what was lost'" in text
 
 
 _PROGRAM = """

@@ -42,6 +42,13 @@ def seeds_of(given, **more):
     return seeds
 
 
+def refusal(given, error=ValueError):
+    """What is said of seeds that are none."""
+    with pytest.raises(error) as raised:
+        seeds_of(given)
+    return str(raised.value)
+
+
 def splits(trainer, rank):
     return {name: seeds_of(name) for name in (*SPLIT, "val")}
 
@@ -66,18 +73,10 @@ def test_splits_are_shared_exactly(worlds, servers, clients, parts, read_local):
 
 
 def named_types(trainer, rank):
-    with glt.distributed.DistNeighborLoader(
-        None, [2], ("user", "train"), batch_size=8, worker_options=options()
-    ) as loader:
+    where = options()
+    with glt.distributed.DistNeighborLoader(None, [2], ("user", "train"), batch_size=8, worker_options=where) as loader:
         found = [int(node) for batch in loader for node in batch["user"].n_id[: batch["user"].batch_size]]
-    with pytest.raises(ValueError) as raised:
-        glt.distributed.DistNeighborLoader(None, [2], ("item", "train"), worker_options=options())
-    said = [str(raised.value)]
-    for given in (("user", "trian"), "usr"):
-        with pytest.raises(ValueError) as raised:
-            glt.distributed.DistNeighborLoader(None, [2], given, worker_options=options())
-        said.append(str(raised.value))
-    return found, said
+    return found, [refusal(given) for given in (("item", "train"), ("user", "trian"), "usr")]
 
 
 def test_splits_of_a_node_type(tmp_path):
@@ -102,13 +101,9 @@ def files(trainer, rank, folder):
         None, [2], "edges.pt", batch_size=4, worker_options=options()
     ) as loader:
         found.append(len(list(loader)))
-    for name in ("absent.pt", "../outside.pt", str(folder / "outside.pt"), "dict.pt", "broken.npy", "object.npy"):
-        with pytest.raises(ValueError) as raised:
-            seeds_of(name)
-        found.append(str(raised.value))
-    with pytest.raises(IndexError) as beyond:  # checked like seeds that are given
-        seeds_of("beyond.pt")
-    return [*found, str(beyond.value)]
+    names = ("absent.pt", "../outside.pt", str(folder / "outside.pt"), "dict.pt", "broken.npy", "object.npy")
+    found += [refusal(name) for name in names]
+    return [*found, refusal("beyond.pt", error=IndexError)]  # checked like seeds that are given
 
 
 def test_files_below_one_directory(worlds, tmp_path):
@@ -141,12 +136,7 @@ def test_files_below_one_directory(worlds, tmp_path):
 
 
 def refusals(trainer, rank):
-    found = []
-    for name in ("train", "ids.pt", "trane"):
-        with pytest.raises((ValueError, TypeError)) as raised:
-            seeds_of(name)
-        found.append(str(raised.value))
-    return found
+    return [refusal(name, error=(ValueError, TypeError)) for name in ("train", "ids.pt", "trane")]
 
 
 def test_names_that_the_server_does_not_know(tmp_path):

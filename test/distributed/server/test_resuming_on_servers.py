@@ -1,13 +1,9 @@
 """A client that was stopped at any batch goes on in another process, on other servers: the same batches, to the bit."""
 
-import itertools
 import json
 
-from dist_world import CASES, SEED, assert_same, join, run_cluster, snapshot
-from dist_world import options as trainer_options
-from resume_world import expect_the_rest, run_whole
-from resume_world import go_on as resume
-from resume_world import states_of as chosen_states
+from dist_world import CASES, SEED, assert_same, run_cluster, snapshot
+from resume_world import expect_the_rest, go_on, run_whole, states_of, whole_of
 from service import become_client, options, serve, serve_or
 
 import glt
@@ -16,49 +12,9 @@ from glt.testing.cluster import Cluster
 CASE = CASES[0]  # shuffled
 
 
-def make(data, worker_options, random_seed):
+def make(worker_options, random_seed):
     given = CASE.arguments(0) | {"random_seed": random_seed, "worker_options": worker_options}
-    return glt.distributed.DistNeighborLoader(data, **given)
-
-
-def states_of(loader):
-    """The state before each batch of an epoch and after the last, as they would be in files."""
-    with loader:
-        return [json.dumps(loader.state_dict()), *(json.dumps(loader.state_dict()) for _ in loader)]
-
-
-def states_on_servers(trainer, rank):
-    return states_of(make(None, options(), SEED))
-
-
-def states_in_worker_mode(trainer, path):
-    return states_of(make(join(trainer, path), trainer_options(trainer, "mp"), SEED))
-
-
-def go_on(trainer, rank, given, states):
-    """What is left of the epoch of each state, and two batches of the next one."""
-    found = []
-    with make(None, options(**given), None) as loader:  # with a random seed of its own
-        for state in map(json.loads, states):
-            loader.load_state_dict(state)
-            assert loader.state_dict() == state
-            rest = [snapshot(batch) for batch in loader]
-            found.append(rest + [snapshot(batch) for batch in itertools.islice(loader, 2)])
-    return found
-
-
-def test_states_are_the_same_in_every_mode_and_go_on_on_any_servers(world):
-    here = world(2)
-    states = run_cluster(2, serve_or, world(1).path, 1, 1, states_on_servers, {})[1]
-    assert run_cluster(1, states_in_worker_mode, world(1).path) == [states]
-    given = {"server_rank": [1, 0], "num_workers": 2, "worker_concurrency": 2}
-    left = run_cluster(3, serve_or, here.path, 2, 1, go_on, {}, given, states)[2]
-    wanted = CASE.reference(here, 0)
-    per_epoch = len(wanted) // 2
-    assert len(states) == per_epoch + 1
-    for first, found in enumerate(left[:-1]):
-        assert_same(found, wanted[first : per_epoch + 2], f"resumed at batch {first}")
-    assert_same(left[-1][:per_epoch], wanted[per_epoch:], "resumed at the end of the epoch")
+    return glt.distributed.DistNeighborLoader(None, **given)
 
 
 def die_or_follow(trainer, path):
@@ -68,7 +24,7 @@ def die_or_follow(trainer, path):
         return glt.distributed.wait_and_shutdown_server(100.0)
     state = trainer.hear()
     become_client(trainer, 1, 1, client_rank=0)
-    with make(None, options(), SEED if state is None else None) as loader:
+    with make(options(), SEED if state is None else None) as loader:
         if state is not None:
             loader.load_state_dict(json.loads(state))
         found = []
@@ -106,12 +62,17 @@ CHOSEN = {
 }
 
 
-def go_on_as_client(trainer, rank, states):
-    return resume(rank, None, options(num_workers=2), states)
+def whole_of_client(trainer, rank):
+    return whole_of(rank, None, options())
 
 
-def test_clients_go_on_where_trainers_were_stopped(world):
+def go_on_as_client(trainer, rank, given, states):
+    return go_on(rank, None, options(**given), states)
+
+
+def test_states_are_those_of_trainers_and_go_on_on_any_servers(world):
     path = world(2).path
     whole = run_cluster(2, run_whole, path)
-    states = chosen_states(whole, CHOSEN)
-    expect_the_rest(whole, CHOSEN, run_cluster(4, serve_or, path, 2, 2, go_on_as_client, {}, states)[2:])
+    assert run_cluster(3, serve_or, world(1).path, 1, 2, whole_of_client, {})[1:] == whole
+    states, given = states_of(whole, CHOSEN), {"server_rank": [1, 0], "num_workers": 2, "worker_concurrency": 2}
+    expect_the_rest(whole, CHOSEN, run_cluster(4, serve_or, path, 2, 2, go_on_as_client, {}, given, states)[2:])

@@ -2,7 +2,6 @@
 
 import os
 import random
-import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -17,25 +16,25 @@ from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.server import worker as program
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
-from glt.distributed.server.worker import FairScheduler, PoolWorker, SendWindow
+from glt.distributed.server.worker import FairScheduler, PoolWorker
 
 
 class Simulation:
-    """Lanes on one thread: in each step all that are hungry wait, and whoever is next begins a batch."""
+    """Lanes on one thread: in each step all that are hungry wait, and the one that is next begins a batch."""
 
-    def __init__(self, num_places):
+    def __init__(self, num_places, *most):
         self.turns = FairScheduler(num_places)
-        self.hungry = {}
-        self.running = []
+        self.hungry, self.running, self.lanes = {}, [], []
+        for each in most:
+            self.add(each)
 
-    def lane(self, most=4):
+    def add(self, most=4):
         lane = self.turns.add(most, lambda: self.hungry[lane])
-        self.hungry[lane] = True
-        lane.is_waiting = True
-        return lane
+        self.hungry[lane] = lane.is_waiting = True
+        self.lanes.append(lane)
 
     def begin(self):
-        """Gives one place to whoever is next."""
+        """Gives one place to the lane that is next."""
         lane = self.turns.next_flow()
         if lane is not None:
             assert self.turns.acquire(lane, lambda: False)
@@ -47,69 +46,49 @@ class Simulation:
         self.running.remove(lane)
         self.turns.release(lane)
 
-
-def begun(lanes):
-    return [lane.num_begun for lane in lanes]
+    def run(self, num_batches):
+        """Batches one after the other; returns how many of them each lane began."""
+        before = [lane.num_begun for lane in self.lanes]
+        for _ in range(num_batches):
+            self.finish(self.begin())
+        return [lane.num_begun - then for lane, then in zip(self.lanes, before, strict=True)]
 
 
 @pytest.mark.parametrize("num_lanes", [1, 2, 3, 8, 40])
 def test_hungry_lanes_begin_equally_many(num_lanes):
     rng = random.Random(3)
-    sim = Simulation(4)
-    lanes = [sim.lane() for _ in range(num_lanes)]
+    sim = Simulation(4, *[4] * num_lanes)
     for _ in range(100 * num_lanes):
         while sim.begin() is not None:
             assert len(sim.running) <= 4
         sim.finish(rng.choice(sim.running))  # batches take as long as they like
-    counts = begun(lanes)
+    counts = [lane.num_begun for lane in sim.lanes]
     assert max(counts) - min(counts) <= 4, counts
 
 
-def test_a_lane_that_takes_nothing_holds_no_place():
-    sim = Simulation(2)
-    idle, busy = sim.lane(), sim.lane()
-    sim.hungry[idle] = False
-    for _ in range(50):
-        assert sim.begin() is busy
-        sim.finish(busy)
-    assert begun([idle, busy]) == [0, 50]
-
-
-def test_a_lane_that_comes_back_does_not_hold_up_the_others():
+def test_a_lane_that_was_away_or_comes_late_does_not_hold_up_the_others():
     """However long it was away, it gets a few batches more than its share, once."""
-    sim = Simulation(1)
-    away, busy = sim.lane(), sim.lane()
+    sim = Simulation(1, 4, 4)
+    away = sim.lanes[0]
     sim.hungry[away] = False
-    for _ in range(1000):
-        sim.finish(sim.begin() or pytest.fail("nobody began"))
+    assert sim.run(1000) == [0, 1000], "it holds no place"
     sim.hungry[away] = True
-    for _ in range(100):
-        sim.finish(sim.begin() or pytest.fail("nobody began"))
-    assert 50 <= away.num_begun <= 54, begun([away, busy])
-
-
-def test_a_lane_that_comes_late_has_no_claims():
-    sim = Simulation(1)
-    first = sim.lane()
-    for _ in range(100):
-        sim.finish(sim.begin() or pytest.fail("nobody began"))
-    second = sim.lane()
-    for _ in range(100):
-        sim.finish(sim.begin() or pytest.fail("nobody began"))
-    assert abs(second.num_begun - (first.num_begun - 100)) <= 2
+    assert 50 <= sim.run(100)[0] <= 54
+    sim.add()
+    mine, *others = reversed(sim.run(99))
+    assert all(abs(mine - each) <= 2 for each in others)
 
 
 def test_a_lane_has_at_most_so_many_in_flight():
-    sim = Simulation(8)
-    small, large = sim.lane(most=1), sim.lane(most=16)
+    sim = Simulation(8, 1, 16)
     while sim.begin() is not None:
         pass
-    assert (small.num_running, large.num_running) == (1, 7)
+    assert [lane.num_running for lane in sim.lanes] == [1, 7]
 
 
 def test_a_lane_that_is_removed_gives_back_its_places():
-    sim = Simulation(1)
-    lane, other = sim.lane(), sim.lane()
+    sim = Simulation(1, 4, 4)
+    lane, other = sim.lanes
     assert sim.begin() is lane
     sim.turns.remove(lane)
     assert sim.begin() is None
@@ -117,23 +96,10 @@ def test_a_lane_that_is_removed_gives_back_its_places():
     assert sim.begin() is other
 
 
-def test_waiting_ends_when_it_is_told_to():
-    turns = FairScheduler(1)
-    lane = turns.add(1, lambda: False)
-    stopped = threading.Event()
-    results = []
-    thread = threading.Thread(target=lambda: results.append(turns.acquire(lane, stopped.is_set, 10.0)))
-    thread.start()
-    stopped.set()
-    turns.interrupt(lane)
-    thread.join(60)
-    assert results == [False]
-
-
 def test_a_change_wakes_the_lane_that_is_next_and_no_other():
     """With 200 lanes that wait, waking all for each batch took all the CPU time that there was."""
-    sim = Simulation(1)
-    lanes = [sim.lane(most=1) for _ in range(200)]
+    sim = Simulation(1, *[1] * 200)
+    lanes = sim.lanes
     woken = []
     for lane in lanes:
         lane.turn.notify_all = lambda lane=lane: woken.append(lane)
@@ -158,55 +124,6 @@ def test_few_are_asked_whether_they_may_begin():
         lane.is_waiting = True
     assert turns.next_flow() is lanes[0]
     assert asked == [0]
-
-
-def test_places_below_one_are_refused():
-    with pytest.raises(ValueError, match="num_places = 0"):
-        FairScheduler(0)
-
-
-def test_threads_share_equally():
-    """The real thing: threads that come for turns, and give them back from another thread."""
-    turns, counts = FairScheduler(2), [0] * 4
-    until = 200
-
-    def live(index, lane, is_over):
-        while turns.acquire(lane, is_over):
-            counts[index] += 1
-            turns.release(lane)
-
-    lanes = [turns.add(2, lambda: True) for _ in counts]
-    threads = [
-        threading.Thread(target=live, args=(i, lane, lambda: max(counts) >= until)) for i, lane in enumerate(lanes)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert max(counts) == until
-
-
-def test_so_many_are_sent_ahead_and_no_more():
-    window = SendWindow(3, 1000)
-    for _ in range(3):
-        assert window.wait_to_send(0.0)
-        window.num_sent += 1
-    assert not window.wait_to_send(0.01)
-    window.taken(1)
-    assert window.wait_to_send(0.0)
-    window.num_sent += 1
-    assert not window.wait_to_send(0.0)
-
-
-def test_whoever_waits_goes_on_when_the_client_takes_one():
-    window = SendWindow(1, 1000)
-    window.num_sent = 1
-    results = []
-    thread = threading.Thread(target=lambda: results.append(window.wait_to_send(60.0)))
-    thread.start()
-    window.taken(1)
-    thread.join(60)
-    assert results == [True]
 
 
 @pytest.mark.parametrize(("device", "is_pinned"), [(None, False), ("cpu", False), ("cuda:0", True)])

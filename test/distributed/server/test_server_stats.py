@@ -4,15 +4,16 @@ import os
 import random
 import signal
 import socket
-import sys
 import threading
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 import torch
 from dist_world import run_cluster, seeds_of
-from service import options, serve_or
+from promptness import eventually, expect_prompt
+from service import Stage, options, serve_or
 
 import glt
 from glt.distributed import server_stats
@@ -20,7 +21,7 @@ from glt.distributed.server import stats as ledger_module
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.server.stats import COUNTERS, GAUGES, RATES, MetricsEndpoint, WorkerMetrics, total
 from glt.errors import RendezvousError
-from glt.testing.cluster import Cluster, free_port
+from glt.testing.cluster import free_port
 
 EXACT = ("num_batches", "num_nodes", "num_edges", "num_remote_nodes", "num_cached_nodes", "remote_bytes")
 
@@ -53,49 +54,34 @@ def summed(of, name):
     return sum(each[name] for each in of)
 
 
-def count(trainer, rank, num_servers):
-    """Two epochs on all servers; then client 0 looks at what the servers have counted."""
-    loader = make(rank, server_rank=list(range(num_servers)))
-    for _ in range(2):
-        for _ in loader:
-            pass
-    trainer.say(loader.stats())
-    everyone = trainer.hear()
-    if rank == 0:
-        wanted = summed(everyone, "num_batches")
-
-        def told():
-            all_ = [server_stats(each) for each in range(num_servers)]
-            return all_ if summed([each["totals"] for each in all_], "num_batches") == wanted else None
-
-        trainer.say(until(told))
-        loader.shutdown()
-        trainer.hear()  # the others have closed theirs
-        until(lambda: all(server_stats(each)["num_loaders"] == 0 for each in range(num_servers)))
-        trainer.say(until(told))
-        trainer.say("done")
-    else:
-        trainer.hear()
-        loader.shutdown()
-        trainer.say("closed")
-    trainer.hear()
-
-
 def test_totals_are_those_of_the_clients_loaders(world):
-    with Cluster(4, serve_or, world(2).path, 2, 2, count, {}, 2) as cluster:
-        loaders = [cluster.hear(rank) for rank in (2, 3)]
-        for rank in (2, 3):
-            cluster.say(rank, loaders)
-        servers = cluster.hear(2)
-        cluster.say(3)
-        cluster.hear(3)
-        cluster.say(2)
-        closed = cluster.hear(2)
-        cluster.hear(2)
-        for rank in (2, 3):
-            cluster.say(rank)
-        cluster.results()
-        cluster.expect_nothing_left()
+    """Two epochs of two clients on two servers."""
+    with Stage(4) as stage:
+        stage.start_servers(world(2).path, 2, 2)
+        stage.start_clients(2, 2)
+        for client in (2, 3):
+            stage.ask(client, "make", "loader", 16, server_rank=[0, 1])
+            for _ in range(2):
+                stage.ask(client, "take", "loader")
+        loaders = [stage.ask(client, "loader_stats", "loader") for client in (2, 3)]
+
+        def told(num_loaders):
+            """What the servers say once they have counted all batches."""
+            found = []
+
+            def is_complete():
+                found[:] = [stage.ask(2, "run_function", server_stats, rank) for rank in range(2)]
+                num_batches = summed([each["totals"] for each in found], "num_batches")
+                return (num_batches, summed(found, "num_loaders")) == (summed(loaders, "num_batches"), num_loaders)
+
+            assert eventually(is_complete), found
+            return found
+
+        servers = told(4)
+        for client in (2, 3):
+            stage.ask(client, "close", "loader")
+        closed = told(0)
+        stage.finish((2, 3), (0, 1))
 
     for stats in (servers, closed):
         totals = [each["totals"] for each in stats]
@@ -149,15 +135,10 @@ def wait_and_lose(trainer, rank):
     after = until(lambda: (now := server_stats(0))["num_restarts"] and now["num_workers"] == 1 and now)
     assert after["workers"]["0"]["num_restarts"] == after["num_restarts"] == 1
     assert after["workers"]["0"]["pid"] != before["workers"]["0"]["pid"]
-    for scope in ("totals", "loaders"):
-        rows = (
-            [(before[scope], after[scope])]
-            if scope == "totals"
-            else [(each, after[scope][id_]) for id_, each in before[scope].items()]
-        )
-        for old, new in rows:
-            for name in (*EXACT, *TIMES, "sent_bytes"):
-                assert new[name] >= old[name], (scope, name)
+    ((id_, mine),) = before["loaders"].items()
+    for old, new in ((before["totals"], after["totals"]), (mine, after["loaders"][id_])):
+        for name in (*EXACT, *TIMES, "sent_bytes"):
+            assert new[name] >= old[name], name
     assert after["totals"]["num_queued"] == 0
     lazy.shutdown()
     with make(rank) as loader:
@@ -172,21 +153,6 @@ def wait_and_lose(trainer, rank):
 
 def test_what_waits_is_told_and_no_counter_falls_with_a_process(world):
     assert run_cluster(2, serve_or, world(1).path, 1, 1, wait_and_lose, {})[1] > 0
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(ledger_module, "time", clock)
-    return clock
 
 
 def told(batches, queued=0):
@@ -209,44 +175,16 @@ def test_a_stream_counts_for_its_process_and_its_loader():
     assert loaders["a-0-1"]["num_batches"] == 10 and loaders["a-0-1"]["num_queued"] == 0
 
 
-def test_what_comes_after_a_loader_was_closed_counts_for_the_process():
-    ledger = WorkerMetrics()
-    ledger.open_loader("a-0-1")
-    ledger.beat(0, {"a-0-1/0": told(3)})
-    ledger.close_loader("a-0-1")
-    ledger.end_stream(0, "a-0-1/0", told(4))
-    workers, loaders = ledger.read()
-    assert workers[0]["num_batches"] == 4 and loaders == {}
-
-
-def test_the_counters_of_a_process_that_died_stay(clock):
-    ledger = WorkerMetrics()
-    ledger.open_loader("a-0-1")
-    ledger.beat(0, {"a-0-1/0": told(3, 2)})
-    clock.now += 1
-    ledger.beat(0, {"a-0-1/0": told(5, 2)})
-    ledger.lose_worker(0)
-    ledger.beat(0, {})  # its successor
-    ledger.beat(0, {"b-0-2/0": told(1)})
-    workers, loaders = ledger.read()
-    assert workers[0]["num_batches"] == 6 and workers[0]["num_queued"] == 0
-    assert loaders["a-0-1"]["num_batches"] == 5 and loaders["a-0-1"]["batches_per_s"] == 0
-
-
-def test_rates_are_those_of_the_last_five_seconds(clock):
-    ledger = WorkerMetrics()
-    batches = 0
-    for second in range(20):
-        batches += 10 if second < 12 else 4
+def test_rates_are_those_of_the_last_five_seconds(monkeypatch):
+    ledger, batches, now = WorkerMetrics(), 0, 100.0
+    monkeypatch.setattr(ledger_module, "time", SimpleNamespace(monotonic=lambda: now))
+    for second in range(26):
+        batches += 10 if second < 12 else 4 if second < 20 else 0
         ledger.beat(0, {"a-0-1/0": told(batches)})
-        if second == 0:
-            assert ledger.read()[0][0]["batches_per_s"] == 10  # a second ago there was nothing
-        clock.now += 1
-    assert ledger.read()[0][0]["batches_per_s"] == 4
-    for _ in range(6):
-        ledger.beat(0, {"a-0-1/0": told(batches)})
-        clock.now += 1
-    assert ledger.read()[0][0]["bytes_per_s"] == 0
+        rates = ledger.read()[0][0]
+        wanted = {0: 10, 19: 4, 25: 0}  # a second before the first there was nothing
+        assert rates["batches_per_s"] == rates["bytes_per_s"] == wanted.get(second, rates["bytes_per_s"])
+        now += 1
 
 
 def test_no_counter_ever_falls_whatever_happens():
@@ -338,45 +276,23 @@ def test_every_number_is_published_by_scope(endpoint):
             assert found[f"glt_{scope}_{name}", labels] == value, (scope, name)
         for stage in ("sampling", "gathering", "remote", "blocked"):
             assert found[f"glt_{scope}_stage_seconds_total", tuple(sorted((*labels, ("stage", stage))))] == value
-
-
-def test_tensors_are_published_by_name(endpoint):
-    found = read(endpoint.address)
     names = ("rows", "bytes", "reads_total", "writes_total", "read_bytes_total", "written_bytes_total")
     assert [found[f"glt_tensor_{name}", (("tensor", "emb"),)] for name in names] == [1, 2, 3, 4, 5, 6]
 
 
-def test_nothing_else_is_answered(endpoint):
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        read(endpoint.address, "/")
-    with socket.create_connection(endpoint.address, timeout=30) as line:
-        line.sendall(b"POST /metrics HTTP/1.0\r\n\r\n")
-        assert b"501" in line.recv(4096)
-
-
-def test_closing_does_not_wait_for_who_asks_nothing():
-    before = threads()
-    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0)
-    with socket.create_connection(opened.address, timeout=30) as silent:
-        read(opened.address)  # so the silent one was accepted
-        opened.close()
-        assert threads() <= before  # one of an earlier test may have ended meanwhile
-        assert silent.recv(1) == b""
+def test_closing_does_not_wait_for_who_asks_nothing(endpoint):
+    with socket.create_connection(endpoint.address, timeout=30):
+        read(endpoint.address)  # so the silent one was accepted
+        began = time.monotonic()
+        endpoint.close()
+        expect_prompt(time.monotonic() - began, "to close", within_s=2.0)
     with pytest.raises(OSError):
-        socket.create_connection(opened.address, timeout=5)
+        socket.create_connection(endpoint.address, timeout=5)
 
 
 def test_a_port_that_is_taken_is_named(endpoint):
     with pytest.raises(RendezvousError, match=f"metrics_port = {endpoint.address[1]}.*another program"):
         MetricsEndpoint(stats, ENTRY, "127.0.0.1", endpoint.address[1])
-
-
-def test_without_the_library_the_extra_is_named(world, monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    data = glt.distributed.DistDataset().load(world(1).path, 0)
-    with pytest.raises(ImportError, match=r"metrics_port.*prometheus_client.*glt\[prometheus\]"):
-        glt.distributed.init_server(1, None, 0, data, "127.0.0.1", free_port(), metrics_port=0)
-    assert glt.distributed.get_server() is None and glt.distributed.get_context() is None
 
 
 def test_a_server_publishes_until_it_ends(world):

@@ -40,31 +40,6 @@ def add(a, b):
     return a + b
 
 
-def ask(trainer, path):
-    if trainer.rank == 0:
-        for function in (leave, fail, add):
-            glt.distributed.register_server_function(function, function.__name__)
-        serve(trainer, path, 1, 1)
-        glt.distributed.wait_and_shutdown_server(100.0)
-        return None
-    become_client(trainer, 1, 1)
-    for name in ("leave", "fail"):
-        with pytest.raises(RemoteError, match=r"SystemExit|Unprintable"):
-            glt.distributed.request_server(0, name)
-    replies = [glt.distributed.async_request_server(0, "add", i, i) for i in range(50)]  # more than run at a time
-    results = [reply.wait() for reply in replies]
-    glt.distributed.shutdown_client()
-    return results
-
-
-def test_whatever_a_function_raises_is_answered(world):
-    assert run_cluster(2, ask, world(1).path)[1] == [2 * i for i in range(50)]
-
-
-def test_descriptors_are_as_many_as_the_system_allows():
-    assert allow_descriptors() == allow_descriptors() > 0
-
-
 _parked = {}
 
 
@@ -83,22 +58,27 @@ def complete(number):
     return len(_parked)
 
 
-def ask_deferred(trainer, path):
+def ask(trainer, path):
     if trainer.rank == 0:
         session._MOST_DEFERRED = 20
-        for function in (park, complete):
+        for function in (leave, fail, add, park, complete):
             glt.distributed.register_server_function(function, function.__name__)
         serve(trainer, path, 1, 1, num_rpc_threads=2)
         glt.distributed.wait_and_shutdown_server(100.0)
         return None
     become_client(trainer, 1, 1)
-    ask_async = glt.distributed.async_request_server
+    request, ask_async = glt.distributed.request_server, glt.distributed.async_request_server
+    for name in ("leave", "fail"):
+        with pytest.raises(RemoteError, match=r"SystemExit|Unprintable"):
+            request(0, name)
+    replies = [ask_async(0, "add", i, i) for i in range(50)]  # more than run at a time
+    sums = [reply.wait() for reply in replies]
     waiting = [ask_async(0, "park", i) for i in range(1, 21)]  # more than there are threads, and than run of a client
-    results = []
+    parked = []
     for i in reversed(range(2, 21)):
-        glt.distributed.request_server(0, "complete", i)
-        results.append(waiting[i - 1].result(60))
-    glt.distributed.request_server(0, "complete", -1)
+        request(0, "complete", i)
+        parked.append(waiting[i - 1].result(60))
+    request(0, "complete", -1)
     with pytest.raises(ValueError, match="-1 is negative"):
         waiting[0].result(60)
     many = [ask_async(0, "park", i) for i in range(100, 121)]
@@ -106,11 +86,16 @@ def ask_deferred(trainer, path):
     with pytest.raises(ValueError, match=r"20 calls of client 0 .* wait for what others do"):
         refused.result(0)
     glt.distributed.shutdown_client()
-    return results
+    return sums, parked
 
 
-def test_deferred_answers_hold_no_thread(world):
-    assert run_cluster(2, ask_deferred, world(1).path)[1] == list(reversed(range(2, 21)))
+def test_whatever_a_function_raises_is_answered_and_deferred_answers_hold_no_thread(world):
+    sums, parked = run_cluster(2, ask, world(1).path)[1]
+    assert sums == [2 * i for i in range(50)] and parked == list(reversed(range(2, 21)))
+
+
+def test_descriptors_are_as_many_as_the_system_allows():
+    assert allow_descriptors() == allow_descriptors() > 0
 
 
 def barrier(number, num, timeout_s):

@@ -11,17 +11,6 @@ from service import Stage
 import glt
 
 
-def goes_on(stage, actor, name, more=10):
-    """A loader makes progress from here on."""
-    before = stage.ask(actor, "count", name)
-    assert eventually(lambda: stage.ask(actor, "count", name) >= before + more)
-
-
-def is_right(stage, actor, name, world, rank):
-    """The first epoch of a law loader is what it must be."""
-    stage.expect_law(actor, name, world, rank)
-
-
 def test_a_killed_server(world, tmp_path):
     """Of two, the second. One client samples on it, one on the other and asks it for rows, one asks nobody."""
     here = world(2)
@@ -29,11 +18,8 @@ def test_a_killed_server(world, tmp_path):
         stage.ask(0, "lower", str(tmp_path), RECONNECT_S=3.0)
         pids = stage.start_servers(here.path, 2, 3, read_local=False)
         stage.start_clients(2, 3)
-        stage.ask(2, "make", "there", server_rank=1)
-        stage.ask(3, "make", "through", server_rank=0)
-        for actor, name in ((2, "there"), (3, "through")):
-            stage.ask(actor, "go", name)
-            goes_on(stage, actor, name, 3)
+        stage.set_going(2, "there", server_rank=1)
+        stage.set_going(3, "through", server_rank=0)
         victim = stage.processes[1].pid
         start = time.monotonic()
         stage.kill(1)
@@ -63,7 +49,7 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
         assert stage.processes[0].join(60) is None
         stage.expect_law(2, "during", here, 0, got)
         stage.ask(2, "law", "after", 0, server_rank=1)
-        is_right(stage, 2, "after", here, 0)
+        stage.expect_law(2, "after", here, 0)
         stage.finish((2,), (1,))
 
 
@@ -73,12 +59,9 @@ def test_a_killed_sampler(world):
     with Stage(4) as stage:
         pids = stage.start_servers(here.path, 2, 2, read_local=False, num_workers=1)
         stage.start_clients(2, 2)
-        stage.ask(2, "make", "hit", server_rank=1)
-        stage.ask(3, "make", "spared", server_rank=0)
         stage.ask(3, "law", "spared too", 1, server_rank=0)
-        for actor, name in ((2, "hit"), (3, "spared")):
-            stage.ask(actor, "go", name)
-            goes_on(stage, actor, name, 3)
+        stage.set_going(2, "hit", server_rank=1)
+        stage.set_going(3, "spared", server_rank=0)
         (victim,) = pids[1]
         start = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -88,11 +71,11 @@ def test_a_killed_sampler(world):
         for word in (f"pid {victim}", "exit code -9", "worker 0 of server 1", "host"):
             assert word in text, text
         # Requests that were on their way to it are asked again, when another has taken its place.
-        goes_on(stage, 3, "spared")
-        is_right(stage, 3, "spared too", here, 1)
+        stage.goes_on(3, "spared")
+        stage.expect_law(3, "spared too", here, 1)
         assert stage.ask(3, "stop", "spared") > 0
         stage.ask(2, "law", "new", 0, server_rank=1)
-        is_right(stage, 2, "new", here, 0)
+        stage.expect_law(2, "new", here, 0)
         (new,) = stage.ask(1, "samplers")
         assert new != victim
         stage.finish((2, 3), (0, 1))
@@ -102,9 +85,7 @@ def test_a_feature_file_cut_short_under_a_sampler(private_world):
     with Stage(3) as stage:
         pids = stage.start_servers(private_world.path, 2, 1, num_workers=1)
         stage.start_clients(2, 1)
-        stage.ask(2, "make", "hit", server_rank=1)
-        stage.ask(2, "go", "hit")
-        goes_on(stage, 2, "hit", 3)
+        stage.set_going(2, "hit", server_rank=1)
         start = time.monotonic()
         os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
         kind, text, at_s = stage.ask(2, "ended", "hit")
@@ -129,7 +110,7 @@ def test_loaders_on_other_samplers_do_not_mind(world):
         stage.ask(1, "close", "on both")
         assert len(stage.ask(1, "take", "on one")) > 10
         stage.ask(1, "law", "new", 0, num_workers=2)
-        is_right(stage, 1, "new", here, 0)
+        stage.expect_law(1, "new", here, 0)
         assert set(stage.ask(0, "samplers")) >= {first} and len(stage.ask(0, "samplers")) == 2
         stage.finish((1,), (0,))
 
@@ -140,9 +121,7 @@ def test_a_killed_client_and_its_successor(world):
         stage.start_servers(here.path, 1, 2)
         for actor, rank in ((1, 0), (2, 1)):
             stage.ask(actor, "join", 1, 2, rank)
-            stage.ask(actor, "make", "endless")
-            stage.ask(actor, "go", "endless")
-            goes_on(stage, actor, "endless", 3)
+            stage.set_going(actor, "endless")
         stage.ask(2, "law", "law", 1)
         got = stage.ask(2, "take", "law", 2)
         before = stage.ask(0, "stats")
@@ -156,12 +135,12 @@ def test_a_killed_client_and_its_successor(world):
 
         assert eventually(is_freed)
         expect_prompt(time.monotonic() - start, "the server to free its loaders")
-        goes_on(stage, 2, "endless")
+        stage.goes_on(2, "endless")
         stage.expect_law(2, "law", here, 1, got)
         # Another of the same rank takes its place; the server waits for it.
         stage.ask(3, "join", 1, 2, 0)
         stage.ask(3, "law", "law", 0)
-        is_right(stage, 3, "law", here, 0)
+        stage.expect_law(3, "law", here, 0)
         stage.finish((2, 3), (0,))
 
 
@@ -173,9 +152,8 @@ def test_a_client_that_stops_reading(world):
         stage.start_clients(1, 2)
         stage.ask(1, "make", "idle", batch_size=64, worker_concurrency=16, prefetch_size=2, buffer_size="200KB")
         stage.ask(1, "take", "idle", 1)
-        stage.ask(2, "make", "busy")
-        stage.ask(2, "go", "busy")
-        goes_on(stage, 2, "busy", 100)
+        stage.set_going(2, "busy")
+        stage.goes_on(2, "busy", 100)
         (idle,) = [
             each for id_, each in stage.ask(0, "stats")["loaders"].items() if each["client"].startswith("client 0")
         ]
@@ -183,7 +161,7 @@ def test_a_client_that_stops_reading(world):
         # What waits is what was begun while there was room, which the size of earlier batches tells.
         assert idle["queued_bytes"] <= 600 << 10, idle
         before = stage.ask(0, "census", sampler)[3]
-        goes_on(stage, 2, "busy", 200)
+        stage.goes_on(2, "busy", 200)
         assert stage.ask(0, "census", sampler)[3] < before + (64 << 20)
         assert len(stage.ask(1, "take", "idle")) == 9  # and it may go on when it likes
         stage.ask(2, "stop", "busy")
@@ -230,8 +208,7 @@ def test_a_frozen_sampler(stage, world):
     here = world(1)
     ((victim,),) = stage.start_servers(here.path, 1, 1)
     stage.start_clients(1, 1)
-    stage.ask(1, "make", "endless")
-    stage.ask(1, "go", "endless")
+    stage.set_going(1, "endless")
     start = time.monotonic()
     os.kill(victim, signal.SIGSTOP)
     kind, text, at_s = stage.ask(1, "ended", "endless")
@@ -255,14 +232,12 @@ def test_a_frozen_client(tmp_path, world):
         stage.start_servers(here.path, 1, 2)
         stage.start_clients(1, 2)
         for actor in (1, 2):
-            stage.ask(actor, "make", "endless")
-            stage.ask(actor, "go", "endless")
+            stage.set_going(actor, "endless")
         start = time.monotonic()
         stage.freeze(1)
         assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
         expect_prompt(time.monotonic() - start, "the server to notice", STUCK_S + 10)
-        count = stage.ask(2, "count", "endless")
-        assert eventually(lambda: stage.ask(2, "count", "endless") > count + 10)
+        stage.goes_on(2, "endless")
         stage.kill(1, signal.SIGCONT)
         kind, text, _ = stage.ask(1, "ended", "endless")
         assert kind == "PeerLost" and "server 0" in text, (kind, text)

@@ -142,9 +142,7 @@ def test_strangers(world):
         stage.ask(0, "lower", None, HANDSHAKE_S=1.0)
         ((sampler,),) = stage.start_servers(here.path, 1, None)
         stage.start_clients(1, 1)
-        stage.ask(1, "make", "endless")
-        stage.ask(1, "go", "endless")
-        assert eventually(lambda: stage.ask(1, "count", "endless") > 0)
+        stage.set_going(1, "endless")
 
         def bother(stay):
             stayed = []
@@ -184,8 +182,7 @@ def test_strangers(world):
             return all(now[i][k] <= before[i][k] + 2 for i in range(2) for k in range(3))
 
         assert eventually(is_as_before), (before, stage.ask(0, "census"), stage.ask(0, "census", sampler))
-        count = stage.ask(1, "count", "endless")
-        assert eventually(lambda: stage.ask(1, "count", "endless") > count + 10)
+        stage.goes_on(1, "endless", 10)
         stage.ask(1, "stop", "endless")
         assert stage.ask(0, "samplers") == [sampler]
         stage.ask(1, "leave")
