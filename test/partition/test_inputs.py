@@ -300,7 +300,7 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
         pq.write_table(pa.table(columns), path, write_statistics=told, row_group_size=2)
         files = TableFiles((path,))
         assert [files.largest(end) for end in ids] == ([9, 70] if told else [None, None])
-        found = EdgeTable("edges", files, fields, {}).outline(tmp_path, with_ids=True)
+        found = EdgeTable("edges", files, fields).read(tmp_path, outline=True)
         assert found["edge_index"].max(1).tolist() == [9, 70] and found["edge_index"].shape == (2, 3)
         assert (found["edge_index"][:, -1].tolist() == [4, 70]) != told
     pq.write_table(pa.table(columns).slice(0, 0), path)
