@@ -127,14 +127,6 @@ def test_weights_are_those_of_the_whole_rows(tmp_path, dtype, strategy):
         _core.Csr(*arrays, *of_book, edges.weight_sum, edges.weight_guide)
 
 
-def test_a_homogeneous_graph_may_have_weights_and_times_too(world, tmp_path):
-    num_edges = world.edge_index.shape[1]
-    given = world.arguments() | {"edge_weight": np.ones(num_edges), "node_time": np.arange(10) // 3}
-    manifest = RandomPartitioner(tmp_path / "parts", 2, **given).partition()
-    assert_union_is_the_input(load_all(tmp_path / "parts"), **given)
-    assert manifest.node_types[0].has_time and manifest.edge_types[0].has_time and manifest.time_level == "node"
-
-
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64", "float16", "bfloat16", "float32", "float64"])
 def test_weights_of_any_dtype_are_the_numbers_that_they_stand_for(world, tmp_path, dtype):
     weight = torch.arange(15).to(getattr(torch, dtype)).view(-1, 1)
@@ -275,6 +267,7 @@ def test_names_that_file_systems_give_a_meaning_of_their_own(tmp_path):
 
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+TYPED = {"num_nodes": {"a": 4}, "edge_index": {("a", "to", "a"): EDGES}}
 
 
 @pytest.mark.parametrize("strategy", ["by_src", "by_dst"])
@@ -283,7 +276,8 @@ def test_named_tables_come_back_and_are_listed(world, tmp_path, strategy):
         "node_attrs": {"train_mask": np.arange(10) % 2 == 0, "p/q__r ü": torch.arange(20).view(10, 2).bfloat16()},
         "edge_attrs": {"time": np.arange(15, dtype=np.int32)},
     }
-    given = world.arguments() | {"edge_feat": None} | named  # the book of edges is there without features
+    more = {"edge_feat": None, "edge_weight": np.ones(15), "node_time": np.arange(10) // 3}
+    given = world.arguments() | more | named  # the book of edges is there without features
     RandomPartitioner(tmp_path / "parts", 3, **given, edge_assign_strategy=strategy, chunk_size=4).partition()
     parts = load_all(tmp_path / "parts")
     assert_union_is_the_input(parts, **given)
@@ -292,7 +286,7 @@ def test_named_tables_come_back_and_are_listed(world, tmp_path, strategy):
         "train_mask": ("bool", ()),
         "p/q__r ü": ("bfloat16", (2,)),
     }
-    assert edges.attrs["time"].dtype == "int32" and edges.has_rows
+    assert edges.attrs["time"].dtype == "int32" and edges.has_rows and nodes.has_time and edges.has_time
     assert layout.attr(1, "node_attr", "node", "p/q__r ü") == "part1/node_attr/node/p%2Fq%5F%5Fr%20%C3%BC.npy"
     assert (tmp_path / "parts" / layout.attr(1, "node_attr", "node", "p/q__r ü")).exists()
 
@@ -321,19 +315,13 @@ def test_the_order_of_names_is_nobodys_business(tmp_path):
         ({"edge_attrs": {"m": np.ones(3)}}, ValueError, r"edge_attrs\['m'\] has shape \[3\]: .* 4 rows"),
         ({"node_attrs": {"m": np.ones(4)}, "edge_attrs": {"m": np.ones(4)}}, ValueError, "both name 'm'"),
         ({"node_attrs": {"time": np.ones(4)}, "node_time": np.arange(4)}, ValueError, "names 'time', but node_time"),
+        ({**TYPED, "node_attrs": {"b": {"m": np.ones(4)}}}, KeyError, "node_attrs names node type 'b'"),
+        ({**TYPED, "node_attrs": {"a": np.ones(4)}}, TypeError, r"node_attrs\['a'\] is a ndarray"),
     ],
 )
 def test_what_cannot_be_an_attribute_is_refused(tmp_path, given, error, words):
     with pytest.raises(error, match=words):
-        RandomPartitioner(tmp_path / "parts", 2, 4, EDGES, **given)
-
-
-def test_attributes_of_types_are_refused_by_type(tmp_path):
-    edges = {("a", "to", "a"): EDGES}
-    with pytest.raises(KeyError, match="node_attrs names node type 'b'"):
-        RandomPartitioner(tmp_path / "parts", 2, {"a": 4}, edges, node_attrs={"b": {"m": np.ones(4)}})
-    with pytest.raises(TypeError, match=r"node_attrs\['a'\] is a ndarray"):
-        RandomPartitioner(tmp_path / "parts", 2, {"a": 4}, edges, node_attrs={"a": np.ones(4)})
+        RandomPartitioner(tmp_path / "parts", **{"num_parts": 2, "num_nodes": 4, "edge_index": EDGES, **given})
 
 
 def test_a_graph_of_pyg_is_the_same_run_as_its_arrays(world, tmp_path):

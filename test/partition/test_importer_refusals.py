@@ -17,23 +17,37 @@ from glt.cli import main
 from glt.errors import PartitionError
 from glt.partition import import_dgl, import_glt, import_pyg
 
-
-@pytest.fixture
-def glt_source(peers, tmp_path):
-    return shutil.copytree(peers / "glt_homo", tmp_path / "source")
+IMPORTERS = {"glt": import_glt, "pyg": import_pyg, "dgl": import_dgl}
 
 
 @pytest.fixture
-def dgl_source(peers, tmp_path):
-    return shutil.copytree(peers / "dgl_homo", tmp_path / "source")
+def source_of(peers, tmp_path, monkeypatch):
+    """Makes a directory of a library that may be changed."""
+
+    def make(library, name="homo"):
+        if library != "pyg":
+            return shutil.copytree(peers / f"{library}_{name}", tmp_path / "source")
+        edge_index = torch.randint(0, NUM_NODES, (2, 50), generator=torch.Generator().manual_seed(0))
+        data = Data(x=torch.ones(NUM_NODES, 2), edge_index=edge_index, edge_attr=torch.ones(50, 1))
+        write_pyg(tmp_path / "source", data, 2, monkeypatch)
+        return tmp_path / "source"
+
+    return make
 
 
 @pytest.fixture
-def pyg_source(tmp_path, monkeypatch):
-    edge_index = torch.randint(0, NUM_NODES, (2, 50), generator=torch.Generator().manual_seed(0))
-    data = Data(x=torch.ones(NUM_NODES, 2), edge_index=edge_index, edge_attr=torch.ones(50, 1))
-    write_pyg(tmp_path / "source", data, 2, monkeypatch)
-    return tmp_path / "source"
+def glt_source(source_of):
+    return source_of("glt")
+
+
+@pytest.fixture
+def dgl_source(source_of):
+    return source_of("dgl")
+
+
+@pytest.fixture
+def pyg_source(source_of):
+    return source_of("pyg")
 
 
 def refused(importer, source, out, *words, **options):
@@ -54,28 +68,22 @@ class Malice:
         return os.mkdir, (str(self._path),)
 
 
-@pytest.mark.parametrize("file", ["META", "node_pb.pt", "part0/node_feat/feats.pkl", "part1/graph/rows.pt"])
 @pytest.mark.parametrize("legacy", [False, True])
-def test_nothing_of_glts_pickles_is_executed(glt_source, tmp_path, file, legacy):
-    malice = Malice(tmp_path / "executed")
+@pytest.mark.parametrize(
+    ("library", "name", "file"),
+    [
+        *(("glt", "homo", file) for file in ("META", "node_pb.pt", "part0/node_feat/feats.pkl", "part1/graph/rows.pt")),
+        ("pyg", "homo", "part_1/edge_feats.pt"),
+        ("dgl", "homo_gb", "part0/fused_csc_sampling_graph.pt"),
+    ],
+)
+def test_nothing_of_a_pickle_is_executed(source_of, tmp_path, library, name, file, legacy):
+    source, malice = source_of(library, name), {"global_id": [Malice(tmp_path / "executed")]}
     if file.endswith(".pt"):
-        torch.save([malice], glt_source / file, _use_new_zipfile_serialization=not legacy)
+        torch.save(malice, source / file, _use_new_zipfile_serialization=not legacy)
     else:
-        (glt_source / file).write_bytes(pickle.dumps([malice], protocol=2 if legacy else 5))
-    refused(import_glt, glt_source, tmp_path / "out", file, "mkdir")
-    assert not (tmp_path / "executed").exists()
-
-
-def test_nothing_of_pygs_pickles_is_executed(pyg_source, tmp_path):
-    torch.save({"global_id": Malice(tmp_path / "executed")}, pyg_source / "part_1/edge_feats.pt")
-    refused(import_pyg, pyg_source, tmp_path / "out", "part_1/edge_feats.pt", "mkdir")
-    assert not (tmp_path / "executed").exists()
-
-
-def test_nothing_of_graphbolts_pickles_is_executed(peers, tmp_path):
-    source = shutil.copytree(peers / "dgl_homo_gb", tmp_path / "source")
-    torch.save(Malice(tmp_path / "executed"), source / "part0/fused_csc_sampling_graph.pt")
-    refused(import_dgl, source, tmp_path / "out", "fused_csc_sampling_graph.pt", "mkdir")
+        (source / file).write_bytes(pickle.dumps(malice, protocol=2 if legacy else 5))
+    refused(IMPORTERS[library], source, tmp_path / "out", file, "mkdir")
     assert not (tmp_path / "executed").exists()
 
 
@@ -98,22 +106,18 @@ def test_what_is_no_directory_of_the_library_is_refused(tmp_path, importer):
     refused(importer, source / "nowhere", tmp_path / "out", "nowhere")
 
 
-@pytest.mark.parametrize("file", ["META", "node_pb.pt", "part1", "part1/graph/cols.pt", "part0/node_feat/ids.pkl"])
-def test_what_is_missing_of_glt_is_named(glt_source, tmp_path, file):
-    (shutil.rmtree if (glt_source / file).is_dir() else os.remove)(glt_source / file)
-    refused(import_glt, glt_source, tmp_path / "out", file, "is missing")
-
-
-@pytest.mark.parametrize("file", ["META.json", "node_map.pt", "edge_map.pt", "part_1", "part_0/graph.pt"])
-def test_what_is_missing_of_pyg_is_named(pyg_source, tmp_path, file):
-    (shutil.rmtree if (pyg_source / file).is_dir() else os.remove)(pyg_source / file)
-    refused(import_pyg, pyg_source, tmp_path / "out", file, "is missing")
-
-
-@pytest.mark.parametrize("file", ["part0/graph.dgl", "part1/node_feat.dgl", "part1/edge_feat.dgl"])
-def test_what_is_missing_of_dgl_is_named(dgl_source, tmp_path, file):
-    (dgl_source / file).unlink()
-    refused(import_dgl, dgl_source, tmp_path / "out", file, "is missing")
+@pytest.mark.parametrize(
+    ("library", "file"),
+    [
+        *(("glt", file) for file in ("META", "node_pb.pt", "part1", "part1/graph/cols.pt", "part0/node_feat/ids.pkl")),
+        *(("pyg", file) for file in ("META.json", "node_map.pt", "edge_map.pt", "part_1", "part_0/graph.pt")),
+        *(("dgl", file) for file in ("part0/graph.dgl", "part1/node_feat.dgl", "part1/edge_feat.dgl")),
+    ],
+)
+def test_what_is_missing_is_named(source_of, tmp_path, library, file):
+    source = source_of(library)
+    (shutil.rmtree if (source / file).is_dir() else os.remove)(source / file)
+    refused(IMPORTERS[library], source, tmp_path / "out", file, "is missing")
 
 
 def test_features_that_a_second_run_of_glt_appended_are_refused(glt_source, tmp_path):
@@ -146,6 +150,7 @@ def test_a_strategy_that_the_edges_contradict_is_refused(peers, tmp_path):
     for importer, source, strategy, lie in (
         (import_glt, "glt_homo", "by_dst", "by_src"),
         (import_dgl, "dgl_homo", "by_src", "by_dst"),
+        (import_pyg, "glt_homo", "by_src", "by_dst"),
     ):
         with pytest.raises(ValueError, match=rf"edge_assign_strategy = '{strategy}': the edges of .* lie {lie}"):
             importer(peers / source, tmp_path / "out", edge_assign_strategy=strategy)
@@ -193,20 +198,23 @@ def test_arguments_of_import_dgl_that_do_not_fit_are_refused(peers, tmp_path):
             import_dgl(source, out, **options)
 
 
-def test_mappings_that_some_partitions_lack_are_refused(dgl_source, tmp_path):
-    write_tensors(dgl_source / "part0/orig_nids.dgl", {"_N": np.arange(10)})
-    refused(import_dgl, dgl_source, tmp_path / "out", "part1/orig_nids.dgl is missing")
-
-
-def test_a_table_that_some_partitions_lack_is_refused(dgl_source, tmp_path):
-    write_tensors(dgl_source / "part1/node_feat.dgl", {"_N/other": np.arange(10)})
-    refused(import_dgl, dgl_source, tmp_path / "out", "part1/node_feat.dgl holds ['other']")
+@pytest.mark.parametrize(
+    ("file", "table", "words"),
+    [
+        ("part0/orig_nids.dgl", "_N", "part1/orig_nids.dgl is missing"),
+        ("part1/node_feat.dgl", "_N/other", "part1/node_feat.dgl holds ['other']"),
+        ("part1/node_feat.dgl", "author/feat", "part1/node_feat.dgl holds 'author/feat': expected <type>/<name>"),
+    ],
+)
+def test_tables_of_dgl_that_do_not_fit_together_are_refused(dgl_source, tmp_path, file, table, words):
+    write_tensors(dgl_source / file, {table: np.arange(10)})
+    refused(import_dgl, dgl_source, tmp_path / "out", words)
 
 
 @pytest.mark.parametrize("name", ["glt_homo", "glt_hetero", "dgl_homo", "dgl_csc", "dgl_hetero_gb", "dgl_homo_gb"])
-def test_a_damaged_file_is_never_anything_but_a_value_error(peers, tmp_path, name):
+def test_a_damaged_file_is_never_anything_but_a_value_error(source_of, tmp_path, name):
     """Bytes flipped at random, with a fixed seed: the import succeeds (only a feature changed) or refuses by name."""
-    source = shutil.copytree(peers / name, tmp_path / "source")
+    source = source_of(*name.split("_", 1))
     files, generator = sorted(path for path in source.rglob("*") if path.is_file()), random.Random(name)
     outcomes = set()
     for trial in range(12):
@@ -217,11 +225,8 @@ def test_a_damaged_file_is_never_anything_but_a_value_error(peers, tmp_path, nam
             damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
         try:
-            if name.startswith("glt"):
-                import_glt(source, tmp_path / f"out{trial}")
-            else:
-                tables = {"edge_weight": "w"} if name.startswith("dgl_hetero") else None
-                import_dgl(source, tmp_path / f"out{trial}", tables=tables)
+            options = {"tables": {"edge_weight": "w"}} if name.startswith("dgl_hetero") else {}
+            IMPORTERS[name[:3]](source, tmp_path / f"out{trial}", **options)
             outcomes.add("imported")
         except ValueError as error:
             outcomes.add("refused")
