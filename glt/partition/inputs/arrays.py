@@ -29,7 +29,6 @@ import os
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -38,6 +37,7 @@ import numpy as np
 
 from glt.data.arrays import BAD_HEADER, map_npy
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
+from glt.partition.format.files import chunks, scratch_array
 from glt.partition.graph_input import arguments_by_type
 
 _TABLES: Final = ("edge_feat", "edge_index", "edge_time", "edge_weight", "node_feat", "node_label", "node_time")
@@ -156,13 +156,6 @@ _CHUNK_BYTES = 16 << 20
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap does not name it everywhere
 
 
-def pieces(rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the rows of an array that may be mapped in pieces of some megabytes, each with the number of its first."""
-    step = max(1, _CHUNK_BYTES // max(1, rows[:1].nbytes))
-    for begin in range(0, len(rows), step):
-        yield begin, rows[begin : begin + step]
-
-
 class ScratchRows:
     """Rows of ``dtype`` and ``row_shape`` that arrive in pieces, in a nameless file in ``directory``: the kernel frees
     it with the last reference, even after SIGKILL, and may drop its pages from memory at any time.
@@ -174,19 +167,11 @@ class ScratchRows:
         weakref.finalize(self, self._file.close)  # where reading ends in an error
         self._num_rows = 0
 
-    def __len__(self) -> int:
-        return self._num_rows
-
     def append(self, rows: np.ndarray) -> None:
         assert rows.dtype == self.dtype and rows.shape[1:] == self.row_shape
         if rows.size:
             self._file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         self._num_rows += len(rows)
-
-    def append_all(self, others: np.ndarray) -> None:
-        """Adds the rows of an array that may be mapped, a piece at a time."""
-        for _, piece in pieces(others):
-            self.append(piece.astype(self.dtype, copy=False))
 
     def array(self) -> np.ndarray:
         """Returns ``[rows, *row_shape]``, mapped; nothing can be added after that."""
@@ -211,10 +196,9 @@ def blank(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 def pair(directory: Path, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
     """Returns ``[2, num_edges]``, mapped, of two arrays of ids ``[num_edges]``."""
-    rows = ScratchRows(directory, pair_dtype(src, dst))
-    rows.append_all(src)
-    rows.append_all(dst)
-    return rows.array().reshape(2, -1) if len(rows) else np.empty((2, 0), np.int64)
+    out = scratch_array(directory, 2 * len(src), pair_dtype(src, dst)).reshape(2, -1)
+    out[0], out[1] = src, dst
+    return out
 
 
 def pair_dtype(src: np.ndarray, dst: np.ndarray) -> np.dtype:
@@ -225,11 +209,7 @@ def pair_dtype(src: np.ndarray, dst: np.ndarray) -> np.dtype:
 
 def by_id(directory: Path, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Returns ``out`` with ``out[ids] = rows``, mapped, for ``ids`` that are a permutation."""
-    if rows.size == 0:
-        return rows
-    with tempfile.TemporaryFile(dir=directory, prefix="glt-") as file:
-        os.posix_fallocate(file.fileno(), 0, rows.nbytes)  # a full disk is an OSError here, a SIGBUS later
-        out = np.memmap(file, rows.dtype, mode="r+", shape=rows.shape)
-    for begin, piece in pieces(rows):
-        out[ids[begin : begin + len(piece)]] = piece
+    out = scratch_array(directory, rows.size, rows.dtype).reshape(rows.shape)
+    for begin, piece in chunks(ids):
+        out[piece] = rows[begin : begin + len(piece)]
     return out

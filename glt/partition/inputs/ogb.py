@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
-from glt.partition.format.files import chunks
+from glt.partition.format.files import chunks, scratch_array
 from glt.partition.graph_input import arguments_by_type
-from glt.partition.inputs.arrays import ScratchRows, npz_members, pair, pieces
+from glt.partition.inputs.arrays import npz_members, pair
 from glt.partition.inputs.tables import Field, TableFiles, read_fields
 
 logger = logging.getLogger(__name__)
@@ -183,22 +183,19 @@ def _split_masks(split: Path, below: str, num_nodes: int) -> dict[str, np.ndarra
 def _with_inverse(tables: dict[str, Any], scratch: Path) -> dict[str, Any]:
     """Each edge followed by its reverse, both with the same rows."""
     src, dst = tables["edge_index"]
-    ends = []
-    for one, other in ((src, dst), (dst, src)):
-        rows = ScratchRows(scratch, one.dtype)
-        for begin, piece in chunks(one):
-            rows.append(np.stack([piece, other[begin : begin + len(piece)]], axis=1).reshape(-1))
-        ends.append(rows.array())
+    edge_index = scratch_array(scratch, 4 * len(src), tables["edge_index"].dtype).reshape(2, -1)
+    for row, one, other in ((edge_index[0], src, dst), (edge_index[1], dst, src)):
+        row[::2], row[1::2] = one, other
     attrs = {name: _twice(table, scratch) for name, table in tables.get("edge_attrs", {}).items()}
     feat = {"edge_feat": _twice(tables["edge_feat"], scratch)} if "edge_feat" in tables else {}
-    return {"edge_index": pair(scratch, *ends), **feat, "edge_attrs": attrs or None}
+    return {"edge_index": edge_index, **feat, "edge_attrs": attrs or None}
 
 
 def _twice(table: np.ndarray, scratch: Path) -> np.ndarray:
-    rows = ScratchRows(scratch, table.dtype, table.shape[1:])
-    for _, piece in pieces(table):
-        rows.append(np.repeat(piece, 2, axis=0))
-    return rows.array()
+    rows = scratch_array(scratch, 2 * table.size, table.dtype).reshape(2 * len(table), *table.shape[1:])
+    rows[::2] = table
+    rows[1::2] = table
+    return rows
 
 
 def _contiguous(edge_index: np.ndarray, scratch: Path) -> np.ndarray:

@@ -260,8 +260,8 @@ def read_graph(
         add_inverse_edge: Of a folder of OGB: see :func:`glt.partition.inputs.ogb.read_ogb_folder`.
         weight_attr, time_attr: Of a PyG graph: see :func:`glt.partition.graph_arguments`.
         outline: Of tables and descriptions of tables, to look at no more than a forecast needs: rows are counted (of
-            Parquet, its metadata is read; of CSV, lines are counted), and arrays are zeros of the right shapes and
-            dtypes that take no memory. Ids are read only where the number of nodes is neither stated nor in the
+            Parquet, its metadata is read; of CSV, a column), and arrays are zeros of the right shapes and dtypes that
+            take no memory. Ids are read only where the number of nodes is neither stated nor in the
             statistics of Parquet. Other inputs are as without it.
 
     Raises:

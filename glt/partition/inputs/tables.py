@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import glob
-import gzip
 import importlib
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,20 +18,6 @@ from glt.partition.format.files import chunks
 from glt.partition.inputs.arrays import ScratchRows, blank, by_id, pair, pair_dtype
 
 _BLOCK_BYTES: Final = 1 << 20
-_LINE_FEED, _CARRIAGE_RETURN = 10, 13
-
-
-def count_lines(path: Path) -> int:
-    """Counts the lines of a text file, compressed or not, that are not empty."""
-    num_lines, in_line = 0, False
-    opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
-    with cast(BinaryIO, opened) as file:
-        while block := file.read(_BLOCK_BYTES):
-            data = np.frombuffer(block, np.uint8)
-            is_text = (data != _LINE_FEED) & (data != _CARRIAGE_RETURN)
-            num_lines += int(np.count_nonzero(is_text[1:] & ~is_text[:-1])) + (bool(is_text[0]) and not in_line)
-            in_line = bool(is_text[-1])
-    return num_lines
 
 
 _PARQUET: Final = (".parquet", ".pq")
@@ -102,18 +87,15 @@ class TableFiles:
         with _readable(self.paths[0]):
             return tuple(self._names(self.paths[0]))
 
-    def num_rows(self, exact: bool) -> int:
-        """Counts the rows of all files; of Parquet without reading them. Unless it must be ``exact``, lines of CSV are
-        counted: a value that has a line break in quotes then counts for two rows."""
+    def num_rows(self) -> int:
+        """Counts the rows of all files; of Parquet its metadata is read, of CSV one column."""
         num_rows = 0
         for path in self.paths:
             with _readable(path):
                 if path.name.endswith(_PARQUET):
                     num_rows += _arrow("pyarrow.parquet").read_metadata(path).num_rows
-                elif exact:
-                    num_rows += sum(batch.num_rows for batch in self._read(path, (), {}))
                 else:
-                    num_rows += max(0, count_lines(path) - self.header)
+                    num_rows += sum(batch.num_rows for batch in self._read(path, (), {}))
         return num_rows
 
     def largest(self, column: str) -> int | None:
@@ -236,7 +218,7 @@ def _outline_fields(files: TableFiles, fields: Mapping[Any, Field]) -> dict[Any,
         path, _, batch = next(batches, (None, 0, None))
     if path is None:
         return {name: np.empty(0, field.dtype or np.int64) for name, field in fields.items()}
-    num_rows = files.num_rows(exact=False)
+    num_rows = files.num_rows()
     first_rows = {name: _rows(field, path, 0, batch) for name, field in fields.items()}
     return {name: blank(rows.dtype, (num_rows, *rows.shape[1:])) for name, rows in first_rows.items()}
 
@@ -351,7 +333,7 @@ class _Table:
                 )
             return arrays, None
         found = _outline_fields(self.files, of_table) if outline else read_fields(self.files, of_table, scratch)
-        num_rows = len(next(iter(found.values()))) if found else self.files.num_rows(exact=not outline)
+        num_rows = len(next(iter(found.values()))) if found else self.files.num_rows()
         return arrays | found, num_rows
 
     def _arguments(self, kind: str, arrays: Mapping[Any, np.ndarray]) -> dict[str, Any]:
