@@ -45,16 +45,20 @@ def test_union_of_partitions_is_the_input(tmp_path, num_parts, strategy, time_le
 
 @st.composite
 def graphs(draw):
-    """Any types, any relations, any of the tables given."""
-    num_nodes = draw(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 6), min_size=1, max_size=3))
-    node_type = st.sampled_from(list(num_nodes))
-    edge_types = draw(st.lists(st.tuples(node_type, st.sampled_from(["to", "of__"]), node_type), unique=True))[:4]
+    """Any types, or none, any relations, any of the tables given."""
+    is_hetero, ids = draw(st.booleans()), draw(st.sampled_from([np.int32, np.int64]))
+    if is_hetero:
+        num_nodes = draw(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 6), min_size=1, max_size=3))
+        node_type = st.sampled_from(list(num_nodes))
+        edge_types = draw(st.lists(st.tuples(node_type, st.sampled_from(["to", "of__"]), node_type), unique=True))[:4]
+    else:
+        num_nodes, edge_types = {"node": draw(st.integers(1, 12))}, [("node", "to", "node")]
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
     edge_index = {}
     for src, rel, dst in edge_types:
-        num_edges = draw(st.integers(0, 15)) if num_nodes[src] and num_nodes[dst] else 0
+        num_edges = draw(st.integers(0, 30)) if num_nodes[src] and num_nodes[dst] else 0
         ends = [generator.integers(0, max(num_nodes[end], 1), num_edges) for end in (src, dst)]
-        edge_index[src, rel, dst] = np.stack(ends)
+        edge_index[src, rel, dst] = np.stack(ends).astype(ids)
 
     def table(counts, make):
         return {key: make(count) for key, count in counts.items() if draw(st.booleans())}
@@ -69,25 +73,42 @@ def graphs(draw):
         "edge_weight": table(num_edges, lambda n: generator.integers(0, 3, n).astype(np.float32)),
     }
     level = draw(st.sampled_from(["edge_time", "node_time"]))
-    return world | {
-        level: table(num_edges if level == "edge_time" else num_nodes, lambda n: generator.integers(0, 5, n))
-    }
+    world[level] = table(num_edges if level == "edge_time" else num_nodes, lambda n: generator.integers(0, 5, n))
+    return world if is_hetero else {name: value for name, each in world.items() for value in each.values()}
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
-@settings(max_examples=25, deadline=None)
-@given(world=graphs(), num_parts=st.integers(1, 4), strategy=st.sampled_from(["by_src", "by_dst"]))
-def test_union_of_partitions_of_any_graph_is_the_input(tmp_path_factory, partitioner, world, num_parts, strategy):
-    root = tmp_path_factory.mktemp("example") / "parts"
-    manifest = partitioner(root, num_parts, **world, edge_assign_strategy=strategy).partition()
-    parts = load_all(root)
+@settings(max_examples=40, deadline=None)
+@given(
+    world=graphs(),
+    num_parts=st.integers(1, 4),
+    strategy=st.sampled_from(["by_src", "by_dst"]),
+    chunk_size=st.sampled_from([1, 3, 100]),
+    random_seed=st.integers(0, 2**31 - 1),
+)
+def test_union_of_partitions_of_any_graph_is_the_input(
+    tmp_path_factory, partitioner, world, num_parts, strategy, chunk_size, random_seed
+):
+    parent = tmp_path_factory.mktemp("example")  # left to pytest: removing directories is slow
+    options = {"edge_assign_strategy": strategy, "chunk_size": chunk_size, "random_seed": random_seed}
+    manifest = partitioner(parent / "parts", num_parts, **world, **options).partition()
+    parts = load_all(parent / "parts")
     assert_union_is_the_input(parts, **world)
-    assert manifest.num_edges == sum(edges.shape[1] for edges in world["edge_index"].values())
-    assert manifest.part_num_edges == tuple(sum(edge.edge_ids.size for edge in part.edges) for part in parts)
+    assert [path.name for path in parent.iterdir()] == ["parts"]
+    edges_of = list(world["edge_index"].values()) if manifest.is_hetero else [world["edge_index"]]
+    assert manifest.num_edges == sum(edges.shape[1] for edges in edges_of)
+    assert manifest.part_num_nodes == tuple(sum(nodes.ids.size for nodes in part.nodes) for part in parts)
+    assert manifest.part_num_edges == tuple(sum(edges.edge_ids.size for edges in part.edges) for part in parts)
+    for entry in manifest.node_types:
+        if partitioner is RandomPartitioner:
+            assert max(entry.part_num_nodes) - min(entry.part_num_nodes) <= 1
+        elif not manifest.is_hetero:  # 5% of the mean are less than a node here
+            assert max(entry.part_num_nodes) <= -(-entry.num_nodes // num_parts)
     books = manifest.schema.by_node_type(node.book.owners() for node in parts[0].nodes)
-    for entry, edges in zip(manifest.edge_types, world["edge_index"].values(), strict=True):
+    for entry, edges in zip(manifest.edge_types, edges_of, strict=True):
         src, _, dst = entry.edge_type
         assert entry.num_cut_edges == np.count_nonzero(books[src][edges[0]] != books[dst][edges[1]])
+        assert entry.edge_cut_ratio == entry.num_cut_edges / max(entry.num_edges, 1)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 from distributed_run import files_under, slice_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from local_exchange import in_ranks, use_threads
-from partition_world import PARTITIONERS, assert_union_is_the_input, load_all
+from partition_world import assert_union_is_the_input, load_all
 from torch_geometric import EdgeIndex
 
 from glt.partition import (
@@ -26,49 +24,6 @@ from glt.partition import (
 
 NAMES = "float16 bfloat16 float32 float64 int64 uint8 float8_e5m2 float8_e4m3fnuz bool complex32"
 DTYPES = [getattr(torch, name) for name in NAMES.split()]
-
-
-@st.composite
-def graphs(draw):
-    num_nodes = draw(st.integers(1, 12))
-    node = st.integers(0, num_nodes - 1)
-    edges = draw(st.lists(st.tuples(node, node), max_size=30))
-    return num_nodes, np.array(edges, draw(st.sampled_from([np.int32, np.int64]))).reshape(-1, 2).T
-
-
-@pytest.mark.parametrize("partitioner", PARTITIONERS)
-@settings(max_examples=25, deadline=None)
-@given(
-    graph=graphs(),
-    num_parts=st.integers(1, 4),
-    strategy=st.sampled_from(["by_src", "by_dst"]),
-    chunk_size=st.sampled_from([1, 3, 100]),
-    random_seed=st.integers(0, 2**31 - 1),
-)
-def test_union_of_partitions_is_the_input(
-    tmp_path_factory, partitioner, graph, num_parts, strategy, chunk_size, random_seed
-):
-    num_nodes, edge_index = graph
-    tables = {
-        "node_feat": np.random.default_rng(1).random((num_nodes, 2)),
-        "edge_feat": np.arange(edge_index.shape[1] * 3).reshape(-1, 3),
-        "node_label": np.arange(num_nodes),
-    }
-    parent = tmp_path_factory.mktemp("example")  # left to pytest: removing directories is slow
-    root = parent / "parts"
-    options = {"edge_assign_strategy": strategy, "chunk_size": chunk_size, "random_seed": random_seed}
-    manifest = partitioner(root, num_parts, num_nodes, edge_index, **options, **tables).partition()
-    parts = load_all(root)
-    assert_union_is_the_input(parts, num_nodes, edge_index, **tables)
-    assert [path.name for path in parent.iterdir()] == ["parts"]
-    assert max(manifest.part_num_nodes) <= -(-num_nodes // num_parts)  # 5% of the mean are less than a node here
-    if partitioner is RandomPartitioner:
-        assert max(manifest.part_num_nodes) - min(manifest.part_num_nodes) <= 1
-    assert manifest.part_num_nodes == tuple(part.nodes[0].ids.size for part in parts)
-    assert manifest.part_num_edges == tuple(part.edges[0].indices.size for part in parts)
-    owner = parts[0].nodes[0].book.owners()
-    cut = np.count_nonzero(owner[edge_index[0]] != owner[edge_index[1]])
-    assert manifest.edge_cut_ratio == cut / max(edge_index.shape[1], 1)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")

@@ -17,6 +17,7 @@ import torch
 from numpy.lib.format import open_memmap, write_array_header_2_0
 from torch import Tensor
 
+from glt._checks import check_path
 from glt.data.arrays import require_data
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.context import World
@@ -128,11 +129,12 @@ class OutputStore:
 
     def __init__(self, world: World, name: str, spill_dir: str | os.PathLike[str] | None) -> None:
         self.world, self.name = world, name
-        if spill_dir is not None and not isinstance(spill_dir, str | os.PathLike):
-            raise TypeError(f"spill_dir = {spill_dir!r}: expected the path of a directory that all trainers see")
-        self.spill_dir = None if spill_dir is None else Path(spill_dir)
-        if self.spill_dir is not None and not self.spill_dir.is_dir():
-            raise ValueError(f"spill_dir = {os.fspath(self.spill_dir)!r} is no directory")
+        self.spill_dir: Path | None = None
+        if spill_dir is not None:
+            check_path("spill_dir", spill_dir, "a directory that all trainers see")
+            self.spill_dir = Path(spill_dir)
+            if not self.spill_dir.is_dir():
+                raise ValueError(f"spill_dir = {os.fspath(spill_dir)!r} is no directory")
 
     def require_free(self, suffix: str) -> None:
         """ValueError if this trainer holds a tensor of that name that is no output and would be replaced."""
