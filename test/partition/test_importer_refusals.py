@@ -36,18 +36,8 @@ def source_of(peers, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def glt_source(source_of):
-    return source_of("glt")
-
-
-@pytest.fixture
 def dgl_source(source_of):
     return source_of("dgl")
-
-
-@pytest.fixture
-def pyg_source(source_of):
-    return source_of("pyg")
 
 
 def refused(importer, source, out, *words, **options):
@@ -87,15 +77,17 @@ def test_nothing_of_a_pickle_is_executed(source_of, tmp_path, library, name, fil
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_pickle_cannot_change_what_pickles_may_call(glt_source, tmp_path):
+def test_a_pickle_cannot_change_what_pickles_may_call(source_of, tmp_path):
     """State set on a function or on a stand-in class must not reach the next file."""
+    source = source_of("glt")
+    feats = source / "part0/node_feat/feats.pkl"
     for name in ("torch._utils\n_rebuild_tensor_v2", "torch\nScriptObject", "collections\nOrderedDict"):
         attack = b"\x80\x02c" + name.encode() + b"\n(N}X\x04\x00\x00\x00nameX\x04\x00\x00\x00evilstb."
-        kept = (glt_source / "part0/node_feat/feats.pkl").read_bytes()
-        (glt_source / "part0/node_feat/feats.pkl").write_bytes(attack)
-        refused(import_glt, glt_source, tmp_path / "out", "feats.pkl")
-        (glt_source / "part0/node_feat/feats.pkl").write_bytes(kept)
-    import_glt(glt_source, tmp_path / "out")
+        kept = feats.read_bytes()
+        feats.write_bytes(attack)
+        refused(import_glt, source, tmp_path / "out", "feats.pkl")
+        feats.write_bytes(kept)
+    import_glt(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("importer", [import_glt, import_pyg, import_dgl])
@@ -120,30 +112,52 @@ def test_what_is_missing_is_named(source_of, tmp_path, library, file):
     refused(IMPORTERS[library], source, tmp_path / "out", file, "is missing")
 
 
-def test_features_that_a_second_run_of_glt_appended_are_refused(glt_source, tmp_path):
+def append_twice(source):
     for name in ("feats", "ids"):
-        path = glt_source / f"part0/node_feat/{name}.pkl"
+        path = source / f"part0/node_feat/{name}.pkl"
         path.write_bytes(path.read_bytes() * 2)
-    refused(import_glt, glt_source, tmp_path / "out", "feats.pkl has node", "a second time", "run twice")
 
 
-def test_chunks_that_do_not_pair_and_rows_that_are_missing_are_refused(glt_source, tmp_path):
-    path = glt_source / "part0/node_feat/ids.pkl"
-    kept = path.read_bytes()
-    path.write_bytes(kept + pickle.dumps(torch.arange(2)))
-    refused(import_glt, glt_source, tmp_path / "out", "ids.pkl", "different numbers of chunks")
-    path.write_bytes(kept)
+def append_ids(source):
+    path = source / "part0/node_feat/ids.pkl"
+    path.write_bytes(path.read_bytes() + pickle.dumps(torch.arange(2)))
+
+
+def empty_features(source):
     for name in ("feats", "ids"):
-        (glt_source / f"part1/node_feat/{name}.pkl").write_bytes(b"")
-    refused(import_glt, glt_source, tmp_path / "out", "has no node 1", "are missing")
+        (source / f"part1/node_feat/{name}.pkl").write_bytes(b"")
 
 
-def test_books_and_graphs_of_different_runs_are_refused(glt_source, tmp_path):
-    book = torch.load(glt_source / "node_pb.pt")
-    torch.save(book.roll(1), glt_source / "node_pb.pt")
-    refused(import_glt, glt_source, tmp_path / "out", "neither to the partition of their source")
-    torch.save(book + 5, glt_source / "node_pb.pt")
-    refused(import_glt, glt_source, tmp_path / "out", "node_pb.pt names partition")
+def change_book(change):
+    return lambda source: torch.save(change(torch.load(source / "node_pb.pt")), source / "node_pb.pt")
+
+
+def swap_parts(source):
+    for name, other in (("part_0", "kept"), ("part_1", "part_0"), ("kept", "part_1")):
+        (source / name).rename(source / other)
+
+
+def name_a_type_of_a_path(source):
+    meta = {"num_parts": 2, "is_hetero": True, "node_types": ["../../etc"], "edge_types": []}
+    (source / "META.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize(
+    ("library", "change", "words"),
+    [
+        ("glt", append_twice, ["feats.pkl has node", "a second time", "run twice"]),
+        ("glt", append_ids, ["ids.pkl", "different numbers of chunks"]),
+        ("glt", empty_features, ["has no node 1", "are missing"]),
+        ("glt", change_book(lambda book: book.roll(1)), ["neither to the partition of their source"]),
+        ("glt", change_book(lambda book: book + 5), ["node_pb.pt names partition"]),
+        ("pyg", swap_parts, ["part_0/node_feats.pt", "of partition 1: expected those of"]),
+        ("pyg", name_a_type_of_a_path, ["META.json", "names no file"]),
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused(source_of, tmp_path, library, change, words):
+    source = source_of(library)
+    change(source)
+    refused(IMPORTERS[library], source, tmp_path / "out", *words)
 
 
 def test_a_strategy_that_the_edges_contradict_is_refused(peers, tmp_path):
@@ -154,19 +168,6 @@ def test_a_strategy_that_the_edges_contradict_is_refused(peers, tmp_path):
     ):
         with pytest.raises(ValueError, match=rf"edge_assign_strategy = '{strategy}': the edges of .* lie {lie}"):
             importer(peers / source, tmp_path / "out", edge_assign_strategy=strategy)
-
-
-def test_parts_of_pyg_that_change_places_are_refused(pyg_source, tmp_path):
-    (pyg_source / "part_0").rename(pyg_source / "kept")
-    (pyg_source / "part_1").rename(pyg_source / "part_0")
-    (pyg_source / "kept").rename(pyg_source / "part_1")
-    refused(import_pyg, pyg_source, tmp_path / "out", "part_0/node_feats.pt", "of partition 1: expected those of")
-
-
-def test_a_type_that_leads_out_of_the_directory_is_refused(pyg_source, tmp_path):
-    meta = {"num_parts": 2, "is_hetero": True, "node_types": ["../../etc"], "edge_types": []}
-    (pyg_source / "META.json").write_text(json.dumps(meta))
-    refused(import_pyg, pyg_source, tmp_path / "out", "META.json", "names no file")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_the_command_imports_and_says_what_came_of_it(peers, tmp_path, capsys):
         assert stopped.value.code == 2
 
 
-def test_the_command_imports_pyg(pyg_source, tmp_path, capsys):
-    assert main(["import", "pyg", str(pyg_source), "--out", str(tmp_path / "out"), "--relabel"]) == 0
+def test_the_command_imports_pyg(source_of, tmp_path, capsys):
+    assert main(["import", "pyg", str(source_of("pyg")), "--out", str(tmp_path / "out"), "--relabel"]) == 0
     assert "edge_dir 'in'" in capsys.readouterr().out
     assert load_all(tmp_path / "out")[0].manifest.is_relabelled

@@ -307,8 +307,8 @@ class Manifest:
             document = json.loads(content)
         except (FileNotFoundError, IsADirectoryError) as error:
             raise PartitionError(
-                f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way; "
-                "partition again"
+                f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way: "
+                "expected a partition directory, or its <graph_name>.json; partition again"
             ) from error
         except ValueError as error:  # not JSON, or not UTF-8
             raise PartitionError(f"{path} is truncated or altered ({error}): partition again") from error
@@ -466,8 +466,7 @@ def read_part_config(path: str | os.PathLike[str]) -> PartConfig:
     """
     given = Path(os.path.abspath(path))
     if given.is_dir():
-        manifest = _manifest(given, given)
-        names = graph_names(given, manifest)
+        names = graph_names(given, Manifest.read(given))
         if len(names) > 1:
             raise PartitionError(f"{given} has the part_configs of {names}: name one of them, such as {names[0]}.json")
         return PartConfig(given, names[0] if names else given.name)
@@ -478,7 +477,12 @@ def read_part_config(path: str | os.PathLike[str]) -> PartConfig:
             "partition directory"
         )
     ours = document.get(_OURS)
-    manifest = _manifest(given.parent, given, is_dgls=ours is None)
+    if ours is None and not (given.parent / layout.MANIFEST).exists():
+        raise PartitionError(
+            f"{given} is DGL's own, and its partitions were not imported: run 'glt import dgl {given} --out DIR', "
+            "and give DIR"
+        )
+    manifest = Manifest.read(given.parent)
     if ours is None:
         found = tuple(document.get(key) for key in ("num_parts", "num_nodes", "num_edges"))
         expected = (manifest.num_parts, manifest.num_nodes, manifest.num_edges)
@@ -540,17 +544,3 @@ def _document(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not all(key in document for key in keys):
         return None
     return document if isinstance(document.get(_OURS, {}), dict) else None
-
-
-def _manifest(root: Path, given: Path, is_dgls: bool = False) -> Manifest:
-    if not (root / layout.MANIFEST).exists():
-        if is_dgls:
-            raise PartitionError(
-                f"{given} is DGL's own, and its partitions were not imported: run 'glt import dgl {given} --out DIR', "
-                "and give DIR"
-            )
-        raise PartitionError(
-            f"{given} is no part_config, and there is no {layout.MANIFEST} in {root}: expected a partition directory, "
-            "or its <graph_name>.json"
-        )
-    return Manifest.read(root)
