@@ -73,12 +73,6 @@ def read_pickles(path: Path) -> Generator[Any, None, None]:
             yield _Unpickler(file, _no_storage).load()
 
 
-def read_plain(path: Path) -> Any:
-    """Returns the pickled object of a file that may hold plain values only; errors as :func:`read_torch`."""
-    with _damage_named(path), open(path, "rb") as file:
-        return _PlainUnpickler(file).load()
-
-
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
     """Turns what a damaged file makes the readers raise into a PartitionError that names the file."""
@@ -95,11 +89,6 @@ def _damage_named(path: Path) -> Iterator[None]:
             f"{path} cannot be read: expected tensors and plain containers as the library wrote them; copy the "
             f"directory again ({type(error).__name__}: {error})"
         ) from error
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, expected plain values")
 
 
 class _Unpickler(pickle.Unpickler):

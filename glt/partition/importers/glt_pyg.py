@@ -21,7 +21,7 @@ from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition.format.files import Array, chunks
 from glt.partition.format.manifest import Manifest
-from glt.partition.importers.foreign_files import Record, read_pickles, read_plain, read_torch
+from glt.partition.importers.foreign_files import Record, read_pickles, read_torch
 from glt.partition.importers.imported import (
     Assembly,
     Imported,
@@ -79,7 +79,11 @@ class _GltReader:
     def __init__(self, root: Path, scratch: Path, renumber: bool) -> None:
         self._root, self._scratch, self._renumber = root, scratch, renumber
         self._schema, self._parts = _opened(
-            root / "META", "GLT", read_plain, lambda meta: {"homo": False, "hetero": True}[meta["data_cls"]], "part"
+            root / "META",
+            "GLT",
+            lambda path: next(read_pickles(path), None),
+            lambda meta: {"homo": False, "hetero": True}[meta["data_cls"]],
+            "part",
         )
         self._fits = {"by_src": True, "by_dst": True}
 

@@ -413,7 +413,8 @@ def dataset_arguments(data: Dataset, *, weight_attr: str | None = None) -> dict[
         tables = _tables(features)
         weight = tables.get(weight_attr) if weight_attr is not None else None
         given = {"edge_index": _in_order(graph.topology, name), "edge_weight": weight}
-        given |= {"edge_time": _times(graph.topology)} if data.time_level == "edge" else {}
+        timed = graph.topology.by_time if data.time_level == "edge" else None
+        given |= {} if timed is None else {"edge_time": _by_id(timed.time, timed.edge_ids)}
         edges.append(given | _arguments("edge", tables))
     if weight_attr is not None and all(each["edge_weight"] is None for each in edges):
         raise ValueError(f"weight_attr = {weight_attr!r}: expected the name of a table of edges of g")
@@ -442,21 +443,14 @@ def _rows(name: str, feature: Feature) -> Tensor:
 
 def _in_order(topology: Topology, name: Any) -> Tensor:
     """Sources and destinations ``[2, E]`` by edge id."""
-    edges = topology.coo()
-    if topology.edge_ids is None:
-        return edges
-    ids = topology.edge_ids.to(torch.int64)
-    if (len(ids) and int(ids.max()) >= len(ids)) or len(ids.unique()) != len(ids):
+    ids = topology.edge_ids
+    if ids is not None and ((len(ids) and int(ids.max()) >= len(ids)) or len(ids.unique()) != len(ids)):
         raise ValueError(
             f"the ids of the edges of {name} are not 0 to {len(ids) - 1}, each once: a partitioner numbers edges by "
             "their positions; leave edge_ids out"
         )
-    return torch.empty_like(edges).index_copy_(1, ids, edges)
+    return _by_id(topology.coo(), ids)
 
 
-def _times(topology: Topology) -> Tensor | None:
-    timed = topology.by_time
-    if timed is None:
-        return None
-    positions = torch.arange(len(timed.time)) if timed.edge_ids is None else timed.edge_ids.to(torch.int64)
-    return torch.empty_like(timed.time).index_copy_(0, positions, timed.time)
+def _by_id(values: Tensor, ids: Tensor | None) -> Tensor:
+    return values if ids is None else torch.empty_like(values).index_copy_(-1, ids.to(torch.int64), values)
