@@ -38,19 +38,21 @@ from glt.partition.methods.partitioner import GraphArguments
 class Ranges:
     """Global ids of DGL, of nodes or of edges: ranges by partition, and inside a partition by type. ``begin``,
     ``sizes`` and ``first``, the id inside its type of the first of each range, are ``[num_parts, num_types]``;
-    ``totals`` are the numbers of ids by type.
+    ``totals`` are the numbers of ids by type, and ``names`` what DGL calls the types in keys of tables.
     """
 
+    names: list[str]
     begin: np.ndarray
     sizes: np.ndarray
     first: np.ndarray
     totals: list[int]
 
     @classmethod
-    def of(cls, by_type: list[list[Any]], num_parts: int) -> Ranges:
+    def of(cls, names: list[str], by_name: dict[str, list[Any]], num_parts: int) -> Ranges:
         """Checks the ranges of a partition config."""
-        ranges = np.empty((num_parts, len(by_type), 2), np.int64)
-        for at, given in enumerate(by_type):
+        ranges = np.empty((num_parts, len(names), 2), np.int64)
+        for at, name in enumerate(names):
+            given = by_name[name]
             if given and not isinstance(given[0], list):  # before DGL 0.6: only where each range ends
                 given = list(zip([0, *given[:-1]], given, strict=True))
             ranges[:, at] = np.array(given, np.int64).reshape(num_parts, 2)
@@ -58,7 +60,7 @@ class Ranges:
         if bounds.size and (bounds[0] != 0 or (np.diff(bounds) < 0).any() or (bounds[2::2] != bounds[1:-1:2]).any()):
             raise ValueError("its ranges do not follow each other")
         sizes = ranges[:, :, 1] - ranges[:, :, 0]
-        return cls(ranges[:, :, 0], sizes, np.cumsum(sizes, 0) - sizes, sizes.sum(0).tolist())
+        return cls(names, ranges[:, :, 0], sizes, np.cumsum(sizes, 0) - sizes, sizes.sum(0).tolist())
 
     def owners(self, type_: int) -> np.ndarray:
         """Partition of each id of a type."""
@@ -77,17 +79,14 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class DglConfig:
-    """DGL's partition config, the JSON file of a partition directory: types and ids in DGL's order, what DGL calls the
-    types in keys of tables, and of each partition its files by kind (``node_feats``, ``edge_feats``, ``part_graph`` or
-    ``part_graph_graphbolt``).
+    """DGL's partition config, the JSON file of a partition directory: types and ids in DGL's order, and of each
+    partition its files by kind (``node_feats``, ``edge_feats``, ``part_graph`` or ``part_graph_graphbolt``).
     """
 
     path: Path
     schema: Schema
     nodes: Ranges
     edges: Ranges
-    node_names: list[str]
-    edge_names: list[str]
     graph_name: str
     part_method: str
     files: list[dict[str, Path]]
@@ -137,10 +136,8 @@ class DglConfig:
         return cls(
             path,
             HOMOGENEOUS if (len(nodes), len(edges)) == (1, 1) else Schema(tuple(nodes), tuple(edge_types)),
-            Ranges.of([document["node_map"][name] for name in nodes], num_parts),
-            Ranges.of([document["edge_map"][name] for name in edges], num_parts),
-            nodes,
-            edges,
+            Ranges.of(nodes, document["node_map"], num_parts),
+            Ranges.of(edges, document["edge_map"], num_parts),
             str(document.get("graph_name", path.stem)),
             str(document.get("part_method")),
             files,
@@ -172,7 +169,7 @@ def _owned_edges(
             mine = np.flatnonzero(edge_type == at)
             if (src_type[mine] != source).any() or (dst_type[mine] != target).any():
                 raise PartitionError(
-                    f"{origin} has an edge of type {config.edge_names[at]} between nodes of other types: it is "
+                    f"{origin} has an edge of type {config.edges.names[at]} between nodes of other types: it is "
                     "damaged, or of another run"
                 )
             if mine.size:
@@ -198,9 +195,7 @@ def _taken(origin: Path, table: np.ndarray, at: np.ndarray) -> np.ndarray:
 Mapped = Any  # a tensor or array, or a dict of them by type, as DGL's return_mapping gives
 
 
-def _original_ids(
-    config: DglConfig, name: str, given: Mapped | None, types: list[str], ranges: Ranges
-) -> list[np.ndarray | None]:
+def _original_ids(config: DglConfig, name: str, given: Mapped | None, ranges: Ranges) -> list[np.ndarray | None]:
     """Returns DGL's mapping ``name`` (``"orig_nids"``, ``"orig_eids"``), the original id of each node or edge, by type:
     from ``given``, what DGL returned, or the files ``part<i>/<name>.dgl``; None where nothing says it.
     """
@@ -209,7 +204,7 @@ def _original_ids(
         paths = [config.path.parent / f"part{part}" / f"{name}.dgl" for part in range(config.num_parts)]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == len(paths):
-            return [None] * len(types)
+            return [None] * len(ranges.names)
         if missing:
             raise PartitionError(f"{missing[0]} is missing, but other partitions have theirs: copy it here first")
         pieces, origin = [read_tensors(path) for path in paths], paths[0]
@@ -218,12 +213,12 @@ def _original_ids(
             for type_ in {type_ for piece in pieces for type_ in piece}
         }
     if not isinstance(given, Mapping):
-        if len(types) > 1:
+        if len(ranges.names) > 1:
             raise TypeError(f"{name} is a {type(given).__name__}: expected a dict by type, the graph having types")
-        given = {types[0]: given}
+        given = {ranges.names[0]: given}
     by_name = {":".join(key) if isinstance(key, tuple) else key: value for key, value in given.items()}
     result: list[np.ndarray | None] = []
-    for type_, total in zip(types, ranges.totals, strict=True):
+    for type_, total in zip(ranges.names, ranges.totals, strict=True):
         ids = integers(origin, f"ids of {type_}", by_name.get(type_, np.empty(0, np.int64))).astype(np.int64)
         if ids.size != total or not np.array_equal(np.sort(ids), np.arange(total)):
             raise ValueError(
@@ -298,13 +293,13 @@ class _Reader:
         self, config: DglConfig, scratch: Path, leave_out: Collection[str], nids: Mapped | None, eids: Mapped | None
     ) -> None:
         self._config, self._scratch, self._leave_out = config, scratch, leave_out
-        self._nids = _original_ids(config, "orig_nids", nids, config.node_names, config.nodes)
-        self._eids = _original_ids(config, "orig_eids", eids, config.edge_names, config.edges)
+        self._nids = _original_ids(config, "orig_nids", nids, config.nodes)
+        self._eids = _original_ids(config, "orig_eids", eids, config.edges)
 
     def read(self, asked: Mapping[str, str], renumber_edges: bool) -> Imported:
         """``asked`` are the tables by role that the user names."""
         config = self._config
-        edge_tables = self._tables("edge", config.edge_names, config.edges, self._eids)
+        edge_tables = self._tables("edge", config.edges, self._eids)
         edge_indexes, renumbered = self._read_edges(renumber_edges)
         names = sorted({name for tables in edge_tables for name in tables})
         if renumbered and (names or any(ids is not None for ids in self._eids)):
@@ -312,7 +307,7 @@ class _Reader:
                 f"{config.path}: its GraphBolt graphs have no edge ids, so nothing tells to which edge a row of "
                 f"{[*names, 'orig_eids'][0]!r} belongs: partition again with store_eids=True, or leave it out"
             )
-        nodes = self._arguments(asked, "node", self._tables("node", config.node_names, config.nodes, self._nids))
+        nodes = self._arguments(asked, "node", self._tables("node", config.nodes, self._nids))
         edges = self._arguments(asked, "edge", edge_tables)
         for type_, ids in enumerate(self._nids):
             owner = config.nodes.owners(type_)
@@ -356,19 +351,19 @@ class _Reader:
             each.tables(config.path)  # raises where an edge is missing
         return [each.edge_index for each in edges], renumbered
 
-    def _tables(self, kind: str, names: list[str], ranges: Ranges, originals: list) -> list[dict[str, Array]]:
+    def _tables(self, kind: str, ranges: Ranges, originals: list) -> list[dict[str, Array]]:
         """Returns the tables of the nodes or edges of each type by DGL's names."""
         found = assemblies(kind, self._config.schema, ranges.totals, self._scratch)
         given: set[int] = set()
         for part, files in enumerate(self._config.files):
             path = files.get(f"{kind}_feats")
-            pieces: list[dict[str, Array]] = [{} for _ in names]
+            pieces: list[dict[str, Array]] = [{} for _ in ranges.names]
             for key, table in ({} if path is None else read_tensors(path)).items():
                 type_, _, name = key.rpartition("/")
-                if type_ not in names:
-                    raise PartitionError(f"{path} holds {key!r}: expected <type>/<name> with a type of {names}")
+                if type_ not in ranges.names:
+                    raise PartitionError(f"{path} holds {key!r}: expected <type>/<name> with a type of {ranges.names}")
                 if name not in self._leave_out:
-                    pieces[names.index(type_)][name] = table
+                    pieces[ranges.names.index(type_)][name] = table
             for at, tables in enumerate(pieces):
                 first, size = int(ranges.first[part, at]), int(ranges.sizes[part, at])
                 if path is not None and tables and size:

@@ -125,36 +125,25 @@ class _Storage:
     data: Tensor
     dtype: torch.dtype | None
 
-    def tensor(self, dtype: torch.dtype | None, offset: int, size: tuple, stride: tuple) -> Tensor:
-        if dtype is None:
-            raise pickle.UnpicklingError("it has a tensor without a dtype")
-        if 0 in size:
-            return torch.empty(size, dtype=dtype)
-        return self.data.view(dtype).as_strided(size, stride, offset)  # checks the bounds
-
 
 # What a pickle may call. They have no attributes that a pickle could set.
-class _TensorV2:
+class _RebuiltTensor:
+    """Version 2 and 3, which also has the dtype of a storage without one."""
+
     __slots__ = ()
 
-    def __call__(self, storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any) -> Tensor:
-        return storage.tensor(storage.dtype, offset, size, stride)
-
-
-class _TensorV3:
-    __slots__ = ()
-
-    def __call__(
-        self, storage: _Storage, offset: int, size: tuple, stride: tuple, grad: Any, hooks: Any, dtype: Any, *_: Any
-    ) -> Tensor:
-        return storage.tensor(dtype, offset, size, stride)
+    def __call__(self, storage: _Storage, offset: int, size: tuple, stride: tuple, *more: Any) -> Tensor:
+        dtype = more[2] if storage.dtype is None else storage.dtype
+        if 0 in size:
+            return torch.empty(size, dtype=dtype)
+        return storage.data.view(dtype).as_strided(size, stride, offset)  # checks the bounds
 
 
 class _SubclassedTensor:
     __slots__ = ()
 
     def __call__(self, rebuild: Any, kind: Any, arguments: tuple, *_: Any) -> Tensor:
-        if not isinstance(rebuild, _TensorV2 | _TensorV3):
+        if not isinstance(rebuild, _RebuiltTensor):
             raise pickle.UnpicklingError("it rebuilds a tensor in a way of its own")
         return rebuild(*arguments)
 
@@ -171,8 +160,8 @@ class _StorageBytes:
 
 
 _CALLABLES: Final = {
-    ("torch._utils", "_rebuild_tensor_v2"): _TensorV2(),
-    ("torch._utils", "_rebuild_tensor_v3"): _TensorV3(),
+    ("torch._utils", "_rebuild_tensor_v2"): _RebuiltTensor(),
+    ("torch._utils", "_rebuild_tensor_v3"): _RebuiltTensor(),
     ("torch._tensor", "_rebuild_from_type_v2"): _SubclassedTensor(),
     ("torch.storage", "_load_from_bytes"): _StorageBytes(),
     ("torch.storage", "UntypedStorage"): _StorageType(None),
