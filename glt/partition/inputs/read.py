@@ -77,15 +77,20 @@ def _read_described(
     whose relative paths begin at ``base``.
     """
     is_hetero = "edge_types" in document or "node_types" in document
-    root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges"))
+    root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges")).given
     if is_hetero:
-        node_parts = {t: (f"node_types.{t}", table) for t, table in root.table("node_types").items()}
-        edge_parts = [_edge_part(where, i, table) for i, table in enumerate(root.tables("edge_types"))]
+        of_nodes, of_edges = root.get("node_types", {}), root.get("edge_types", [])
+        if not isinstance(of_nodes, Mapping):
+            raise ValueError(f"{where}: node_types = {of_nodes!r}: expected an object")
+        if not isinstance(of_edges, list):
+            raise ValueError(f"{where}: edge_types = {of_edges!r}: expected a list of objects, each with a type")
+        node_parts = {t: (f"node_types.{t}", table) for t, table in of_nodes.items()}
+        edge_parts = [_edge_part(where, i, table) for i, table in enumerate(of_edges)]
     else:
         if "edges" not in document:
             raise ValueError(f"{where} has no edges: expected edges, or node_types and edge_types")
-        node_parts = {HOMOGENEOUS.node_types[0]: ("nodes", root.table("nodes"))}
-        edge_parts = [(HOMOGENEOUS.edge_types[0], _Keys(f"{where}: edges", root.table("edges"), _EDGE))]
+        node_parts = {HOMOGENEOUS.node_types[0]: ("nodes", root.get("nodes", {}))}
+        edge_parts = [(HOMOGENEOUS.edge_types[0], _Keys(f"{where}: edges", root["edges"], _EDGE))]
     for edge_type, keys in edge_parts:
         for end in (edge_type[0], edge_type[2]):
             if end not in node_parts:
@@ -157,18 +162,6 @@ class _Keys:
             if key not in allowed:
                 raise ValueError(f"{where}: {key} is unknown: expected some of {', '.join(allowed)}")
         self.where, self.given = where, given
-
-    def table(self, key: str) -> Mapping[str, Any]:
-        found = self.given.get(key, {})
-        if not isinstance(found, Mapping):
-            raise ValueError(f"{self.where}: {key} = {found!r}: expected an object")
-        return found
-
-    def tables(self, key: str) -> list[Any]:
-        found = self.given.get(key, [])
-        if not isinstance(found, list):
-            raise ValueError(f"{self.where}: {key} = {found!r}: expected a list of objects, each with a type")
-        return found
 
     def files(self, base: Path) -> TableFiles | None:
         given, header, delimiter = (self.given.get(key) for key in _FILES)
