@@ -18,7 +18,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -309,7 +309,7 @@ def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], o
     """Yields what to call with bytes that are done, and draws a tqdm bar; none where ``num_bytes`` is None."""
     from tqdm import tqdm
 
-    with tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True, disable=num_bytes is None) as bar:
+    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True, disable=num_bytes is None)) as bar:
         yield bar.update
 
 
