@@ -44,9 +44,9 @@ def test_union_of_partitions_is_the_input(tmp_path, num_parts, strategy, time_le
 
 
 @st.composite
-def graphs(draw, have_types=st.just(True)):
+def graphs(draw, always_typed=True):
     """Any types, or none, any relations, any of the tables given."""
-    is_hetero, ids = draw(have_types), draw(st.sampled_from([np.int32, np.int64]))
+    is_hetero, ids = always_typed or draw(st.booleans()), draw(st.sampled_from([np.int32, np.int64]))
     if is_hetero:
         num_nodes = draw(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 6), min_size=1, max_size=3))
         node_type = st.sampled_from(list(num_nodes))
@@ -80,7 +80,7 @@ def graphs(draw, have_types=st.just(True)):
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @settings(max_examples=40, deadline=None)
 @given(
-    world=graphs(st.booleans()),
+    world=graphs(always_typed=False),
     num_parts=st.integers(1, 4),
     strategy=st.sampled_from(["by_src", "by_dst"]),
     chunk_size=st.sampled_from([1, 3, 100]),
