@@ -7,10 +7,9 @@ from glt.partition import RandomPartitioner, read_graph
 CITES, WRITES = ("paper", "cites", "paper"), ("au/thor", "writes__it", "paper")
 
 
-def plain():
+def plain(num_nodes=50, num_edges=400):
     """Arguments of a partitioner of a graph that has some of everything."""
     rng = np.random.default_rng(0)
-    num_nodes, num_edges = 50, 400
     return {
         "num_nodes": num_nodes,
         "edge_index": rng.integers(0, num_nodes, (2, num_edges)),
@@ -48,7 +47,9 @@ def run_id(out, arguments):
 
 
 def assert_same(tmp_path, source, wanted, **options):
+    """The graph that is read gives the run of the wanted one."""
     got = read_graph(source, tmp_path, **options)
-    assert run_id(tmp_path / "out/got", got) == run_id(tmp_path / "out/wanted", wanted)
+    out = tmp_path / f"out of {source.name}"
+    assert run_id(out / "got", got) == run_id(out / "wanted", wanted)
     assert not list(tmp_path.glob("glt-*"))
     return got

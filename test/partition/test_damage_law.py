@@ -6,6 +6,7 @@ The directories here hold every kind of table, homogeneous and heterogeneous, wi
 import os
 import re
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +72,19 @@ def refused(root, *words, partition_idx=0, **options):
         load_partition(root, partition_idx, **options)
 
 
+@contextmanager
+def kept(*paths):
+    """Files, or one in whose place there may be a directory, are as before in the end."""
+    contents = [path.read_bytes() for path in paths]
+    try:
+        yield contents
+    finally:
+        for path, content in zip(paths, contents, strict=True):
+            if path.is_dir():
+                path.rmdir()
+            path.write_bytes(content)
+
+
 def parts_that_need(path):
     return [int(path[4])] if path.startswith("part") else [0, 1]
 
@@ -86,8 +100,9 @@ def assert_refused(root, path):
     for part in {0, 1}.difference(parts_that_need(path)):
         load_partition(root, part)
     if path == "manifest.json":
-        with pytest.raises(PartitionError, match=r"manifest\.json"):
+        with pytest.raises(PartitionError, match=r"manifest\.json") as caught:
             inspect_partitions(root)
+        assert isinstance(caught.value, GltError) and isinstance(caught.value, ValueError)
     else:
         assert [each.path for each in inspect_partitions(root, verify=True).bad] == [path]
 
@@ -103,31 +118,23 @@ def test_the_directory_is_sound_before(runs):
 def test_any_changed_byte_of_any_file_is_refused(runs, data):
     root = runs / "run0"
     path = data.draw(st.sampled_from(files(root)), "file")
-    content = (root / path).read_bytes()
-    at = data.draw(st.integers(0, len(content) - 1), "byte")
-    changed = bytearray(content)
-    changed[at] ^= data.draw(st.integers(1, 255), "bits")
-    try:
+    with kept(root / path) as (content,):
+        changed = bytearray(content)
+        changed[data.draw(st.integers(0, len(content) - 1), "byte")] ^= data.draw(st.integers(1, 255), "bits")
         (root / path).write_bytes(changed)
         assert_refused(root, path)
-    finally:
-        (root / path).write_bytes(content)
 
 
 def test_each_byte_of_the_manifest_counts_blanks_included(runs):
     root = runs / "run0"
     path = root / "manifest.json"
-    content = path.read_bytes()
-    blanks = [at for at, byte in enumerate(content) if byte in b" \n"]
-    try:
+    with kept(path) as (content,):
+        blanks = [at for at, byte in enumerate(content) if byte in b" \n"]
         for at in [*blanks[:6], *blanks[-3:]]:
             for blank in b" \n\t\r":
                 if content[at] != blank:
                     path.write_bytes(content[:at] + bytes([blank]) + content[at + 1 :])
-                    with pytest.raises(PartitionError, match=r"manifest\.json was altered"):
-                        load_partition(root, 0)
-    finally:
-        path.write_bytes(content)
+                    refused(root, "manifest.json was altered")
 
 
 @settings(max_examples=20, deadline=None)
@@ -135,38 +142,30 @@ def test_each_byte_of_the_manifest_counts_blanks_included(runs):
 def test_any_file_cut_short_or_grown_is_refused(runs, data):
     root = runs / "run0"
     path = data.draw(st.sampled_from(files(root)), "file")
-    content = (root / path).read_bytes()
-    length = data.draw(st.integers(0, len(content) + 20).filter(lambda n: n != len(content)), "length")
-    try:
+    with kept(root / path) as (content,):
+        length = data.draw(st.integers(0, len(content) + 20).filter(lambda n: n != len(content)), "length")
         os.truncate(root / path, length)
         assert_refused(root, path)
         assert_load_refuses(root, path, verify=False)
-    finally:
-        (root / path).write_bytes(content)
 
 
-def test_every_file_is_missed(runs):
+def test_every_file_is_missed_also_where_a_directory_is_in_its_place(runs):
     root = runs / "run0"
     for path in files(root):
-        (root / path).rename(runs / "kept")
-        for verify in (True, False):
-            assert_load_refuses(root, path, " is missing", verify=verify)
-        (runs / "kept").rename(root / path)
+        with kept(root / path):
+            (root / path).unlink()
+            for verify in (True, False):
+                assert_load_refuses(root, path, " is missing", verify=verify)
+            (root / path).mkdir()
+            assert_load_refuses(root, path)
 
 
-def test_a_directory_in_place_of_a_file_and_a_file_in_place_of_a_directory(runs):
+def test_a_file_in_place_of_a_directory_is_refused(runs):
     root = runs / "run0"
-    for path in files(root):
-        (root / path).rename(runs / "kept")
-        (root / path).mkdir()
-        assert_load_refuses(root, path)
-        (root / path).rmdir()
-        (runs / "kept").rename(root / path)
     directory = root / files(root)[0].partition("/")[0]
     directory.rename(runs / "kept")
     directory.write_text("")
-    with pytest.raises(PartitionError, match=rf"{directory}/.* is missing"):
-        load_partition(root, 0)
+    refused(root, f"{directory}/", " is missing")
     directory.unlink()
     (runs / "kept").rename(directory)
 
@@ -175,18 +174,16 @@ def test_every_file_of_another_run_is_refused_where_it_differs(runs):
     root, other = runs / "run0", runs / "run1"
     num_swapped = 0
     for path in files(root):
-        content = (root / path).read_bytes()
-        if content == (other / path).read_bytes():
+        if (root / path).read_bytes() == (other / path).read_bytes():
             continue  # nothing is wrong with the same bytes
         num_swapped += 1
-        shutil.copy(other / path, root / path)
-        if path == "manifest.json":
-            with pytest.raises(PartitionError, match="expected the file of run"):
-                load_partition(root, 0)
-            assert inspect_partitions(root, verify=True).bad
-        else:
-            assert_load_refuses(root, path)
-        (root / path).write_bytes(content)
+        with kept(root / path):
+            shutil.copy(other / path, root / path)
+            if path == "manifest.json":
+                refused(root, "expected the file of run")
+                assert inspect_partitions(root, verify=True).bad
+            else:
+                assert_load_refuses(root, path)
     assert num_swapped > len(files(root)) // 2
 
 
@@ -199,25 +196,23 @@ def test_two_files_of_one_run_that_change_places_are_refused(runs):
         if path == twin or (root / path).read_bytes() == (root / twin).read_bytes():
             continue
         swaps += 1
-        contents = (root / path).read_bytes(), (root / twin).read_bytes()
-        (root / path).write_bytes(contents[1])
-        (root / twin).write_bytes(contents[0])
-        assert_load_refuses(root, path)
-        assert_load_refuses(root, twin)
-        (root / path).write_bytes(contents[0])
-        (root / twin).write_bytes(contents[1])
+        with kept(root / path, root / twin) as (content, of_twin):
+            (root / path).write_bytes(of_twin)
+            (root / twin).write_bytes(content)
+            assert_load_refuses(root, path)
+            assert_load_refuses(root, twin)
     assert swaps > 5
 
 
 def test_another_version_is_refused_by_number_however_well_it_is_signed(runs):
     root = runs / "run0"
-    manifest, content = Manifest.read(root), (root / "manifest.json").read_bytes()
-    for version in (manifest.version - 1, manifest.version + 1, 0):
-        replace(manifest, version=version).signed().write(root)
-        for refuse in (lambda: load_partition(root, 0), lambda: inspect_partitions(root)):
-            with pytest.raises(PartitionError, match=rf"manifest\.json has version {version}: .* reads version"):
-                refuse()
-    (root / "manifest.json").write_bytes(content)
+    manifest = Manifest.read(root)
+    with kept(root / "manifest.json"):
+        for version in (manifest.version - 1, manifest.version + 1, 0):
+            replace(manifest, version=version).signed().write(root)
+            for refuse in (lambda: load_partition(root, 0), lambda: inspect_partitions(root)):
+                with pytest.raises(PartitionError, match=rf"manifest\.json has version {version}: .* reads version"):
+                    refuse()
     load_partition(root, 0)
 
 
@@ -229,10 +224,6 @@ def test_names_of_the_files_of_a_graph_without_types(directory):
         expected |= {f"{part}/{each}/{'node__to__node' if 'edge' in each else 'node'}.npy" for each in of_part}
         expected |= {f"{part}/graph/node__to__node/{each}.npy" for each in ("indptr", "indices", "edge_ids")}
     assert {*files(directory)} == expected | {"manifest.json"}
-
-
-def test_refusals_are_both_service_errors_and_value_errors():
-    assert issubclass(PartitionError, GltError) and issubclass(PartitionError, ValueError)
 
 
 def test_a_flipped_byte_in_a_sampled_block_of_a_large_file_is_named(world, tmp_path, monkeypatch):
@@ -279,13 +270,9 @@ def test_pickled_and_damaged_headers_are_refused_unverified(directory):
         refused(directory, "node_label/node.npy", verify=False)
 
 
-@pytest.mark.parametrize("partition_idx", [-1, 2, 100])
-def test_a_partition_idx_that_does_not_exist_is_refused(directory, partition_idx):
-    message = f"partition_idx = {partition_idx}: expected 0 to 1, a partition of {directory}"
-    refused(directory, message, partition_idx=partition_idx)
-
-
-def test_a_partition_idx_that_is_not_an_integer_is_refused(directory):
+def test_a_partition_idx_that_does_not_exist_is_refused(directory):
+    for index in (-1, 2):
+        refused(directory, f"partition_idx = {index}: expected 0 to 1, a partition of {directory}", partition_idx=index)
     with pytest.raises(TypeError, match="partition_idx = '0': expected an integer"):
         load_partition(directory, "0")
 
@@ -310,11 +297,3 @@ def test_a_directory_of_another_kind_of_graph_is_refused(directory):
     files = {path: entry for path, entry in manifest.files.items() if "node_ids" not in path}
     replace(manifest, files=files).signed().write(directory)
     refused(directory, "manifest.json lists no part0/node_ids/node.npy, which its types call for")
-
-
-def test_a_part_of_another_run_is_refused(directory, world, tmp_path):
-    world.node_feat += 1
-    RandomPartitioner(tmp_path / "other", 2, **world.arguments(), random_seed=1).partition()
-    shutil.rmtree(directory / "part0")
-    shutil.copytree(tmp_path / "other/part0", directory / "part0")
-    refused(directory, str(directory / "part0"))

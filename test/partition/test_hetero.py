@@ -44,17 +44,21 @@ def test_union_of_partitions_is_the_input(tmp_path, num_parts, strategy, time_le
 
 
 @st.composite
-def graphs(draw):
-    """Any types, any relations, any of the tables given."""
-    num_nodes = draw(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 6), min_size=1, max_size=3))
-    node_type = st.sampled_from(list(num_nodes))
-    edge_types = draw(st.lists(st.tuples(node_type, st.sampled_from(["to", "of__"]), node_type), unique=True))[:4]
+def graphs(draw, always_typed=True):
+    """Any types, or none, any relations, any of the tables given."""
+    is_hetero, ids = always_typed or draw(st.booleans()), draw(st.sampled_from([np.int32, np.int64]))
+    if is_hetero:
+        num_nodes = draw(st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 6), min_size=1, max_size=3))
+        node_type = st.sampled_from(list(num_nodes))
+        edge_types = draw(st.lists(st.tuples(node_type, st.sampled_from(["to", "of__"]), node_type), unique=True))[:4]
+    else:
+        num_nodes, edge_types = {"node": draw(st.integers(1, 12))}, [("node", "to", "node")]
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
     edge_index = {}
     for src, rel, dst in edge_types:
-        num_edges = draw(st.integers(0, 15)) if num_nodes[src] and num_nodes[dst] else 0
+        num_edges = draw(st.integers(0, 30)) if num_nodes[src] and num_nodes[dst] else 0
         ends = [generator.integers(0, max(num_nodes[end], 1), num_edges) for end in (src, dst)]
-        edge_index[src, rel, dst] = np.stack(ends)
+        edge_index[src, rel, dst] = np.stack(ends).astype(ids)
 
     def table(counts, make):
         return {key: make(count) for key, count in counts.items() if draw(st.booleans())}
@@ -69,25 +73,42 @@ def graphs(draw):
         "edge_weight": table(num_edges, lambda n: generator.integers(0, 3, n).astype(np.float32)),
     }
     level = draw(st.sampled_from(["edge_time", "node_time"]))
-    return world | {
-        level: table(num_edges if level == "edge_time" else num_nodes, lambda n: generator.integers(0, 5, n))
-    }
+    world[level] = table(num_edges if level == "edge_time" else num_nodes, lambda n: generator.integers(0, 5, n))
+    return world if is_hetero else {name: value for name, each in world.items() for value in each.values()}
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
-@settings(max_examples=25, deadline=None)
-@given(world=graphs(), num_parts=st.integers(1, 4), strategy=st.sampled_from(["by_src", "by_dst"]))
-def test_union_of_partitions_of_any_graph_is_the_input(tmp_path_factory, partitioner, world, num_parts, strategy):
-    root = tmp_path_factory.mktemp("example") / "parts"
-    manifest = partitioner(root, num_parts, **world, edge_assign_strategy=strategy).partition()
-    parts = load_all(root)
+@settings(max_examples=40, deadline=None)
+@given(
+    world=graphs(always_typed=False),
+    num_parts=st.integers(1, 4),
+    strategy=st.sampled_from(["by_src", "by_dst"]),
+    chunk_size=st.sampled_from([1, 3, 100]),
+    random_seed=st.integers(0, 2**31 - 1),
+)
+def test_union_of_partitions_of_any_graph_is_the_input(
+    tmp_path_factory, partitioner, world, num_parts, strategy, chunk_size, random_seed
+):
+    parent = tmp_path_factory.mktemp("example")  # left to pytest: removing directories is slow
+    options = {"edge_assign_strategy": strategy, "chunk_size": chunk_size, "random_seed": random_seed}
+    manifest = partitioner(parent / "parts", num_parts, **world, **options).partition()
+    parts = load_all(parent / "parts")
     assert_union_is_the_input(parts, **world)
-    assert manifest.num_edges == sum(edges.shape[1] for edges in world["edge_index"].values())
-    assert manifest.part_num_edges == tuple(sum(edge.edge_ids.size for edge in part.edges) for part in parts)
+    assert [path.name for path in parent.iterdir()] == ["parts"]
+    edges_of = list(world["edge_index"].values()) if manifest.is_hetero else [world["edge_index"]]
+    assert manifest.num_edges == sum(edges.shape[1] for edges in edges_of)
+    assert manifest.part_num_nodes == tuple(sum(nodes.ids.size for nodes in part.nodes) for part in parts)
+    assert manifest.part_num_edges == tuple(sum(edges.edge_ids.size for edges in part.edges) for part in parts)
+    for entry in manifest.node_types:
+        if partitioner is RandomPartitioner:
+            assert max(entry.part_num_nodes) - min(entry.part_num_nodes) <= 1
+        elif not manifest.is_hetero:  # 5% of the mean are less than a node here
+            assert max(entry.part_num_nodes) <= -(-entry.num_nodes // num_parts)
     books = manifest.schema.by_node_type(node.book.owners() for node in parts[0].nodes)
-    for entry, edges in zip(manifest.edge_types, world["edge_index"].values(), strict=True):
+    for entry, edges in zip(manifest.edge_types, edges_of, strict=True):
         src, _, dst = entry.edge_type
         assert entry.num_cut_edges == np.count_nonzero(books[src][edges[0]] != books[dst][edges[1]])
+        assert entry.edge_cut_ratio == entry.num_cut_edges / max(entry.num_edges, 1)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -125,14 +146,6 @@ def test_weights_are_those_of_the_whole_rows(tmp_path, dtype, strategy):
         book, arrays = part.nodes[0].book, (edges.indptr, edges.indices, edges.edge_ids)
         of_book = (book.row_of.numpy(), num_nodes, num_nodes, True, book.native, part.index)
         _core.Csr(*arrays, *of_book, edges.weight_sum, edges.weight_guide)
-
-
-def test_a_homogeneous_graph_may_have_weights_and_times_too(world, tmp_path):
-    num_edges = world.edge_index.shape[1]
-    given = world.arguments() | {"edge_weight": np.ones(num_edges), "node_time": np.arange(10) // 3}
-    manifest = RandomPartitioner(tmp_path / "parts", 2, **given).partition()
-    assert_union_is_the_input(load_all(tmp_path / "parts"), **given)
-    assert manifest.node_types[0].has_time and manifest.edge_types[0].has_time and manifest.time_level == "node"
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64", "float16", "bfloat16", "float32", "float64"])
@@ -275,6 +288,7 @@ def test_names_that_file_systems_give_a_meaning_of_their_own(tmp_path):
 
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+TYPED = {"num_nodes": {"a": 4}, "edge_index": {("a", "to", "a"): EDGES}}
 
 
 @pytest.mark.parametrize("strategy", ["by_src", "by_dst"])
@@ -283,7 +297,8 @@ def test_named_tables_come_back_and_are_listed(world, tmp_path, strategy):
         "node_attrs": {"train_mask": np.arange(10) % 2 == 0, "p/q__r ü": torch.arange(20).view(10, 2).bfloat16()},
         "edge_attrs": {"time": np.arange(15, dtype=np.int32)},
     }
-    given = world.arguments() | {"edge_feat": None} | named  # the book of edges is there without features
+    more = {"edge_feat": None, "edge_weight": np.ones(15), "node_time": np.arange(10) // 3}
+    given = world.arguments() | more | named  # the book of edges is there without features
     RandomPartitioner(tmp_path / "parts", 3, **given, edge_assign_strategy=strategy, chunk_size=4).partition()
     parts = load_all(tmp_path / "parts")
     assert_union_is_the_input(parts, **given)
@@ -292,7 +307,7 @@ def test_named_tables_come_back_and_are_listed(world, tmp_path, strategy):
         "train_mask": ("bool", ()),
         "p/q__r ü": ("bfloat16", (2,)),
     }
-    assert edges.attrs["time"].dtype == "int32" and edges.has_rows
+    assert edges.attrs["time"].dtype == "int32" and edges.has_rows and nodes.has_time and edges.has_time
     assert layout.attr(1, "node_attr", "node", "p/q__r ü") == "part1/node_attr/node/p%2Fq%5F%5Fr%20%C3%BC.npy"
     assert (tmp_path / "parts" / layout.attr(1, "node_attr", "node", "p/q__r ü")).exists()
 
@@ -321,19 +336,13 @@ def test_the_order_of_names_is_nobodys_business(tmp_path):
         ({"edge_attrs": {"m": np.ones(3)}}, ValueError, r"edge_attrs\['m'\] has shape \[3\]: .* 4 rows"),
         ({"node_attrs": {"m": np.ones(4)}, "edge_attrs": {"m": np.ones(4)}}, ValueError, "both name 'm'"),
         ({"node_attrs": {"time": np.ones(4)}, "node_time": np.arange(4)}, ValueError, "names 'time', but node_time"),
+        ({**TYPED, "node_attrs": {"b": {"m": np.ones(4)}}}, KeyError, "node_attrs names node type 'b'"),
+        ({**TYPED, "node_attrs": {"a": np.ones(4)}}, TypeError, r"node_attrs\['a'\] is a ndarray"),
     ],
 )
 def test_what_cannot_be_an_attribute_is_refused(tmp_path, given, error, words):
     with pytest.raises(error, match=words):
-        RandomPartitioner(tmp_path / "parts", 2, 4, EDGES, **given)
-
-
-def test_attributes_of_types_are_refused_by_type(tmp_path):
-    edges = {("a", "to", "a"): EDGES}
-    with pytest.raises(KeyError, match="node_attrs names node type 'b'"):
-        RandomPartitioner(tmp_path / "parts", 2, {"a": 4}, edges, node_attrs={"b": {"m": np.ones(4)}})
-    with pytest.raises(TypeError, match=r"node_attrs\['a'\] is a ndarray"):
-        RandomPartitioner(tmp_path / "parts", 2, {"a": 4}, edges, node_attrs={"a": np.ones(4)})
+        RandomPartitioner(tmp_path / "parts", **{"num_parts": 2, "num_nodes": 4, "edge_index": EDGES, **given})
 
 
 def test_a_graph_of_pyg_is_the_same_run_as_its_arrays(world, tmp_path):

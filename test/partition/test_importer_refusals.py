@@ -17,23 +17,27 @@ from glt.cli import main
 from glt.errors import PartitionError
 from glt.partition import import_dgl, import_glt, import_pyg
 
-
-@pytest.fixture
-def glt_source(peers, tmp_path):
-    return shutil.copytree(peers / "glt_homo", tmp_path / "source")
+IMPORTERS = {"glt": import_glt, "pyg": import_pyg, "dgl": import_dgl}
 
 
 @pytest.fixture
-def dgl_source(peers, tmp_path):
-    return shutil.copytree(peers / "dgl_homo", tmp_path / "source")
+def source_of(peers, tmp_path, monkeypatch):
+    """Makes a directory of a library that may be changed."""
+
+    def make(library, name="homo"):
+        if library != "pyg":
+            return shutil.copytree(peers / f"{library}_{name}", tmp_path / "source")
+        edge_index = torch.randint(0, NUM_NODES, (2, 50), generator=torch.Generator().manual_seed(0))
+        data = Data(x=torch.ones(NUM_NODES, 2), edge_index=edge_index, edge_attr=torch.ones(50, 1))
+        write_pyg(tmp_path / "source", data, 2, monkeypatch)
+        return tmp_path / "source"
+
+    return make
 
 
 @pytest.fixture
-def pyg_source(tmp_path, monkeypatch):
-    edge_index = torch.randint(0, NUM_NODES, (2, 50), generator=torch.Generator().manual_seed(0))
-    data = Data(x=torch.ones(NUM_NODES, 2), edge_index=edge_index, edge_attr=torch.ones(50, 1))
-    write_pyg(tmp_path / "source", data, 2, monkeypatch)
-    return tmp_path / "source"
+def dgl_source(source_of):
+    return source_of("dgl")
 
 
 def refused(importer, source, out, *words, **options):
@@ -54,40 +58,36 @@ class Malice:
         return os.mkdir, (str(self._path),)
 
 
-@pytest.mark.parametrize("file", ["META", "node_pb.pt", "part0/node_feat/feats.pkl", "part1/graph/rows.pt"])
 @pytest.mark.parametrize("legacy", [False, True])
-def test_nothing_of_glts_pickles_is_executed(glt_source, tmp_path, file, legacy):
-    malice = Malice(tmp_path / "executed")
+@pytest.mark.parametrize(
+    ("library", "name", "file"),
+    [
+        *(("glt", "homo", file) for file in ("META", "node_pb.pt", "part0/node_feat/feats.pkl", "part1/graph/rows.pt")),
+        ("pyg", "homo", "part_1/edge_feats.pt"),
+        ("dgl", "homo_gb", "part0/fused_csc_sampling_graph.pt"),
+    ],
+)
+def test_nothing_of_a_pickle_is_executed(source_of, tmp_path, library, name, file, legacy):
+    source, malice = source_of(library, name), {"global_id": [Malice(tmp_path / "executed")]}
     if file.endswith(".pt"):
-        torch.save([malice], glt_source / file, _use_new_zipfile_serialization=not legacy)
+        torch.save(malice, source / file, _use_new_zipfile_serialization=not legacy)
     else:
-        (glt_source / file).write_bytes(pickle.dumps([malice], protocol=2 if legacy else 5))
-    refused(import_glt, glt_source, tmp_path / "out", file, "mkdir")
+        (source / file).write_bytes(pickle.dumps(malice, protocol=2 if legacy else 5))
+    refused(IMPORTERS[library], source, tmp_path / "out", file, "mkdir")
     assert not (tmp_path / "executed").exists()
 
 
-def test_nothing_of_pygs_pickles_is_executed(pyg_source, tmp_path):
-    torch.save({"global_id": Malice(tmp_path / "executed")}, pyg_source / "part_1/edge_feats.pt")
-    refused(import_pyg, pyg_source, tmp_path / "out", "part_1/edge_feats.pt", "mkdir")
-    assert not (tmp_path / "executed").exists()
-
-
-def test_nothing_of_graphbolts_pickles_is_executed(peers, tmp_path):
-    source = shutil.copytree(peers / "dgl_homo_gb", tmp_path / "source")
-    torch.save(Malice(tmp_path / "executed"), source / "part0/fused_csc_sampling_graph.pt")
-    refused(import_dgl, source, tmp_path / "out", "fused_csc_sampling_graph.pt", "mkdir")
-    assert not (tmp_path / "executed").exists()
-
-
-def test_a_pickle_cannot_change_what_pickles_may_call(glt_source, tmp_path):
+def test_a_pickle_cannot_change_what_pickles_may_call(source_of, tmp_path):
     """State set on a function or on a stand-in class must not reach the next file."""
+    source = source_of("glt")
+    feats = source / "part0/node_feat/feats.pkl"
     for name in ("torch._utils\n_rebuild_tensor_v2", "torch\nScriptObject", "collections\nOrderedDict"):
         attack = b"\x80\x02c" + name.encode() + b"\n(N}X\x04\x00\x00\x00nameX\x04\x00\x00\x00evilstb."
-        kept = (glt_source / "part0/node_feat/feats.pkl").read_bytes()
-        (glt_source / "part0/node_feat/feats.pkl").write_bytes(attack)
-        refused(import_glt, glt_source, tmp_path / "out", "feats.pkl")
-        (glt_source / "part0/node_feat/feats.pkl").write_bytes(kept)
-    import_glt(glt_source, tmp_path / "out")
+        kept = feats.read_bytes()
+        feats.write_bytes(attack)
+        refused(import_glt, source, tmp_path / "out", "feats.pkl")
+        feats.write_bytes(kept)
+    import_glt(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("importer", [import_glt, import_pyg, import_dgl])
@@ -98,70 +98,76 @@ def test_what_is_no_directory_of_the_library_is_refused(tmp_path, importer):
     refused(importer, source / "nowhere", tmp_path / "out", "nowhere")
 
 
-@pytest.mark.parametrize("file", ["META", "node_pb.pt", "part1", "part1/graph/cols.pt", "part0/node_feat/ids.pkl"])
-def test_what_is_missing_of_glt_is_named(glt_source, tmp_path, file):
-    (shutil.rmtree if (glt_source / file).is_dir() else os.remove)(glt_source / file)
-    refused(import_glt, glt_source, tmp_path / "out", file, "is missing")
+@pytest.mark.parametrize(
+    ("library", "file"),
+    [
+        *(("glt", file) for file in ("META", "node_pb.pt", "part1", "part1/graph/cols.pt", "part0/node_feat/ids.pkl")),
+        *(("pyg", file) for file in ("META.json", "node_map.pt", "edge_map.pt", "part_1", "part_0/graph.pt")),
+        *(("dgl", file) for file in ("part0/graph.dgl", "part1/node_feat.dgl", "part1/edge_feat.dgl")),
+    ],
+)
+def test_what_is_missing_is_named(source_of, tmp_path, library, file):
+    source = source_of(library)
+    (shutil.rmtree if (source / file).is_dir() else os.remove)(source / file)
+    refused(IMPORTERS[library], source, tmp_path / "out", file, "is missing")
 
 
-@pytest.mark.parametrize("file", ["META.json", "node_map.pt", "edge_map.pt", "part_1", "part_0/graph.pt"])
-def test_what_is_missing_of_pyg_is_named(pyg_source, tmp_path, file):
-    (shutil.rmtree if (pyg_source / file).is_dir() else os.remove)(pyg_source / file)
-    refused(import_pyg, pyg_source, tmp_path / "out", file, "is missing")
-
-
-@pytest.mark.parametrize("file", ["part0/graph.dgl", "part1/node_feat.dgl", "part1/edge_feat.dgl"])
-def test_what_is_missing_of_dgl_is_named(dgl_source, tmp_path, file):
-    (dgl_source / file).unlink()
-    refused(import_dgl, dgl_source, tmp_path / "out", file, "is missing")
-
-
-def test_features_that_a_second_run_of_glt_appended_are_refused(glt_source, tmp_path):
+def append_twice(source):
     for name in ("feats", "ids"):
-        path = glt_source / f"part0/node_feat/{name}.pkl"
+        path = source / f"part0/node_feat/{name}.pkl"
         path.write_bytes(path.read_bytes() * 2)
-    refused(import_glt, glt_source, tmp_path / "out", "feats.pkl has node", "a second time", "run twice")
 
 
-def test_chunks_that_do_not_pair_and_rows_that_are_missing_are_refused(glt_source, tmp_path):
-    path = glt_source / "part0/node_feat/ids.pkl"
-    kept = path.read_bytes()
-    path.write_bytes(kept + pickle.dumps(torch.arange(2)))
-    refused(import_glt, glt_source, tmp_path / "out", "ids.pkl", "different numbers of chunks")
-    path.write_bytes(kept)
+def append_ids(source):
+    path = source / "part0/node_feat/ids.pkl"
+    path.write_bytes(path.read_bytes() + pickle.dumps(torch.arange(2)))
+
+
+def empty_features(source):
     for name in ("feats", "ids"):
-        (glt_source / f"part1/node_feat/{name}.pkl").write_bytes(b"")
-    refused(import_glt, glt_source, tmp_path / "out", "has no node 1", "are missing")
+        (source / f"part1/node_feat/{name}.pkl").write_bytes(b"")
 
 
-def test_books_and_graphs_of_different_runs_are_refused(glt_source, tmp_path):
-    book = torch.load(glt_source / "node_pb.pt")
-    torch.save(book.roll(1), glt_source / "node_pb.pt")
-    refused(import_glt, glt_source, tmp_path / "out", "neither to the partition of their source")
-    torch.save(book + 5, glt_source / "node_pb.pt")
-    refused(import_glt, glt_source, tmp_path / "out", "node_pb.pt names partition")
+def change_book(change):
+    return lambda source: torch.save(change(torch.load(source / "node_pb.pt")), source / "node_pb.pt")
+
+
+def swap_parts(source):
+    for name, other in (("part_0", "kept"), ("part_1", "part_0"), ("kept", "part_1")):
+        (source / name).rename(source / other)
+
+
+def name_a_type_of_a_path(source):
+    meta = {"num_parts": 2, "is_hetero": True, "node_types": ["../../etc"], "edge_types": []}
+    (source / "META.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize(
+    ("library", "change", "words"),
+    [
+        ("glt", append_twice, ["feats.pkl has node", "a second time", "run twice"]),
+        ("glt", append_ids, ["ids.pkl", "different numbers of chunks"]),
+        ("glt", empty_features, ["has no node 1", "are missing"]),
+        ("glt", change_book(lambda book: book.roll(1)), ["neither to the partition of their source"]),
+        ("glt", change_book(lambda book: book + 5), ["node_pb.pt names partition"]),
+        ("pyg", swap_parts, ["part_0/node_feats.pt", "of partition 1: expected those of"]),
+        ("pyg", name_a_type_of_a_path, ["META.json", "names no file"]),
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused(source_of, tmp_path, library, change, words):
+    source = source_of(library)
+    change(source)
+    refused(IMPORTERS[library], source, tmp_path / "out", *words)
 
 
 def test_a_strategy_that_the_edges_contradict_is_refused(peers, tmp_path):
     for importer, source, strategy, lie in (
         (import_glt, "glt_homo", "by_dst", "by_src"),
         (import_dgl, "dgl_homo", "by_src", "by_dst"),
+        (import_pyg, "glt_homo", "by_src", "by_dst"),
     ):
         with pytest.raises(ValueError, match=rf"edge_assign_strategy = '{strategy}': the edges of .* lie {lie}"):
             importer(peers / source, tmp_path / "out", edge_assign_strategy=strategy)
-
-
-def test_parts_of_pyg_that_change_places_are_refused(pyg_source, tmp_path):
-    (pyg_source / "part_0").rename(pyg_source / "kept")
-    (pyg_source / "part_1").rename(pyg_source / "part_0")
-    (pyg_source / "kept").rename(pyg_source / "part_1")
-    refused(import_pyg, pyg_source, tmp_path / "out", "part_0/node_feats.pt", "of partition 1: expected those of")
-
-
-def test_a_type_that_leads_out_of_the_directory_is_refused(pyg_source, tmp_path):
-    meta = {"num_parts": 2, "is_hetero": True, "node_types": ["../../etc"], "edge_types": []}
-    (pyg_source / "META.json").write_text(json.dumps(meta))
-    refused(import_pyg, pyg_source, tmp_path / "out", "META.json", "names no file")
 
 
 @pytest.mark.parametrize(
@@ -193,20 +199,23 @@ def test_arguments_of_import_dgl_that_do_not_fit_are_refused(peers, tmp_path):
             import_dgl(source, out, **options)
 
 
-def test_mappings_that_some_partitions_lack_are_refused(dgl_source, tmp_path):
-    write_tensors(dgl_source / "part0/orig_nids.dgl", {"_N": np.arange(10)})
-    refused(import_dgl, dgl_source, tmp_path / "out", "part1/orig_nids.dgl is missing")
-
-
-def test_a_table_that_some_partitions_lack_is_refused(dgl_source, tmp_path):
-    write_tensors(dgl_source / "part1/node_feat.dgl", {"_N/other": np.arange(10)})
-    refused(import_dgl, dgl_source, tmp_path / "out", "part1/node_feat.dgl holds ['other']")
+@pytest.mark.parametrize(
+    ("file", "table", "words"),
+    [
+        ("part0/orig_nids.dgl", "_N", "part1/orig_nids.dgl is missing"),
+        ("part1/node_feat.dgl", "_N/other", "part1/node_feat.dgl holds ['other']"),
+        ("part1/node_feat.dgl", "author/feat", "part1/node_feat.dgl holds 'author/feat': expected <type>/<name>"),
+    ],
+)
+def test_tables_of_dgl_that_do_not_fit_together_are_refused(dgl_source, tmp_path, file, table, words):
+    write_tensors(dgl_source / file, {table: np.arange(10)})
+    refused(import_dgl, dgl_source, tmp_path / "out", words)
 
 
 @pytest.mark.parametrize("name", ["glt_homo", "glt_hetero", "dgl_homo", "dgl_csc", "dgl_hetero_gb", "dgl_homo_gb"])
-def test_a_damaged_file_is_never_anything_but_a_value_error(peers, tmp_path, name):
+def test_a_damaged_file_is_never_anything_but_a_value_error(source_of, tmp_path, name):
     """Bytes flipped at random, with a fixed seed: the import succeeds (only a feature changed) or refuses by name."""
-    source = shutil.copytree(peers / name, tmp_path / "source")
+    source = source_of(*name.split("_", 1))
     files, generator = sorted(path for path in source.rglob("*") if path.is_file()), random.Random(name)
     outcomes = set()
     for trial in range(12):
@@ -217,11 +226,8 @@ def test_a_damaged_file_is_never_anything_but_a_value_error(peers, tmp_path, nam
             damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
         try:
-            if name.startswith("glt"):
-                import_glt(source, tmp_path / f"out{trial}")
-            else:
-                tables = {"edge_weight": "w"} if name.startswith("dgl_hetero") else None
-                import_dgl(source, tmp_path / f"out{trial}", tables=tables)
+            options = {"tables": {"edge_weight": "w"}} if name.startswith("dgl_hetero") else {}
+            IMPORTERS[name[:3]](source, tmp_path / f"out{trial}", **options)
             outcomes.add("imported")
         except ValueError as error:
             outcomes.add("refused")
@@ -247,7 +253,7 @@ def test_the_command_imports_and_says_what_came_of_it(peers, tmp_path, capsys):
         assert stopped.value.code == 2
 
 
-def test_the_command_imports_pyg(pyg_source, tmp_path, capsys):
-    assert main(["import", "pyg", str(pyg_source), "--out", str(tmp_path / "out"), "--relabel"]) == 0
+def test_the_command_imports_pyg(source_of, tmp_path, capsys):
+    assert main(["import", "pyg", str(source_of("pyg")), "--out", str(tmp_path / "out"), "--relabel"]) == 0
     assert "edge_dir 'in'" in capsys.readouterr().out
     assert load_all(tmp_path / "out")[0].manifest.is_relabelled

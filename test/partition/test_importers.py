@@ -22,9 +22,7 @@ from peer_world import (
 )
 from torch_geometric.data import Data, HeteroData
 
-from glt.data.schema import Schema
 from glt.partition import Manifest, import_dgl, import_glt, import_pyg, read_part_config
-from glt.partition.importers.imported import Imported
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +47,22 @@ def owners(root, node_type=0):
     return load_all(root)[0].nodes[node_type].book.owners()
 
 
-def test_a_directory_of_glt_keeps_ids_features_and_owners(peers, given, tmp_path):
-    manifest = import_glt(peers / "glt_homo", tmp_path / "out")
-    tables = {name: given[name] for name in ("node_feat", "edge_feat")}
+@pytest.mark.parametrize(
+    ("name", "edge_dir", "stored", "added"),
+    [
+        ("glt_homo", "out", ["node_feat", "edge_feat"], []),
+        ("glt_frequency", "in", ["node_feat", "edge_weight"], ["node_label"]),
+    ],
+)
+def test_a_directory_of_glt_keeps_ids_tables_and_owners(peers, given, tmp_path, name, edge_dir, stored, added):
+    manifest = import_glt(peers / name, tmp_path / "out", **{each: given[each] for each in added})
+    tables = {each: given[each] for each in (*stored, *added)}
     assert_union_is_the_input(load_all(tmp_path / "out"), NUM_NODES, given["edge_index"], **tables)
-    np.testing.assert_array_equal(owners(tmp_path / "out"), torch.load(peers / "glt_homo/node_pb.pt").numpy())
-    assert manifest.edge_dir == "out"  # found from the edges: META does not say it
+    np.testing.assert_array_equal(owners(tmp_path / "out"), torch.load(peers / name / "node_pb.pt").numpy())
+    assert manifest.edge_dir == edge_dir  # found from the edges: META does not say it
     assert manifest.strategy == "AssignedPartitioner"
     assert manifest.arguments["imported_from"] == "graphlearn_torch"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # no scratch is left
-
-
-def test_a_frequency_partition_of_glt_with_weights_and_caches(peers, given, tmp_path):
-    manifest = import_glt(peers / "glt_frequency", tmp_path / "out", node_label=given["node_label"])
-    tables = {name: given[name] for name in ("node_feat", "edge_weight", "node_label")}
-    assert_union_is_the_input(load_all(tmp_path / "out"), NUM_NODES, given["edge_index"], **tables)
-    assert manifest.edge_dir == "in"
-    assert manifest.part_num_nodes == tuple(np.bincount(torch.load(peers / "glt_frequency/node_pb.pt").numpy()))
 
 
 def test_a_heterogeneous_directory_of_glt(peers, given, tmp_path):
@@ -251,20 +248,3 @@ def test_mappings_that_the_pipeline_stored_are_used(peers, given, tmp_path):
             write_tensors(source / f"part{part}/orig_{kind}.dgl", pieces)
     import_dgl(source, tmp_path / "out", tables={"edge_weight": "w"})
     assert_is_dgl_hetero(tmp_path / "out", given)
-
-
-def test_named_tables_of_types_keep_their_types(tmp_path):
-    edge_type = ("a", "to", "b")
-    edges, mask, kind = np.array([[0, 1], [2, 0]]), np.array([True, False, True]), np.arange(2)
-    nodes = [
-        {"owners": np.array([0, 1]), "node_attrs": {"year": np.arange(2)}},
-        {"owners": np.array([1, 0, 1]), "node_attrs": {"train_mask": mask, "year": np.arange(3)}},
-    ]
-    edge = {"edge_index": edges, "edge_attrs": {"kind": kind}}
-    imported = Imported(Schema(("a", "b"), (edge_type,)), 2, "by_dst", {}, nodes, [edge])
-    imported.write(tmp_path / "out", False, {})
-    named = {
-        "node_attrs": {"a": {"year": np.arange(2)}, "b": {"train_mask": mask, "year": np.arange(3)}},
-        "edge_attrs": {edge_type: {"kind": kind}},
-    }
-    assert_union_is_the_input(load_all(tmp_path / "out"), {"a": 2, "b": 3}, {edge_type: edges}, **named)

@@ -104,6 +104,8 @@ def test_ids_of_nodes_are_each_there_once(tmp_path, ids, words):
         ({}, ["has no edges"]),
         ({"edges": 3}, ["edges = 3: expected an object"]),
         ({"edge": {}}, ["edge is unknown"]),
+        ({"node_types": []}, ["node_types = []: expected an object"]),
+        ({"edge_types": {}}, ["edge_types = {}: expected a list of objects"]),
         ({"edges": {"src": "a"}}, ["edges: expected either src and dst, or edge_index"]),
         ({"edges": {**ENDS, "sources": "a"}}, ["edges: sources is unknown"]),
         ({"edges": ENDS}, ["edges: src names the column 'a', but", "has no files"]),

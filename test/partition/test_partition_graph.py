@@ -319,7 +319,7 @@ def test_dgls_own_file_of_another_graph(hetero, directory):
 def test_what_is_none_is_refused(tmp_path, directory):
     with pytest.raises(PartitionError, match=r"missing\.json is missing: expected the part_config that"):
         read_part_config(tmp_path / "missing.json")
-    with pytest.raises(PartitionError, match=f"there is no manifest.json in {tmp_path}: expected a partition dir"):
+    with pytest.raises(PartitionError, match=f"{tmp_path}/manifest.json is missing: .*: expected a partition dir"):
         read_part_config(tmp_path)
     for text in ("[]", "{", json.dumps({"graph_name": "x"})):
         (directory / "bad.json").write_text(text)

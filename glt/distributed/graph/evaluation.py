@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from glt._checks import integer, real_number
 from glt._collective import Collective
 from glt.errors import RendezvousError
 
@@ -79,8 +80,7 @@ def gather_metrics(
         glt.errors.PeerLost: If not all trainers have come after ``timeout_s``; names those missing.
         glt.errors.RemoteError: If a metric failed on trainer 0.
     """
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise ValueError(f"timeout_s = {timeout_s!r}: expected a number of seconds above 0")
+    timeout_s = real_number("timeout_s", timeout_s, above=True)
     error: Exception | None = None
     try:
         own = _share(means, count, sums, y_pred, y_true, metrics)
@@ -98,12 +98,6 @@ def gather_metrics(
             tensors = [each.detach().cpu().contiguous() for each in (y_pred, y_true)]
             result |= _computed(trainers, shares, tensors, metrics)
     return result
-
-
-def accuracy(y_pred: Tensor, y_true: Tensor) -> float:
-    """The share of right predictions; scores ``[n, num_classes]`` predict the class with the highest. NaN of none."""
-    right, num = _num_right(y_pred, y_true)
-    return right / num if num else math.nan
 
 
 def _share(
@@ -124,8 +118,8 @@ def _share(
         raise ValueError(f"metrics = {sorted(metrics)} need predictions: give y_pred and y_true")
     if count is None and y_true is not None:
         count = len(y_true)
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
-        raise ValueError(f"count = {count!r}: expected a number of items, at least 0")
+    if count is not None:
+        count = integer("count", count, 0, 2**63 - 1, "the number of items")
     if means and count is None:
         raise ValueError("means are given without count: expected the number of items that they are means of")
     share: dict[str, Any] = {
@@ -141,8 +135,7 @@ def _share(
     elif y_true is not None:
         share["tensors"] = [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in (y_pred, y_true)]
     names += ["count"] * (count is not None)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"{twice[0]!r} is the name of two results: expected different names; rename one")
     return share
 
@@ -176,23 +169,21 @@ def _require_agreement(shares: Sequence[dict[str, Any]], rank: int) -> None:
     for at, each in enumerate(shares):
         if "error" in each:
             raise RendezvousError(f"trainer {at} has called gather_metrics in vain: {each['error']}")
-
-    def kind(each: dict[str, Any]) -> Any:
-        counted = each["count"] is not None
-        return sorted(each["means"]), sorted(each["sums"]), counted, each["metrics"], "right" in each
-
-    for at, each in enumerate(shares):
-        if kind(each) != kind(shares[rank]):
+    summaries = [_summary(each) for each in shares]
+    for at, summary in enumerate(summaries):
+        if summary != summaries[rank]:
             raise RendezvousError(
-                f"trainer {at} gathers other metrics than trainer {rank}: {_summary(each)}, not "
-                f"{_summary(shares[rank])}: expected all trainers to call gather_metrics with the same names"
+                f"trainer {at} gathers other metrics than trainer {rank}: {summary}, not {summaries[rank]}: expected "
+                "all trainers to call gather_metrics with the same names"
             )
 
 
-def _summary(share: dict[str, Any]) -> str:
-    given: dict[str, Any] = {name: sorted(share[name]) for name in ("means", "sums", "metrics") if share[name]}
+def _summary(share: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same of all trainers; functions run in the order of trainer 0."""
+    given: dict[str, Any] = {name: sorted(share[name]) for name in ("means", "sums") if share[name]}
+    given |= {} if share["metrics"] is None else {"metrics": share["metrics"]}
     given |= {"y_pred": "classes"} if "right" in share else {}
-    return str(given | ({} if share["count"] is None else {"count": share["count"]}))
+    return given | ({} if share["count"] is None else {"count": "given"})
 
 
 def _combined(shares: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -205,7 +196,7 @@ def _combined(shares: Sequence[dict[str, Any]]) -> dict[str, float]:
         values = [each["sums"][name] for each in shares]
         result[name] = sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
     if "right" in shares[0]:
-        right, num = (sum(column) for column in zip(*(each["right"] for each in shares), strict=True))
+        right, num = map(sum, zip(*(each["right"] for each in shares), strict=True))
         result["accuracy"] = right / num if num else math.nan
     if shares[0]["count"] is not None:
         result["count"] = sum(counts)
@@ -220,8 +211,7 @@ def _computed(
     answer: dict[str, float] = {}
     if trainers.rank == 0:
         pairs = [_tensors(data, each["tensors"]) for data, each in zip(received, shares, strict=True)]
-        names_and_pieces = zip(("y_pred", "y_true"), zip(*pairs, strict=True), strict=True)
-        y_pred, y_true = (_concatenated(name, pieces) for name, pieces in names_and_pieces)
+        y_pred, y_true = map(_concatenated, ("y_pred", "y_true"), zip(*pairs, strict=True))
         answer = {name: float(metric(y_pred, y_true)) for name, metric in metrics.items()}
     found: dict[str, float] = trainers.gather(answer)[0]
     return found

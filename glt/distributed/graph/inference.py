@@ -181,11 +181,10 @@ class _Batches:
             yield batch
 
     def settle(self) -> None:
-        """Waits until no batch is being fetched: before a loader is used again, or closed."""
+        """Waits until no batch is being fetched: before a loader is used again."""
         wait([self._next])
 
     def close(self) -> None:
-        self.settle()
         self._thread.shutdown()
         for loader in self._loaders.values():
             loader.shutdown()
@@ -227,17 +226,10 @@ class _Batches:
             seeds,
             {t: store.edge_index for t, store in edges.items()},
             stored,
-            self._edge_values(reads.edge_values, edges),
+            self._values.of(reads.edge_values, edges),
             None if reads.degrees is None else reads.degrees[ids[node_type]],
             [each[node_type][seeds] for each in reads.earlier],
         )
-
-    def _edge_values(self, names: Collection[str], edges: dict[EdgeType, Any]) -> dict[str, dict[EdgeType, Tensor]]:
-        if not names:
-            return {}
-        in_batch = dict(zip(self._schema.edge_types, edges, strict=True))  # which are the reverse types of out-edges
-        found = self._values.of(names, {t: edges[name].e_id for t, name in in_batch.items()})
-        return {name: {in_batch[t]: rows for t, rows in by_type.items()} for name, by_type in found.items()}
 
 
 class _Run:
@@ -322,9 +314,9 @@ class _Run:
 
     def _compute(self, batches: _Batches, task: CollectiveTask) -> dict[NodeType, LayerRows]:
         degrees = None
-        if self.gcn:
+        if self.gcn:  # of one type
             reads = _Reads({}, {"edge_weight"} & self.values.names)
-            degrees = self._write("degrees", reads, self._degrees_of, batches, task)[self.schema.node_types[0]]
+            (degrees,) = self._write("degrees", reads, self._degrees_of, batches, task).values()
         last = len(self.stack.layers) - 1
         earlier: list[Rows] = []
         below, outputs = self.x, dict[NodeType, LayerRows]()
@@ -379,7 +371,7 @@ class _Run:
 
     def _degrees_of(self, batch: _Batch) -> Tensor:
         (edge_index,) = batch.edge_index.values()
-        weight = batch.edge_values.get("edge_weight", {}).get(self.schema.edge_types[0])
+        (weight,) = batch.edge_values.get("edge_weight", {"": None}).values()
         return in_degrees(edge_index, len(batch.seeds), weight)
 
     def _combined(self, at: int, batch: _Batch) -> Tensor | None:

@@ -17,6 +17,7 @@ import torch
 from numpy.lib.format import open_memmap, write_array_header_2_0
 from torch import Tensor
 
+from glt._checks import check_path
 from glt.data.arrays import require_data
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.context import World
@@ -75,9 +76,8 @@ class EdgeValues:
 
     def _by_type(self, name: str, given: Any, tables: dict[EdgeType, GraphData]) -> dict[EdgeType, Tensor | DistTensor]:
         if not self._schema.is_hetero:
-            (edge_type,) = tables
-            return {edge_type: _checked_values(name, "", given, tables[edge_type])}
-        if isinstance(given, str):
+            given = {self._schema.edge_types[0]: given}
+        elif isinstance(given, str):
             given = {edge_type: given for edge_type, table in tables.items() if given in table}
             if not given:
                 known = {edge_type: list(table) for edge_type, table in tables.items() if len(table)}
@@ -89,32 +89,37 @@ class EdgeValues:
             )
         if unknown := [edge_type for edge_type in given if edge_type not in tables]:
             raise KeyError(f"{name} has {unknown[0]!r}: expected edge types, {list(tables)}")
-        return {t: _checked_values(name, f"[{t!r}]", each, tables[t]) for t, each in given.items()}
+        found: dict[EdgeType, Tensor | DistTensor] = {}
+        for edge_type, each in given.items():
+            what = f"{name}[{edge_type!r}]" if self._schema.is_hetero else name
+            table = tables[edge_type]
+            rows = table[each] if isinstance(each, str) else each
+            if not isinstance(rows, Tensor | DistTensor):
+                raise TypeError(
+                    f"{what} is a {type(rows).__name__}: expected a tensor, a DistTensor, or the name of a stored table"
+                )
+            _require_rows(rows, what, table.num_rows, "edges")
+            if name == "edge_weight" and (rows.ndim > 2 or (rows.ndim == 2 and rows.shape[1] != 1)):
+                raise ValueError(
+                    f"{what} has shape {list(rows.shape)}: expected a number for each edge, [{table.num_rows}]"
+                )
+            found[edge_type] = rows
+        return found
 
     def summary(self) -> dict[str, list[str]]:
         """Edge types by name, in an order that is the same on all trainers."""
         return {name: sorted(map(str, by_type)) for name, by_type in sorted(self._of.items())}
 
-    def of(self, names: Collection[str], e_id: dict[EdgeType, Tensor]) -> dict[str, dict[EdgeType, Tensor]]:
-        """Values ``[E, ...]`` of edges with these ids, by name and edge type; names without values are left out."""
+    def of(self, names: Collection[str], edges: dict[EdgeType, Any]) -> dict[str, dict[EdgeType, Tensor]]:
+        """Values ``[E, ...]`` of the edges of a batch, by name and by edge type of the batch; names without values are
+        left out. ``edges`` are PyG's stores of all types in the order of the schema, of which they may be the
+        reverses."""
+        given = {name: self._of[name] for name in EDGE_VALUES if name in names and name in self._of}
+        types = dict(zip(self._schema.edge_types, edges, strict=True))
         return {
-            name: {t: rows[e_id[t]] for t, rows in self._of[name].items() if t in e_id}
-            for name in EDGE_VALUES
-            if name in names and name in self._of
+            name: {types[t]: rows[edges[types[t]].e_id] for t, rows in by_type.items()}
+            for name, by_type in given.items()
         }
-
-
-def _checked_values(name: str, of_type: str, given: Any, table: GraphData) -> Tensor | DistTensor:
-    rows = table[given] if isinstance(given, str) else given
-    what = name + of_type
-    if not isinstance(rows, Tensor | DistTensor):
-        raise TypeError(
-            f"{what} is a {type(rows).__name__}: expected a tensor, a DistTensor, or the name of a stored table"
-        )
-    _require_rows(rows, what, table.num_rows, "edges")
-    if name == "edge_weight" and (rows.ndim > 2 or (rows.ndim == 2 and rows.shape[1] != 1)):
-        raise ValueError(f"{what} has shape {list(rows.shape)}: expected a number for each edge, [{table.num_rows}]")
-    return rows
 
 
 # By world, the generations of tensors that are outputs of layers: only those may be replaced.
@@ -128,11 +133,12 @@ class OutputStore:
 
     def __init__(self, world: World, name: str, spill_dir: str | os.PathLike[str] | None) -> None:
         self.world, self.name = world, name
-        if spill_dir is not None and not isinstance(spill_dir, str | os.PathLike):
-            raise TypeError(f"spill_dir = {spill_dir!r}: expected the path of a directory that all trainers see")
-        self.spill_dir = None if spill_dir is None else Path(spill_dir)
-        if self.spill_dir is not None and not self.spill_dir.is_dir():
-            raise ValueError(f"spill_dir = {os.fspath(self.spill_dir)!r} is no directory")
+        self.spill_dir: Path | None = None
+        if spill_dir is not None:
+            check_path("spill_dir", spill_dir, "a directory that all trainers see")
+            self.spill_dir = Path(spill_dir)
+            if not self.spill_dir.is_dir():
+                raise ValueError(f"spill_dir = {os.fspath(spill_dir)!r} is no directory")
 
     def require_free(self, suffix: str) -> None:
         """ValueError if this trainer holds a tensor of that name that is no output and would be replaced."""

@@ -154,9 +154,8 @@ def _edge_keywords(layer: Layer) -> dict[str, str]:
 def _require_no_more(model: Any, convs: Any, between: Any) -> None:
     if not isinstance(model, nn.Module) or convs is model:
         return
-    known = {id(each) for part in (convs, between) if isinstance(part, nn.Module) for each in part.parameters()}
-    if not isinstance(convs, nn.Module):
-        known |= {id(p) for each in convs if isinstance(each, nn.Module) for p in each.parameters()}
+    parts = [between, *([convs] if isinstance(convs, nn.Module) else convs)]
+    known = {id(each) for part in parts if isinstance(part, nn.Module) for each in part.parameters()}
     for name, parameter in model.named_parameters():
         if id(parameter) not in known:
             raise ValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, Final, NamedTuple
@@ -12,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt._checks import check_flag, check_one_of
-from glt.data.arrays import require_data
+from glt._checks import check_flag, check_one_of, integer
+from glt.data.arrays import require_data, require_in_range
 from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World, current_world, get_context
 
@@ -59,30 +58,24 @@ def split_counts(
     groups = _groups(homes, len(sizes))
     num_trainers, total = len(homes), int(sizes.sum())
     lines = {home: _line(sorted(home), sizes) for home in groups}
-    orphans = _line(sorted(set(range(len(sizes))).difference(*groups)), sizes)
     here = {home: _length(line) for home, line in lines.items()}
-
-    if force_even:
-        wanted = _even_sizes(total, num_trainers, groups, here, extra=remainder != "drop")
-        local = {home: min(here[home], sum(wanted[rank] for rank in ranks)) for home, ranks in groups.items()}
-    else:
-        local = here
+    wanted = _even_sizes(total, num_trainers, groups, here, extra=remainder != "drop")
     shares: list[list[Interval]] = [[] for _ in homes]
     spare: list[Interval] = []
     for home, ranks in groups.items():
-        at = 0
-        for rank, size in zip(ranks, _evenly(local[home], len(ranks)), strict=True):
-            shares[rank] = _cut(lines[home], at, at + size)
-            at += size
-        spare += _cut(lines[home], at, here[home])
-    spare += orphans
+        local = min(here[home], sum(wanted[rank] for rank in ranks)) if force_even else here[home]
+        ends = np.cumsum([0, *_evenly(local, len(ranks))]).tolist()
+        for rank, begin, end in zip(ranks, ends, ends[1:], strict=False):
+            shares[rank] = _cut(lines[home], begin, end)
+        spare += _cut(lines[home], local, here[home])
+    spare += _line(sorted(set(range(len(sizes))).difference(*groups)), sizes)
     own = [_length(share) for share in shares]
     if not force_even:
         wanted = _filled(own, _length(spare))
     at = 0
-    for rank, share in enumerate(shares):
-        share += _cut(spare, at, at + wanted[rank] - own[rank])
-        at += wanted[rank] - own[rank]
+    for share, size, more in zip(shares, own, wanted, strict=True):
+        share += _cut(spare, at, at + more - size)
+        at += more - size
     if remainder == "pad" and total % num_trainers:
         _pad(shares, -(-total // num_trainers))
     return shares
@@ -115,16 +108,12 @@ def _even_sizes(
     total: int, num_trainers: int, groups: dict[frozenset[int], list[int]], here: dict[frozenset[int], int], extra: bool
 ) -> list[int]:
     size, more = divmod(total, num_trainers)
-    sizes = [size] * num_trainers
-    if not extra:
-        return sizes
+    larger: list[int] = []  # trainers whose shares have an item more
     for home, ranks in groups.items():
-        for rank in ranks[: min(max(0, here[home] - size * len(ranks)), more)]:
-            sizes[rank] += 1
-            more -= 1
-    for rank in [rank for rank in range(num_trainers) if sizes[rank] == size][:more]:
-        sizes[rank] += 1
-    return sizes
+        larger += ranks[: max(0, here[home] - size * len(ranks))]
+    larger = larger[:more]
+    larger += [rank for rank in range(num_trainers) if rank not in larger][: more - len(larger)]
+    return [size + (extra and rank in larger) for rank in range(num_trainers)]
 
 
 def _evenly(total: int, num_shares: int) -> list[int]:
@@ -134,17 +123,14 @@ def _evenly(total: int, num_shares: int) -> list[int]:
 
 def _filled(sizes: list[int], total: int) -> list[int]:
     """Adds ``total`` items to the smallest sizes, the first of equal ones first."""
-    filled = list(sizes)
-    order = sorted(range(len(sizes)), key=lambda rank: sizes[rank])
-    # The ``num`` smallest are raised to the level of the next one while there is enough.
-    num, level, left = 1, sizes[order[0]], total
-    while num < len(order) and (sizes[order[num]] - level) * num <= left:
-        left -= (sizes[order[num]] - level) * num
-        level = sizes[order[num]]
-        num += 1
-    for rank, more in zip(sorted(order[:num]), _evenly(left, num), strict=True):
-        filled[rank] = level + more
-    return filled
+    order = np.argsort(sizes, kind="stable")
+    ascending = np.array(sizes)[order]
+    # To raise the k smallest to the size of the largest of them takes:
+    takes = ascending * np.arange(1, len(sizes) + 1) - np.cumsum(ascending)
+    lowest = order[: np.count_nonzero(takes <= total)]
+    filled = np.array(sizes)
+    filled[np.sort(lowest)] = _evenly(int(filled[lowest].sum()) + total, len(lowest))
+    return filled.tolist()
 
 
 def _pad(shares: list[list[Interval]], size: int) -> None:
@@ -257,11 +243,7 @@ def _ascending(name: str, given: Any, num_ids: int) -> np.ndarray:
     if ids.dtype == np.uint64 and ids.max(initial=0) >= 1 << 63:
         raise IndexError(f"{name} holds {ids.max()}: expected ids in [0, {num_ids})")
     ids = ids.astype(np.int64)
-    bad = np.flatnonzero((ids < 0) | (ids >= num_ids))
-    if bad.size:
-        raise IndexError(
-            f"{name}[{bad[0]}] = {ids[bad[0]]} is outside [0, {num_ids}); a mask has the dtype bool or uint8"
-        )
+    require_in_range(name, torch.from_numpy(ids), num_ids, "; a mask has the dtype bool or uint8")
     ids.sort()
     twice = np.flatnonzero(ids[1:] == ids[:-1])
     if twice.size:
@@ -328,8 +310,8 @@ def node_split(
         TypeError, ValueError, IndexError, KeyError: If an argument is unusable; names it.
         RuntimeError: If nothing says which trainer this is.
     """
-    trainer = _Trainer.of("node", partition_book, ntype, rank, num_trainers, homes)
-    return trainer.share("nodes", nodes, force_even, "node_trainer_ids", node_trainer_ids, remainder)
+    options = {"force_even": force_even, "remainder": remainder}
+    return _share("node", nodes, partition_book, ntype, rank, num_trainers, homes, node_trainer_ids, options)
 
 
 def edge_split(
@@ -349,8 +331,8 @@ def edge_split(
     Edges of a directory that was not relabelled have owners only if they have features or attributes; without those
     shares are even, but no edge counts as local.
     """
-    trainer = _Trainer.of("edge", partition_book, etype, rank, num_trainers, homes)
-    return trainer.share("edges", edges, force_even, "edge_trainer_ids", edge_trainer_ids, remainder)
+    options = {"force_even": force_even, "remainder": remainder}
+    return _share("edge", edges, partition_book, etype, rank, num_trainers, homes, edge_trainer_ids, options)
 
 
 def default_homes(num_partitions: int, num_trainers: int) -> list[list[int]]:
@@ -363,65 +345,52 @@ def default_homes(num_partitions: int, num_trainers: int) -> list[list[int]]:
     return homes
 
 
-@dataclass(frozen=True)
-class _Trainer:
-    """The trainer whose share is asked for, the homes of all trainers, and the ids of one type."""
-
-    rank: int
-    homes: Homes
-    num_ids: int
-    book: PartitionBook | None
-
-    @classmethod
-    def of(
-        cls, kind: str, given: Any, type_: Any, rank: int | None, num_trainers: int | None, homes: Homes | None
-    ) -> _Trainer:
-        world, context = current_world(), get_context()
-        if given is None:
-            if world is None or world.data is None:
-                raise RuntimeError(
-                    "partition_book is None, and this process has joined no graph: call "
-                    "glt.distributed.initialize(...) first, or give the book"
-                )
-            given = world.data
-        num_ids, book = _book_of(kind, given, type_)
-        if num_trainers is None and homes is not None:
-            num_trainers = len(homes)
+def _share(
+    kind: str,
+    selected: Any,
+    given: Any,
+    type_: Any,
+    rank: int | None,
+    num_trainers: int | None,
+    homes: Homes | None,
+    trainer_ids: Any,
+    options: dict[str, Any],
+) -> Tensor:
+    world, context = current_world(), get_context()
+    if given is None:
+        if world is None or world.data is None:
+            raise RuntimeError(
+                "partition_book is None, and this process has joined no graph: call "
+                "glt.distributed.initialize(...) first, or give the book"
+            )
+        given = world.data
+    num_ids, book = _book_of(kind, given, type_)
+    if num_trainers is None and homes is not None:
+        num_trainers = len(homes)
+    if rank is None or num_trainers is None:
         if world is not None:
             own_rank, own_num_trainers = world.rank, world.num_trainers
         elif context is not None:
             own_rank, own_num_trainers = context.rank, context.world_size
-        elif rank is None or num_trainers is None:
+        else:
             raise RuntimeError(
                 "this process is no trainer that is known: call glt.distributed.initialize(...) first, or give rank "
                 "and num_trainers"
             )
-        else:
-            own_rank, own_num_trainers = rank, num_trainers
         rank = own_rank if rank is None else rank
         num_trainers = own_num_trainers if num_trainers is None else num_trainers
-        for name, value, low in (("num_trainers", num_trainers, 1), ("rank", rank, 0)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} = {value!r}: expected an integer")
-            if value < low:
-                raise ValueError(f"{name} = {value}: expected at least {low}")
-        if rank >= num_trainers:
-            raise ValueError(f"rank = {rank} is outside [0, {num_trainers}) (num_trainers = {num_trainers})")
-        if homes is None:
-            homes = _homes(world, 1 if book is None else book.num_parts, num_trainers)
-        elif len(homes) != num_trainers:
-            raise ValueError(f"homes is of {len(homes)} trainers: expected {num_trainers} (num_trainers)")
-        if book is None:
-            homes = [()] * num_trainers
-        return cls(rank, homes, num_ids, book)
-
-    def share(self, name: str, given: Any, force_even: bool, ids_name: str, trainer_ids: Any, remainder: str) -> Tensor:
-        check_flag("force_even", force_even)
-        if trainer_ids is not None and len(trainer_ids) != self.num_ids:
-            raise ValueError(f"{ids_name} has {len(trainer_ids)} rows: expected one for each of {self.num_ids}")
-        selected = SelectedIds(name, given, self.num_ids, self.book)
-        shares = split_counts(selected.counts.tolist(), self.homes, force_even=force_even, remainder=remainder)
-        return selected.ids(shares[self.rank], trainer_ids)
+    num_trainers = integer("num_trainers", num_trainers, 1, 1 << 31, "the number of shares")
+    rank = integer("rank", rank, 0, num_trainers - 1, f"one of {num_trainers} trainers (num_trainers)")
+    if homes is None:
+        homes = _homes(world, 1 if book is None else book.num_parts, num_trainers)
+    elif len(homes) != num_trainers:
+        raise ValueError(f"homes is of {len(homes)} trainers: expected {num_trainers} (num_trainers)")
+    check_flag("force_even", options["force_even"])
+    if trainer_ids is not None and len(trainer_ids) != num_ids:
+        raise ValueError(f"{kind}_trainer_ids has {len(trainer_ids)} rows: expected one for each of {num_ids}")
+    ids = SelectedIds(f"{kind}s", selected, num_ids, book)
+    shares = split_counts(ids.counts.tolist(), [()] * num_trainers if book is None else homes, **options)
+    return ids.ids(shares[rank], trainer_ids)
 
 
 def _homes(world: World | None, num_partitions: int, num_trainers: int) -> Homes:

@@ -40,24 +40,19 @@ def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         yield begin, array[begin : begin + CHUNK_IDS]
 
 
-# What NumPy lacks is stored as raw unsigned integers of the same width.
-_RAW: Final = {
-    torch.bfloat16: torch.uint16,
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
-    torch.float8_e4m3fnuz: torch.uint8,
-    torch.float8_e5m2fnuz: torch.uint8,
-    torch.complex32: torch.uint32,
-}
-
-# What NumPy stores as it is.
+# What NumPy stores as it is, and what it lacks, which is stored as raw unsigned integers of the same width.
 _NUMPY: Final = frozenset(
-    getattr(torch, name)
-    for name in (
-        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
+    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64 complex64 complex128".split()
 )
+_RAW: Final = {
+    getattr(torch, name): raw
+    for raw, names in (
+        (torch.uint8, "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"),
+        (torch.uint16, "bfloat16"),
+        (torch.uint32, "complex32"),
+    )
+    for name in names.split()
+}
 _MAX_DIMS: Final = 4  # of a tensor in a message
 
 
@@ -106,23 +101,17 @@ def torch_dtype_name(dtype: np.dtype) -> str:
 def stored_name(dtype: torch.dtype, what: str, remedy: str = "") -> str:
     """Returns the name of a dtype that is stored, such as ``"bfloat16"``; else raises TypeError beginning with
     ``what``."""
-    if dtype not in _RAW and dtype not in _NUMPY:
-        known = sorted(str(each).removeprefix("torch.") for each in _NUMPY | _RAW.keys())
+    name = str(dtype).removeprefix("torch.")
+    if dtype not in _RAW and name not in _NUMPY:
+        known = sorted(_NUMPY.union(str(each).removeprefix("torch.") for each in _RAW))
         raise TypeError(f"{what}: expected one of {', '.join(known)}{remedy}")
-    return str(dtype).removeprefix("torch.")
+    return name
 
 
 def as_torch_dtype(array: np.ndarray, torch_dtype: str) -> Array:
     """Returns ``array`` itself where NumPy has ``torch_dtype``, else a tensor of that dtype on the same memory."""
     dtype = getattr(torch, torch_dtype)
     return torch.from_numpy(array).view(dtype) if dtype in _RAW else array
-
-
-def is_storage_of(dtype: np.dtype, torch_dtype: str) -> bool:
-    wanted = getattr(torch, torch_dtype, None)
-    if wanted in _RAW:
-        return torch_dtype_name(dtype) == str(_RAW[wanted]).removeprefix("torch.")
-    return isinstance(wanted, torch.dtype) and torch_dtype_name(dtype) == torch_dtype
 
 
 def require_plain(name: str, value: np.ndarray) -> None:
@@ -184,18 +173,16 @@ class NpyWriter:
         self._shape = shape
         self._torch_dtype = torch_dtype or torch_dtype_name(dtype)
         path.parent.mkdir(parents=True, exist_ok=True)
-        header = _header(dtype, shape)
-        self._num_bytes = header.size + dtype.itemsize * math.prod(shape)
+        header, self._num_bytes = _header(dtype, shape), npy_bytes(dtype, shape)
         self._file = _core.BlockFile(os.fsencode(path), self._num_bytes, BLOCK_BYTES)
         self._file.write(0, header)
-        self._at = header.size
+        self._num_rows = 0  # that were appended
         self.rows = (self._file, header.size)
 
     def write(self, piece: np.ndarray) -> int:
         """Appends rows; returns the number of bytes written."""
-        assert piece.dtype == self._dtype and piece.shape[1:] == self._shape[1:]
-        self._file.write(self._at, np.ascontiguousarray(piece))
-        self._at += piece.nbytes
+        self.put(self._num_rows, piece)
+        self._num_rows += len(piece)
         return piece.nbytes
 
     def put(self, first_row: int, rows: np.ndarray) -> None:
@@ -261,7 +248,8 @@ def map_file(
             f"{path} holds {array.dtype.str} {list(array.shape)}, the manifest says {entry.dtype} "
             f"{list(entry.shape)}: {again}"
         )
-    if not is_storage_of(array.dtype, entry.torch_dtype):
+    dtype = getattr(torch, entry.torch_dtype, None)
+    if torch_dtype_name(array.dtype) != str(_RAW.get(dtype, dtype)).removeprefix("torch."):
         raise PartitionError(f"{path} holds {entry.dtype}, which cannot store torch.{entry.torch_dtype}: {again}")
     return array
 
@@ -291,9 +279,7 @@ def scratch_array(directory: Path, size: int, dtype: np.dtype) -> np.ndarray:
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     # Readers need the header exactly as NumPy writes it: 64-byte aligned, so mapped rows are aligned too.
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    )
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
     return np.frombuffer(header.getvalue(), np.uint8)
 
 
@@ -321,12 +307,9 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], object]]:
     """Yields what to call with bytes that are done, and draws a tqdm bar; none where ``num_bytes`` is None."""
-    if num_bytes is None:
-        yield lambda _: None
-        return
     from tqdm import tqdm
 
-    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True)) as bar:
+    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True, disable=num_bytes is None)) as bar:
         yield bar.update
 
 
@@ -337,14 +320,12 @@ def require_free(target: Path, name: str = "output_dir") -> None:
             f"{name} {target} is a mount point, which cannot be replaced by the finished directory: "
             f"choose one inside it, such as {target / 'new'}"
         )
-    if target.is_dir():
-        found = next(target.iterdir(), None)
-        if found is not None:
-            raise PartitionError(
-                f"{name} {target} is not empty (it holds {found.name!r}): expected a new or empty directory; "
-                "delete it or choose another"
-            )
-    elif target.exists():
+    if target.is_dir() and (found := next(target.iterdir(), None)) is not None:
+        raise PartitionError(
+            f"{name} {target} is not empty (it holds {found.name!r}): expected a new or empty directory; "
+            "delete it or choose another"
+        )
+    if target.exists() and not target.is_dir():
         raise PartitionError(f"{name} {target} is a file: expected a new or empty directory; choose another")
 
 
@@ -384,27 +365,16 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
     existing = next(path for path in target.absolute().parents if path.exists())
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(target)
-    temporary, lock = locked_directory(target)
-    try:
+    with scratch_directory(target) as temporary:
         yield temporary
         if durable:
-            sync_tree(temporary)
+            for directory, _, files in os.walk(temporary):
+                for each in (*(os.path.join(directory, file) for file in files), directory):
+                    sync(each)
         require_free(target, name)
         temporary.rename(target)  # atomic; fails if the target was filled since
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)  # the first error is the one to report
-        raise
-    finally:
-        os.close(lock)
     if durable:
         _sync_names(target.absolute(), existing)
-
-
-def sync_tree(root: Path) -> None:
-    """Waits until the disk has all files and directories below ``root``, and their names."""
-    for directory, _, files in os.walk(root):
-        for each in (*(os.path.join(directory, file) for file in files), directory):
-            sync(each)
 
 
 def _sync_names(target: Path, existing: Path) -> None:
@@ -434,13 +404,13 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def scratch_directory(target: Path) -> Iterator[Path]:
-    """Yields a directory beside ``target`` for files that are no part of it; it vanishes in any case."""
+    """Yields a locked directory beside ``target``; what is still there in the end vanishes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary, lock = locked_directory(target)
     try:
         yield temporary
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # an error before is the one to report
         os.close(lock)
 
 

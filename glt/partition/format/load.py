@@ -1,10 +1,11 @@
 """Loads one partition by mapping its files."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.book import IdMap
-from glt.partition.format.files import WHOLE_BYTES, Array, FileEntry, as_torch_dtype, map_file
-from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, read_part_config
+from glt.partition.format.files import WHOLE_BYTES, Array, as_torch_dtype, map_file
+from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry, read_part_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,14 +157,9 @@ def load_partition(
             f"run {manifest.run_id} to this machine, or load another partition_idx"
         )
 
-    files = _Files(root, manifest, verify, verify_whole_bytes)
-    return Partition(
-        manifest=manifest,
-        index=index,
-        schema=manifest.schema,
-        nodes=tuple(_node_part(files, index, entry) for entry in manifest.node_types),
-        edges=tuple(_edge_part(files, index, entry) for entry in manifest.edge_types),
-    )
+    files = _Files(root, manifest, index, verify, verify_whole_bytes)
+    nodes, edges = map(files.nodes, manifest.node_types), map(files.edges, manifest.edge_types)
+    return Partition(manifest, index, manifest.schema, tuple(nodes), tuple(edges))
 
 
 def load_id_map(
@@ -183,13 +179,11 @@ def load_id_map(
     """
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)
-    files = _Files(root, manifest, verify, WHOLE_BYTES)
+    files, schema = _Files(root, manifest, 0, verify, WHOLE_BYTES), manifest.schema
     if type_ is None or isinstance(type_, str):
-        nodes = manifest.node_types[manifest.schema.node_index(type_)]
-        found = files.id_map(nodes.offsets, "node", nodes.node_type)
+        found = files.id_map("node", schema.node_types[schema.node_index(type_)])
     else:
-        edges = manifest.edge_types[manifest.schema.edge_index(type_)]
-        found = files.id_map(edges.offsets, "edge", edges.edge_type)
+        found = files.id_map("edge", schema.edge_types[schema.edge_index(type_)])
     if found is None:
         raise PartitionError(f"{root} was written without relabel=True: its ids are those of the input")
     return found
@@ -197,32 +191,35 @@ def load_id_map(
 
 @dataclass(frozen=True)
 class _Files:
+    """The files of a directory, of which partition ``index`` is looked at."""
+
     root: Path
     manifest: Manifest
+    index: int
     verify: bool
     whole_bytes: int
 
-    def map(self, path: str) -> np.ndarray:
-        return map_file(
+    def map(self, path: str, wanted: object = True) -> Any:
+        """Maps a file, as a tensor where NumPy lacks its dtype; returns None if it is not ``wanted``."""
+        if not wanted:
+            return None
+        if path not in self.manifest.files:
+            raise PartitionError(
+                f"{self.root / layout.MANIFEST} lists no {path}, which its types call for: partition again"
+            )
+        entry = self.manifest.files[path]
+        array = map_file(
             self.root / path,
-            self._entry(path),
+            entry,
             origin=f"run {self.manifest.run_id}",
             block_bytes=self.manifest.checksum_block_bytes,
             whole_bytes=self.whole_bytes,
             verify=self.verify,
         )
+        return as_torch_dtype(array, entry.torch_dtype)
 
-    def map_if(self, wanted: object, path: str) -> np.ndarray | None:
-        return self.map(path) if wanted else None
-
-    def table(self, feature: FeatureEntry | None, path: str) -> Array | None:
-        return None if feature is None else self._table(path)
-
-    def tables(self, features: dict[str, FeatureEntry], path_of: Callable[[str], str]) -> dict[str, Array]:
-        return {name: self._table(path_of(name)) for name in features}
-
-    def _table(self, path: str) -> Array:
-        return as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
+    def attrs(self, kind: str, type_: NodeType | EdgeType, names: Iterable[str]) -> dict[str, Array]:
+        return {name: self.map(layout.attr(self.index, kind, type_, name)) for name in names}
 
     def book(self, offsets: tuple[int, ...] | None, kind: str, type_: NodeType | EdgeType) -> PartitionBook:
         if offsets is not None:
@@ -230,66 +227,47 @@ class _Files:
         owner, row = (self.map(layout.shared(f"{kind}_{each}", type_)) for each in ("book", "row"))
         return PartitionBook.of_arrays(owner, row, self.manifest.num_parts)
 
-    def id_map(self, offsets: tuple[int, ...] | None, kind: str, type_: NodeType | EdgeType) -> IdMap | None:
-        if offsets is None:
+    def id_map(self, kind: str, type_: NodeType | EdgeType) -> IdMap | None:
+        if not self.manifest.is_relabelled:
             return None
         return IdMap(*(self.map(layout.shared(f"{kind}_{each}", type_)) for each in ("map", "map_inverse")))
 
-    def _entry(self, path: str) -> FileEntry:
-        if path not in self.manifest.files:
-            raise PartitionError(
-                f"{self.root / layout.MANIFEST} lists no {path}, which its types call for: partition again"
+    def nodes(self, entry: NodeTypeEntry) -> NodePart:
+        type_, offsets, index = entry.node_type, entry.offsets, self.index
+        cache, hotness = None, layout.in_part(index, "node_hotness", type_)  # directories of before have no hotness
+        if entry.forecast is not None and entry.forecast.num_cached[index]:
+            ids, feat, label, time = (
+                self.map(layout.in_part(index, "cache", type_, name), wanted)
+                for name, wanted in (("ids", True), ("feat", True), ("label", entry.label), ("time", entry.has_time))
             )
-        return self.manifest.files[path]
+            cache = CachePart(ids, feat, label, time, self.attrs("cache", type_, entry.attrs))
+        return NodePart(
+            book=self.book(offsets, "node", type_),
+            feat=self.map(layout.in_part(index, "node_feat", type_), entry.feat),
+            label=self.map(layout.in_part(index, "node_label", type_), entry.label),
+            time=self.map(layout.in_part(index, "node_time", type_), entry.has_time),
+            attrs=self.attrs("node_attr", type_, entry.attrs),
+            id_map=self.id_map("node", type_),
+            owned=range(*offsets[index:][:2]) if offsets else self.map(layout.in_part(index, "node_ids", type_)),
+            cache=cache,
+            hotness=self.map(hotness, hotness in self.manifest.files),
+        )
 
-
-def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
-    type_, offsets = entry.node_type, entry.offsets
-    hotness = layout.in_part(index, "node_hotness", type_)  # which directories of before lack
-    owned = files.map(layout.in_part(index, "node_ids", type_)) if offsets is None else range(*offsets[index:][:2])
-    return NodePart(
-        book=files.book(offsets, "node", type_),
-        feat=files.table(entry.feat, layout.in_part(index, "node_feat", type_)),
-        label=files.table(entry.label, layout.in_part(index, "node_label", type_)),
-        time=files.map_if(entry.has_time, layout.in_part(index, "node_time", type_)),
-        attrs=files.tables(entry.attrs, partial(layout.attr, index, "node_attr", type_)),
-        id_map=files.id_map(offsets, "node", type_),
-        owned=owned,
-        cache=_cache_part(files, index, entry),
-        hotness=files.map_if(hotness in files.manifest.files, hotness),
-    )
-
-
-def _cache_part(files: _Files, index: int, entry: NodeTypeEntry) -> CachePart | None:
-    if entry.forecast is None or entry.forecast.num_cached[index] == 0:
-        return None
-    path_of = partial(layout.in_part, index, "cache", entry.node_type)
-    feat = files.table(entry.feat, path_of("feat"))
-    assert feat is not None, "a forecast is of features"
-    return CachePart(
-        ids=files.map(path_of("ids")),
-        feat=feat,
-        label=files.table(entry.label, path_of("label")),
-        time=files.map_if(entry.has_time, path_of("time")),
-        attrs=files.tables(entry.attrs, partial(layout.attr, index, "cache", entry.node_type)),
-    )
-
-
-def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
-    type_, offsets = entry.edge_type, entry.offsets
-    path_of = partial(layout.in_part, index, "graph", type_)
-    by_time = None
-    if entry.has_time:
-        by_time = TimedEdges(*(files.map(path_of(f"by_time/{name}")) for name in ("indices", "edge_ids", "time")))
-    return EdgePart(
-        indptr=files.map(path_of("indptr")),
-        indices=files.map(path_of("indices")),
-        edge_ids=files.map(path_of("edge_ids")),
-        weight_sum=files.map_if(entry.has_weight, path_of("weight_sum")),
-        weight_guide=files.map_if(entry.has_weight, path_of("weight_guide")),
-        by_time=by_time,
-        feat=files.table(entry.feat, layout.in_part(index, "edge_feat", type_)),
-        book=files.book(offsets, "edge", type_) if entry.has_rows or offsets is not None else None,
-        attrs=files.tables(entry.attrs, partial(layout.attr, index, "edge_attr", type_)),
-        id_map=files.id_map(offsets, "edge", type_),
-    )
+    def edges(self, entry: EdgeTypeEntry) -> EdgePart:
+        type_, offsets = entry.edge_type, entry.offsets
+        path_of = partial(layout.in_part, self.index, "graph", type_)
+        by_time = None
+        if entry.has_time:
+            by_time = TimedEdges(*(self.map(path_of(f"by_time/{name}")) for name in ("indices", "edge_ids", "time")))
+        return EdgePart(
+            indptr=self.map(path_of("indptr")),
+            indices=self.map(path_of("indices")),
+            edge_ids=self.map(path_of("edge_ids")),
+            weight_sum=self.map(path_of("weight_sum"), entry.has_weight),
+            weight_guide=self.map(path_of("weight_guide"), entry.has_weight),
+            by_time=by_time,
+            feat=self.map(layout.in_part(self.index, "edge_feat", type_), entry.feat),
+            book=self.book(offsets, "edge", type_) if entry.has_rows or offsets else None,
+            attrs=self.attrs("edge_attr", type_, entry.attrs),
+            id_map=self.id_map("edge", type_),
+        )

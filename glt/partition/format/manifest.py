@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import lru_cache
 from importlib import metadata
@@ -15,6 +16,8 @@ from itertools import accumulate
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
@@ -73,13 +76,13 @@ class ReadForecast:
     @property
     def num_remote_reads(self) -> float:
         """Rows that another partition owns, read by all partitions."""
-        return sum(reads * remote for reads, remote in zip(self.num_reads, self.remote_ratio, strict=True))
+        return sum(map(operator.mul, self.num_reads, self.remote_ratio))
 
     @property
     def num_hits(self) -> float:
         """Of these, rows that are in the cache of the partition that reads them."""
-        pairs = zip(self.num_reads, self.remote_ratio, self.hit_ratio, strict=True)
-        return sum(reads * remote * hit for reads, remote, hit in pairs)
+        remote = map(operator.mul, self.num_reads, self.remote_ratio)
+        return sum(map(operator.mul, remote, self.hit_ratio))
 
     @property
     def total_remote_ratio(self) -> float:
@@ -105,15 +108,16 @@ class ReadForecast:
         """Returns the forecast of all node types together; None without any."""
         if not forecasts:
             return None
-        parts = range(len(forecasts[0].num_reads))
-        reads = [sum(each.num_reads[p] for each in forecasts) for p in parts]
-        remote = [sum(each.num_reads[p] * each.remote_ratio[p] for each in forecasts) for p in parts]
-        hits = [sum(each.num_reads[p] * each.remote_ratio[p] * each.hit_ratio[p] for each in forecasts) for p in parts]
+        names = ("num_reads", "remote_ratio", "hit_ratio")
+        reads, remote, hits = (np.array([getattr(each, name) for each in forecasts], float) for name in names)
+        remote *= reads
+        hits *= remote
+        reads, remote, hits = reads.sum(0), remote.sum(0), hits.sum(0)
         return cls(
-            tuple(reads),
-            tuple(remote[p] / reads[p] if reads[p] else 0.0 for p in parts),
-            tuple(hits[p] / remote[p] if remote[p] else 0.0 for p in parts),
-            tuple(sum(each.num_cached[p] for each in forecasts) for p in parts),
+            tuple(reads.tolist()),
+            tuple(np.divide(remote, reads, out=np.zeros_like(reads), where=reads > 0).tolist()),
+            tuple(np.divide(hits, remote, out=np.zeros_like(reads), where=remote > 0).tolist()),
+            tuple(map(sum, zip(*(each.num_cached for each in forecasts), strict=True))),
         )
 
 
@@ -229,12 +233,12 @@ class Manifest:
     @property
     def part_num_nodes(self) -> tuple[int, ...]:
         """Nodes of all types in each partition."""
-        return _sums(entry.part_num_nodes for entry in self.node_types)
+        return tuple(sum(entry.part_num_nodes[part] for entry in self.node_types) for part in range(self.num_parts))
 
     @property
     def part_num_edges(self) -> tuple[int, ...]:
         """Edges of all types in each partition."""
-        return _sums([(0,) * self.num_parts, *(entry.part_num_edges for entry in self.edge_types)])
+        return tuple(sum(entry.part_num_edges[part] for entry in self.edge_types) for part in range(self.num_parts))
 
     @property
     def edge_cut_ratio(self) -> float:
@@ -277,7 +281,16 @@ class Manifest:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Manifest:
         """Rebuilds what :meth:`to_json` described."""
-        return _parse(document)
+        manifest: Manifest = _parsed(cls, document)
+        _ = manifest.schema  # raises where the types do not fit together
+        types = [(each.part_num_nodes, each.offsets) for each in manifest.node_types]
+        types += [(each.part_num_edges, each.offsets) for each in manifest.edge_types]
+        for counts, offsets in types:
+            if (offsets is not None) != manifest.is_relabelled:
+                raise ValueError("offsets are given of some types only: expected all of them, or none")
+            if offsets is not None and offsets != (expected := tuple(accumulate(counts, initial=0))):
+                raise ValueError(f"offsets = {offsets}: expected {expected}, the sums of the partitions' counts")
+        return manifest
 
     @classmethod
     def read(cls, root: Path) -> Manifest:
@@ -294,8 +307,8 @@ class Manifest:
             document = json.loads(content)
         except (FileNotFoundError, IsADirectoryError) as error:
             raise PartitionError(
-                f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way; "
-                "partition again"
+                f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way: "
+                "expected a partition directory, or its <graph_name>.json; partition again"
             ) from error
         except ValueError as error:  # not JSON, or not UTF-8
             raise PartitionError(f"{path} is truncated or altered ({error}): partition again") from error
@@ -314,7 +327,7 @@ class Manifest:
                 "directory again, or partition again"
             )
         try:
-            return _parse(document)
+            return cls.from_json(document)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PartitionError(
                 f"{path} does not follow version {VERSION} of the format ({type(error).__name__}: {error}); "
@@ -347,19 +360,6 @@ def digest_of(document: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _parse(document: dict[str, Any]) -> Manifest:
-    manifest: Manifest = _parsed(Manifest, document)
-    _ = manifest.schema  # raises where the types do not fit together
-    types = [(each.part_num_nodes, each.offsets) for each in manifest.node_types]
-    types += [(each.part_num_edges, each.offsets) for each in manifest.edge_types]
-    for counts, offsets in types:
-        if (offsets is not None) != manifest.is_relabelled:
-            raise ValueError("offsets are given of some types only: expected all of them, or none")
-        if offsets is not None and offsets != (expected := tuple(accumulate(counts, initial=0))):
-            raise ValueError(f"offsets = {offsets}: expected {expected}, the sums of the partitions' counts")
-    return manifest
-
-
 _hints_of = lru_cache(get_type_hints)
 
 
@@ -376,10 +376,6 @@ def _parsed(kind: Any, value: Any) -> Any:
     if origin is dict:
         return {key: _parsed(of[1], each) for key, each in value.items()}
     return value
-
-
-def _sums(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*counts, strict=True)))
 
 
 _SUFFIX: Final = ".json"
@@ -426,12 +422,11 @@ def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_m
     nodes, edges = manifest.node_types, manifest.edge_types
     node_names, edge_names = dgl_names(manifest)
     if manifest.is_relabelled:
-        node_map: dict[str, Any] = _ranges(node_names, [entry.part_num_nodes for entry in nodes])
-        edge_map: dict[str, Any] = _ranges(edge_names, [entry.part_num_edges for entry in edges])
+        node_map: list[Any] = _ranges([entry.part_num_nodes for entry in nodes])
+        edge_map: list[Any] = _ranges([entry.part_num_edges for entry in edges])
     else:
-        of_edges = [layout.shared("edge_book", each.edge_type) if each.has_rows else None for each in edges]
-        node_map = dict(zip(node_names, (layout.shared("node_book", each.node_type) for each in nodes), strict=True))
-        edge_map = dict(zip(edge_names, of_edges, strict=True))
+        node_map = [layout.shared("node_book", each.node_type) for each in nodes]
+        edge_map = [layout.shared("edge_book", each.edge_type) if each.has_rows else None for each in edges]
     document: dict[str, Any] = {
         "graph_name": require_graph_name(graph_name),
         "part_method": part_method,
@@ -441,8 +436,8 @@ def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_m
         "num_edges": manifest.num_edges,
         "ntypes": {name: at for at, name in enumerate(node_names)},
         "etypes": {name: at for at, name in enumerate(edge_names)},
-        "node_map": node_map,
-        "edge_map": edge_map,
+        "node_map": dict(zip(node_names, node_map, strict=True)),
+        "edge_map": dict(zip(edge_names, edge_map, strict=True)),
     }
     folders = {"node_feats": "node_feat", "edge_feats": "edge_feat", "part_graph": "graph"}
     for part in range(manifest.num_parts):
@@ -471,8 +466,7 @@ def read_part_config(path: str | os.PathLike[str]) -> PartConfig:
     """
     given = Path(os.path.abspath(path))
     if given.is_dir():
-        manifest = _manifest(given, given)
-        names = graph_names(given, manifest)
+        names = graph_names(given, Manifest.read(given))
         if len(names) > 1:
             raise PartitionError(f"{given} has the part_configs of {names}: name one of them, such as {names[0]}.json")
         return PartConfig(given, names[0] if names else given.name)
@@ -483,7 +477,12 @@ def read_part_config(path: str | os.PathLike[str]) -> PartConfig:
             "partition directory"
         )
     ours = document.get(_OURS)
-    manifest = _manifest(given.parent, given, is_dgls=ours is None)
+    if ours is None and not (given.parent / layout.MANIFEST).exists():
+        raise PartitionError(
+            f"{given} is DGL's own, and its partitions were not imported: run 'glt import dgl {given} --out DIR', "
+            "and give DIR"
+        )
+    manifest = Manifest.read(given.parent)
     if ours is None:
         found = tuple(document.get(key) for key in ("num_parts", "num_nodes", "num_edges"))
         expected = (manifest.num_parts, manifest.num_nodes, manifest.num_edges)
@@ -519,13 +518,13 @@ def dgl_names(manifest: Manifest) -> tuple[list[str], list[str]]:
     return [entry.node_type for entry in manifest.node_types], [":".join(parts) for parts in edges]
 
 
-def _ranges(names: list[str], counts: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+def _ranges(counts: Sequence[tuple[int, ...]]) -> list[list[list[int]]]:
     """Ids of all types together: partition after partition, in each type after type."""
-    ranges: dict[str, list[list[int]]] = {name: [] for name in names}
+    ranges: list[list[list[int]]] = [[] for _ in counts]
     at = 0
     for of_partition in zip(*counts, strict=True):
-        for name, count in zip(names, of_partition, strict=True):
-            ranges[name].append([at, at + count])
+        for of_type, count in zip(ranges, of_partition, strict=True):
+            of_type.append([at, at + count])
             at += count
     return ranges
 
@@ -545,17 +544,3 @@ def _document(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not all(key in document for key in keys):
         return None
     return document if isinstance(document.get(_OURS, {}), dict) else None
-
-
-def _manifest(root: Path, given: Path, is_dgls: bool = False) -> Manifest:
-    if not (root / layout.MANIFEST).exists():
-        if is_dgls:
-            raise PartitionError(
-                f"{given} is DGL's own, and its partitions were not imported: run 'glt import dgl {given} --out DIR', "
-                "and give DIR"
-            )
-        raise PartitionError(
-            f"{given} is no part_config, and there is no {layout.MANIFEST} in {root}: expected a partition directory, "
-            "or its <graph_name>.json"
-        )
-    return Manifest.read(root)

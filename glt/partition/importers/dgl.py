@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,79 +17,76 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import Unpack
 
-from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
+from glt.data.schema import HOMOGENEOUS, Schema
 from glt.errors import PartitionError
 from glt.partition.format.files import Array
 from glt.partition.format.manifest import Manifest, require_graph_name, write_part_config
 from glt.partition.importers.foreign_files import DglGraph, read_graph, read_graphbolt, read_tensors
-from glt.partition.importers.imported import Assembly, EdgeAssembly, Imported, integers, require_directory, scratch_for
+from glt.partition.importers.imported import (
+    Imported,
+    assemblies,
+    first_beyond,
+    fitting_strategy,
+    integers,
+    require_directory,
+    scratch_for,
+)
 from glt.partition.methods.partitioner import GraphArguments
-
-# The ids that DGL gives to nodes and edges: ranges by partition, and inside a partition by type.
 
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Global ids of DGL, of nodes or of edges: ranges by partition, and inside a partition by type. ``begin``, ``end``
-    and ``first``, the id inside its type of the first of each range, are ``[num_parts, num_types]``.
+    """Global ids of DGL, of nodes or of edges: ranges by partition, and inside a partition by type. ``begin``,
+    ``sizes`` and ``first``, the id inside its type of the first of each range, are ``[num_parts, num_types]``;
+    ``totals`` are the numbers of ids by type, and ``names`` what DGL calls the types in keys of tables.
     """
 
+    names: list[str]
     begin: np.ndarray
-    end: np.ndarray
+    sizes: np.ndarray
     first: np.ndarray
+    totals: list[int]
 
     @classmethod
-    def of(cls, ranges: np.ndarray) -> Ranges:
-        """Checks ``ranges [num_types, num_parts, 2]``."""
-        begin, end = ranges[:, :, 0].T, ranges[:, :, 1].T
-        flat = np.stack([begin.ravel(), end.ravel()], 1).ravel()
-        if flat.size and (flat[0] != 0 or (np.diff(flat) < 0).any() or (begin.ravel()[1:] != end.ravel()[:-1]).any()):
+    def of(cls, names: list[str], by_name: dict[str, list[Any]], num_parts: int) -> Ranges:
+        """Checks the ranges of a partition config."""
+        ranges = np.empty((num_parts, len(names), 2), np.int64)
+        for at, name in enumerate(names):
+            given = by_name[name]
+            if given and not isinstance(given[0], list):  # before DGL 0.6: only where each range ends
+                given = list(zip([0, *given[:-1]], given, strict=True))
+            ranges[:, at] = np.array(given, np.int64).reshape(num_parts, 2)
+        bounds = ranges.ravel()
+        if bounds.size and (bounds[0] != 0 or (np.diff(bounds) < 0).any() or (bounds[2::2] != bounds[1:-1:2]).any()):
             raise ValueError("its ranges do not follow each other")
-        sizes = end - begin
-        return cls(begin, end, np.cumsum(sizes, 0) - sizes)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return self.end - self.begin
-
-    @property
-    def totals(self) -> list[int]:
-        """Number of ids of each type."""
-        return self.sizes.sum(0).tolist()
+        sizes = ranges[:, :, 1] - ranges[:, :, 0]
+        return cls(names, ranges[:, :, 0], sizes, np.cumsum(sizes, 0) - sizes, sizes.sum(0).tolist())
 
     def owners(self, type_: int) -> np.ndarray:
         """Partition of each id of a type."""
-        return np.repeat(np.arange(self.begin.shape[0]), self.sizes[:, type_])
+        return np.repeat(np.arange(len(self.sizes)), self.sizes[:, type_])
 
     def locate(self, origin: Path, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns partition, type and id inside the type of global ids."""
-        bad = np.flatnonzero((ids < 0) | (ids >= (self.end.max() if self.end.size else 0)))
-        if bad.size:
-            raise PartitionError(
-                f"{origin} holds global id {ids[bad[0]]}, which is in no range of the partition config"
-            )
-        filled = np.flatnonzero(self.sizes.ravel())
+        beyond = first_beyond(ids, sum(self.totals))
+        if beyond is not None:
+            raise PartitionError(f"{origin} holds global id {beyond}, which is in no range of the partition config")
+        filled = np.flatnonzero(self.sizes)
         at = filled[np.searchsorted(self.begin.ravel()[filled], ids, side="right") - 1]
         part, type_ = np.divmod(at, self.begin.shape[1])
         return part, type_, ids - self.begin.ravel()[at] + self.first.ravel()[at]
 
 
-# DGL's partition config: the JSON file of a partition directory.
-
-
 @dataclass(frozen=True, eq=False)
 class DglConfig:
-    """DGL's partition config, the JSON file of a partition directory: types and ids in DGL's order, what DGL calls the
-    types in keys of tables, and of each partition its files by kind (``node_feats``, ``edge_feats``, ``part_graph`` or
-    ``part_graph_graphbolt``).
+    """DGL's partition config, the JSON file of a partition directory: types and ids in DGL's order, and of each
+    partition its files by kind (``node_feats``, ``edge_feats``, ``part_graph`` or ``part_graph_graphbolt``).
     """
 
     path: Path
     schema: Schema
     nodes: Ranges
     edges: Ranges
-    node_names: list[str]
-    edge_names: list[str]
     graph_name: str
     part_method: str
     files: list[dict[str, Path]]
@@ -97,10 +94,20 @@ class DglConfig:
     @classmethod
     def read(cls, path: Path) -> DglConfig:
         """Reads ``path``, which may be a directory with one JSON file."""
-        path = _config_path(path)
-        document = _document(path)
+        if path.is_dir():
+            found = sorted(path.glob("*.json"))
+            if len(found) != 1:
+                raise PartitionError(
+                    f"{path} holds {len(found)} JSON files: expected one; name DGL's partition config itself"
+                )
+            (path,) = found
+        require_directory(path.parent, "DGL's partition_graph")
         try:
-            return cls._of(path, document)
+            return cls._of(path, json.loads(path.read_bytes()))
+        except FileNotFoundError as error:
+            raise PartitionError(f"{path} is missing: expected DGL's partition config") from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise PartitionError(f"{path} is truncated or altered ({error}): copy the directory again") from error
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PartitionError(f"{path} is no partition config of DGL ({type(error).__name__}: {error})") from error
 
@@ -116,116 +123,53 @@ class DglConfig:
         files = [
             {kind: path.parent / name for kind, name in document[f"part-{part}"].items()} for part in range(num_parts)
         ]
-        nodes, edges = _names(document, "ntypes"), _names(document, "etypes")
-        edge_types = tuple(_edge_type(name) for name in edges)
+        for kind in ("ntypes", "etypes"):
+            if sorted(document[kind].values()) != list(range(len(document[kind]))):
+                raise ValueError(f"{kind} are not numbered from 0")
+        nodes, edges = (sorted(document[kind], key=document[kind].get) for kind in ("ntypes", "etypes"))
+        edge_types: list[Any] = [tuple(name.split(":")) for name in edges]
+        for name, edge_type in zip(edges, edge_types, strict=True):
+            if len(edge_type) != 3:
+                raise ValueError(
+                    f"edge type {name!r}: expected source:relation:destination; DGL's change_etype tool adds them"
+                )
         return cls(
             path,
-            HOMOGENEOUS if (len(nodes), len(edges)) == (1, 1) else Schema(tuple(nodes), edge_types),
-            _ranges([document["node_map"][name] for name in nodes], num_parts),
-            _ranges([document["edge_map"][name] for name in edges], num_parts),
-            nodes,
-            edges,
+            HOMOGENEOUS if (len(nodes), len(edges)) == (1, 1) else Schema(tuple(nodes), tuple(edge_types)),
+            Ranges.of(nodes, document["node_map"], num_parts),
+            Ranges.of(edges, document["edge_map"], num_parts),
             str(document.get("graph_name", path.stem)),
             str(document.get("part_method")),
             files,
         )
 
 
-def _names(document: dict[str, Any], kind: str) -> list[str]:
-    numbers = document[kind]
-    if sorted(numbers.values()) != list(range(len(numbers))):
-        raise ValueError(f"{kind} are not numbered from 0")
-    return sorted(numbers, key=numbers.get)
-
-
-def _ranges(by_type: list[list[Any]], num_parts: int) -> Ranges:
-    ranges = np.empty((len(by_type), num_parts, 2), np.int64)
-    for at, given in enumerate(by_type):
-        if given and not isinstance(given[0], list):  # before DGL 0.6: only where each range ends
-            given = list(zip([0, *given[:-1]], given, strict=True))
-        ranges[at] = np.array(given, np.int64).reshape(num_parts, 2)
-    return Ranges.of(ranges)
-
-
-def _edge_type(name: str) -> EdgeType:
-    parts = name.split(":")
-    if len(parts) != 3:
-        raise ValueError(f"edge type {name!r}: expected source:relation:destination; DGL's change_etype tool adds them")
-    source, relation, target = parts
-    return source, relation, target
-
-
-def _config_path(path: Path) -> Path:
-    if not path.is_dir():
-        require_directory(path.parent, "DGL's partition_graph")
-        return path
-    found = sorted(path.glob("*.json"))
-    if len(found) != 1:
-        raise PartitionError(f"{path} holds {len(found)} JSON files: expected one; name DGL's partition config itself")
-    return found[0]
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise PartitionError(f"{path} is missing: expected DGL's partition config") from error
-    except ValueError as error:
-        raise PartitionError(f"{path} is truncated or altered ({error}): copy the directory again") from error
-    if not isinstance(document, dict):
-        raise PartitionError(f"{path} is no partition config of DGL: expected a JSON object")
-    return document
-
-
-# The edges that a partition of DGL owns, with ids inside their types.
-
-
-@dataclass(frozen=True, eq=False)
-class OwnedEdges:
-    """The edges that a partition owns, copies of other partitions' edges left out.
-
-    ``edge_ids`` are DGL's ids of all edges of the graph, and ``edge_types`` positions of their types; None where not
-    stored.
-    """
-
-    origin: Path
-    config: DglConfig
-    part: int
-    graph: DglGraph
-    node_ids: np.ndarray
-    edge_ids: np.ndarray | None
-    edge_types: np.ndarray | None
-
-    @classmethod
-    def of(cls, origin: Path, config: DglConfig, part: int, graph: DglGraph) -> OwnedEdges:
-        node_ids = _table(origin, graph.ndata, "_ID", graph.num_nodes)
-        edge_ids, edge_types = (
-            _table(origin, graph.edata, name, graph.num_edges) if name in graph.edata else None
-            for name in ("_ID", "_TYPE")
-        )
-        return cls(origin, config, part, graph, node_ids, edge_ids, edge_types)
-
-    def read(self, begin: int, end: int) -> Iterator[tuple[int, np.ndarray | None, np.ndarray, np.ndarray]]:
-        """Yields edge type, ids (None where not stored), sources and destinations of owned edges, ids inside their
-        types."""
-        origin, nodes = self.origin, self.config.nodes
-        src, dst, places = self.graph.edges(begin, end)
-        owner, dst_type, dst = nodes.locate(origin, _taken(origin, self.node_ids, dst))
-        _, src_type, src = nodes.locate(origin, _taken(origin, self.node_ids, src))
-        inner = owner == self.part
-        src, src_type, dst, dst_type, places = (each[inner] for each in (src, src_type, dst, dst_type, places))
+def _owned_edges(
+    origin: Path, config: DglConfig, part: int, graph: DglGraph
+) -> Iterator[tuple[int, np.ndarray | None, np.ndarray, np.ndarray]]:
+    """Yields edge type, ids (None where not stored), sources and destinations of the edges that a partition owns, ids
+    inside their types, a piece at a time; copies of other partitions' edges are left out."""
+    node_ids = _table(origin, graph.ndata, "_ID", graph.num_nodes)
+    edge_ids, edge_types = (
+        _table(origin, graph.edata, name, graph.num_edges) if name in graph.edata else None for name in ("_ID", "_TYPE")
+    )
+    for begin in range(0, graph.num_edges, _CHUNK_EDGES):
+        src, dst, places = graph.edges(begin, min(begin + _CHUNK_EDGES, graph.num_edges))
+        owner, dst_type, dst = config.nodes.locate(origin, _taken(origin, node_ids, dst))
+        _, src_type, src = config.nodes.locate(origin, _taken(origin, node_ids, src))
+        src, src_type, dst, dst_type, places = (each[owner == part] for each in (src, src_type, dst, dst_type, places))
         ids: np.ndarray | None = None
-        if self.edge_ids is not None:
-            _, edge_type, ids = self.config.edges.locate(origin, _taken(origin, self.edge_ids, places))
-        elif self.edge_types is not None:
-            edge_type = _taken(origin, self.edge_types, places)
+        if edge_ids is not None:
+            _, edge_type, ids = config.edges.locate(origin, _taken(origin, edge_ids, places))
+        elif edge_types is not None:
+            edge_type = _taken(origin, edge_types, places)
         else:
             edge_type = np.zeros(places.size, np.int64)
-        for at, (source, target) in enumerate(self.config.schema.ends("out")):
+        for at, (source, target) in enumerate(config.schema.ends("out")):
             mine = np.flatnonzero(edge_type == at)
             if (src_type[mine] != source).any() or (dst_type[mine] != target).any():
                 raise PartitionError(
-                    f"{origin} has an edge of type {self.config.edge_names[at]} between nodes of other types: it is "
+                    f"{origin} has an edge of type {config.edges.names[at]} between nodes of other types: it is "
                     "damaged, or of another run"
                 )
             if mine.size:
@@ -242,21 +186,16 @@ def _table(origin: Path, tables: Mapping[str, Array], name: str, num_rows: int) 
 
 
 def _taken(origin: Path, table: np.ndarray, at: np.ndarray) -> np.ndarray:
-    bad = np.flatnonzero((at < 0) | (at >= table.size))
-    if bad.size:
-        raise PartitionError(f"{origin} holds local id {at[bad[0]]}: expected less than {table.size}; it is damaged")
+    beyond = first_beyond(at, table.size)
+    if beyond is not None:
+        raise PartitionError(f"{origin} holds local id {beyond}: expected less than {table.size}; it is damaged")
     return table[at].astype(np.int64)
-
-
-# DGL's mappings: the original id of each node or edge, which DGL numbers anew.
 
 
 Mapped = Any  # a tensor or array, or a dict of them by type, as DGL's return_mapping gives
 
 
-def read_mapping(
-    config: DglConfig, name: str, given: Mapped | None, types: list[str], ranges: Ranges
-) -> list[np.ndarray | None]:
+def _original_ids(config: DglConfig, name: str, given: Mapped | None, ranges: Ranges) -> list[np.ndarray | None]:
     """Returns DGL's mapping ``name`` (``"orig_nids"``, ``"orig_eids"``), the original id of each node or edge, by type:
     from ``given``, what DGL returned, or the files ``part<i>/<name>.dgl``; None where nothing says it.
     """
@@ -265,17 +204,21 @@ def read_mapping(
         paths = [config.path.parent / f"part{part}" / f"{name}.dgl" for part in range(config.num_parts)]
         missing = [path for path in paths if not path.exists()]
         if len(missing) == len(paths):
-            return [None] * len(types)
+            return [None] * len(ranges.names)
         if missing:
             raise PartitionError(f"{missing[0]} is missing, but other partitions have theirs: copy it here first")
-        given, origin = _joined([read_tensors(path) for path in paths]), paths[0]
+        pieces, origin = [read_tensors(path) for path in paths], paths[0]
+        given = {
+            type_: np.concatenate([np.asarray(piece[type_]) for piece in pieces if type_ in piece])
+            for type_ in {type_ for piece in pieces for type_ in piece}
+        }
     if not isinstance(given, Mapping):
-        if len(types) > 1:
+        if len(ranges.names) > 1:
             raise TypeError(f"{name} is a {type(given).__name__}: expected a dict by type, the graph having types")
-        given = {types[0]: given}
+        given = {ranges.names[0]: given}
     by_name = {":".join(key) if isinstance(key, tuple) else key: value for key, value in given.items()}
     result: list[np.ndarray | None] = []
-    for type_, total in zip(types, ranges.totals, strict=True):
+    for type_, total in zip(ranges.names, ranges.totals, strict=True):
         ids = integers(origin, f"ids of {type_}", by_name.get(type_, np.empty(0, np.int64))).astype(np.int64)
         if ids.size != total or not np.array_equal(np.sort(ids), np.arange(total)):
             raise ValueError(
@@ -286,13 +229,7 @@ def read_mapping(
     return result
 
 
-def _joined(pieces: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    types = {type_ for piece in pieces for type_ in piece}
-    return {type_: np.concatenate([np.asarray(piece[type_]) for piece in pieces if type_ in piece]) for type_ in types}
-
-
-_NODE_ROLES: Final = ("node_feat", "node_label", "node_time")
-_EDGE_ROLES: Final = ("edge_feat", "edge_weight", "edge_time")
+_ROLES: Final = ("node_feat", "node_label", "node_time", "edge_feat", "edge_weight", "edge_time")
 _USUAL: Final = {"node_feat": "feat", "node_label": "label", "edge_feat": "feat"}
 _CHUNK_EDGES: Final = 1 << 20
 
@@ -338,19 +275,13 @@ def import_dgl(
     """
     config = DglConfig.read(Path(part_config))
     require_graph_name(config.graph_name)
-    strategy = graph.pop("edge_assign_strategy", "by_dst")
-    if strategy not in ("by_dst", "by_des"):
-        raise ValueError(
-            f"edge_assign_strategy = {strategy!r}: the edges of {config.path} lie by_dst, as DGL puts them"
-        )
-    roles = {**_USUAL, **(tables or {})}
-    for role in roles:
-        if role not in (*_NODE_ROLES, *_EDGE_ROLES):
-            raise ValueError(f"tables names {role!r}: expected one of {', '.join((*_NODE_ROLES, *_EDGE_ROLES))}")
+    fitting_strategy(config.path, "DGL's partitioners", graph.get("edge_assign_strategy"), ["by_dst"])
+    for role in tables or ():
+        if role not in _ROLES:
+            raise ValueError(f"tables names {role!r}: expected one of {', '.join(_ROLES)}")
     with scratch_for(output_dir) as scratch:
-        reader = _Reader(config, scratch, frozenset(leave_out))
-        imported = reader.read(roles, frozenset(tables or ()), orig_nids, orig_eids, renumber_edges)
-        manifest = imported.write(output_dir, progress, graph)
+        reader = _Reader(config, scratch, leave_out, orig_nids, orig_eids)
+        manifest = reader.read(tables or {}, renumber_edges).write(output_dir, progress, graph)
     write_part_config(os.path.realpath(output_dir), config.graph_name, config.part_method)
     return manifest
 
@@ -358,51 +289,40 @@ def import_dgl(
 class _Reader:
     """Reads all partitions of a directory, one after the other."""
 
-    def __init__(self, config: DglConfig, scratch: Path, leave_out: frozenset[str]) -> None:
+    def __init__(
+        self, config: DglConfig, scratch: Path, leave_out: Collection[str], nids: Mapped | None, eids: Mapped | None
+    ) -> None:
         self._config, self._scratch, self._leave_out = config, scratch, leave_out
-        self._nids: list[np.ndarray | None] = []
-        self._eids: list[np.ndarray | None] = []
+        self._nids = _original_ids(config, "orig_nids", nids, config.nodes)
+        self._eids = _original_ids(config, "orig_eids", eids, config.edges)
 
-    def read(
-        self,
-        roles: Mapping[str, str],
-        asked: frozenset[str],
-        orig_nids: Mapped | None,
-        orig_eids: Mapped | None,
-        renumber_edges: bool,
-    ) -> Imported:
+    def read(self, asked: Mapping[str, str], renumber_edges: bool) -> Imported:
+        """``asked`` are the tables by role that the user names."""
         config = self._config
-        self._nids = read_mapping(config, "orig_nids", orig_nids, config.node_names, config.nodes)
-        self._eids = read_mapping(config, "orig_eids", orig_eids, config.edge_names, config.edges)
-        edge_tables = self._tables("edge_feats", config.edge_names, config.edges, self._eids)
-        assemblies, renumbered = self._read_edges(renumber_edges)
+        edge_tables = self._tables("edge", config.edges, self._eids)
+        edge_indexes, renumbered = self._read_edges(renumber_edges)
         names = sorted({name for tables in edge_tables for name in tables})
         if renumbered and (names or any(ids is not None for ids in self._eids)):
             raise PartitionError(
                 f"{config.path}: its GraphBolt graphs have no edge ids, so nothing tells to which edge a row of "
                 f"{[*names, 'orig_eids'][0]!r} belongs: partition again with store_eids=True, or leave it out"
             )
-        node_tables = self._tables("node_feats", config.node_names, config.nodes, self._nids)
-        nodes = self._arguments(roles, asked, "node", node_tables)
-        edges = self._arguments(roles, asked, "edge", edge_tables)
+        nodes = self._arguments(asked, "node", self._tables("node", config.nodes, self._nids))
+        edges = self._arguments(asked, "edge", edge_tables)
         for type_, ids in enumerate(self._nids):
             owner = config.nodes.owners(type_)
             if ids is not None:
                 owner[ids] = owner.copy()
             nodes[type_]["owners"] = owner
-        for each, assembly in zip(edges, assemblies, strict=True):
-            each["edge_index"] = assembly.edge_index
+        for each, edge_index in zip(edges, edge_indexes, strict=True):
+            each["edge_index"] = edge_index
         origin = {"imported_from": "dgl", "part_method": config.part_method}
         return Imported(config.schema, config.num_parts, "by_dst", origin, nodes, edges)
 
-    def _read_edges(self, renumber: bool) -> tuple[list[EdgeAssembly], bool]:
-        config = self._config
-        ends, num_nodes = config.schema.ends("out"), config.nodes.totals
-        types: Sequence[EdgeType | None] = config.schema.edge_types if config.schema.is_hetero else (None,)
-        edges = [
-            EdgeAssembly(edge_type, count, (num_nodes[source], num_nodes[target]), self._scratch)
-            for edge_type, count, (source, target) in zip(types, config.edges.totals, ends, strict=True)
-        ]
+    def _read_edges(self, renumber: bool) -> tuple[list[np.ndarray], bool]:
+        """Returns ``edge_index`` of each type, and whether a partition's edges have no ids."""
+        config, ends = self._config, self._config.schema.ends("out")
+        edges = assemblies("edge", config.schema, config.edges.totals, self._scratch, config.nodes.totals)
         filled = np.zeros(len(edges), np.int64)
         renumbered = False
         for part, files in enumerate(config.files):
@@ -413,73 +333,60 @@ class _Reader:
             else:
                 raise PartitionError(f"{config.path} names no graph of partition {part}: expected 'part_graph'")
             graph = read(origin)
-            owned = OwnedEdges.of(origin, config, part, graph)
-            if owned.edge_ids is None:
+            if "_ID" not in graph.edata:
                 renumbered = True
-                if not renumber or (len(edges) > 1 and owned.edge_types is None):
+                if not renumber or (len(edges) > 1 and "_TYPE" not in graph.edata):
                     raise PartitionError(
                         f"{origin} was stored without edge ids: partition again with store_eids=True, or pass "
                         "renumber_edges=True (--renumber-edges) to number edges in the order of the files"
                     )
-            for begin in range(0, graph.num_edges, _CHUNK_EDGES):
-                for at, ids, src, dst in owned.read(begin, min(begin + _CHUNK_EDGES, graph.num_edges)):
-                    if ids is None:
-                        ids = np.arange(filled[at], filled[at] + src.size)
-                    filled[at] += src.size
-                    source, target = ends[at]
-                    rows = {
-                        "row": _original_ids(self._nids[source], src),
-                        "col": _original_ids(self._nids[target], dst),
-                    }
-                    edges[at].add(origin, _original_ids(self._eids[at], ids), rows)
+            for at, ids, src, dst in _owned_edges(origin, config, part, graph):
+                if ids is None:
+                    ids = np.arange(filled[at], filled[at] + src.size)
+                filled[at] += src.size
+                source, target = ends[at]
+                rows = {"row": _renamed(self._nids[source], src), "col": _renamed(self._nids[target], dst)}
+                edges[at].add(origin, _renamed(self._eids[at], ids), rows)
         for each in edges:
             each.tables(config.path)  # raises where an edge is missing
-        return edges, renumbered
+        return [each.edge_index for each in edges], renumbered
 
-    def _tables(self, kind: str, names: list[str], ranges: Ranges, originals: list) -> list[dict[str, Array]]:
-        """Returns the tables of each type by DGL's names."""
-        what = kind.removesuffix("_feats")
-        found = [
-            Assembly(f"{what} of type {name}" if self._config.schema.is_hetero else what, total, self._scratch)
-            for name, total in zip(names, ranges.totals, strict=True)
-        ]
+    def _tables(self, kind: str, ranges: Ranges, originals: list) -> list[dict[str, Array]]:
+        """Returns the tables of the nodes or edges of each type by DGL's names."""
+        found = assemblies(kind, self._config.schema, ranges.totals, self._scratch)
         given: set[int] = set()
         for part, files in enumerate(self._config.files):
-            if kind not in files:
-                continue
-            path = files[kind]
-            pieces: list[dict[str, Array]] = [{} for _ in names]
-            for key, table in read_tensors(path).items():
+            path = files.get(f"{kind}_feats")
+            pieces: list[dict[str, Array]] = [{} for _ in ranges.names]
+            for key, table in ({} if path is None else read_tensors(path)).items():
                 type_, _, name = key.rpartition("/")
-                if type_ not in names:
-                    raise PartitionError(f"{path} holds {key!r}: expected <type>/<name> with a type of {names}")
+                if type_ not in ranges.names:
+                    raise PartitionError(f"{path} holds {key!r}: expected <type>/<name> with a type of {ranges.names}")
                 if name not in self._leave_out:
-                    pieces[names.index(type_)][name] = table
+                    pieces[ranges.names.index(type_)][name] = table
             for at, tables in enumerate(pieces):
                 first, size = int(ranges.first[part, at]), int(ranges.sizes[part, at])
-                if tables and size:
-                    found[at].add(path, _original_ids(originals[at], np.arange(first, first + size)), tables)
+                if path is not None and tables and size:
+                    found[at].add(path, _renamed(originals[at], np.arange(first, first + size)), tables)
                     given.add(at)
         return [each.tables(self._config.path) if at in given else {} for at, each in enumerate(found)]
 
-    def _arguments(
-        self, roles: Mapping[str, str], asked: frozenset[str], kind: str, tables: list[dict[str, Array]]
-    ) -> list[dict[str, Any]]:
+    def _arguments(self, asked: Mapping[str, str], kind: str, tables: list[dict[str, Array]]) -> list[dict[str, Any]]:
         """Returns the arguments that the tables of each type become: those with a role, and attributes."""
         known = {name for each in tables for name in each}
-        mine = {role: name for role, name in roles.items() if role.startswith(kind)}
-        for role, name in mine.items():
-            if role in asked and name not in known:
+        for role, name in asked.items():
+            if role.startswith(kind) and name not in known:
                 raise ValueError(
                     f"tables[{role!r}] = {name!r}: {self._config.path} has no such table, only {sorted(known)}"
                 )
+        roles = {role: name for role, name in {**_USUAL, **asked}.items() if role.startswith(kind)}
         arguments: list[dict[str, Any]] = []
         for each in tables:
             attrs = dict(each)
-            given: dict[str, Any] = {role: attrs.pop(name, None) for role, name in mine.items()}
+            given: dict[str, Any] = {role: attrs.pop(name, None) for role, name in roles.items()}
             arguments.append(given | {f"{kind}_attrs": attrs or None})
         return arguments
 
 
-def _original_ids(original: np.ndarray | None, ids: np.ndarray) -> np.ndarray:
+def _renamed(original: np.ndarray | None, ids: np.ndarray) -> np.ndarray:
     return ids if original is None else original[ids]

@@ -73,12 +73,6 @@ def read_pickles(path: Path) -> Generator[Any, None, None]:
             yield _Unpickler(file, _no_storage).load()
 
 
-def read_plain(path: Path) -> Any:
-    """Returns the pickled object of a file that may hold plain values only; errors as :func:`read_torch`."""
-    with _damage_named(path), open(path, "rb") as file:
-        return _PlainUnpickler(file).load()
-
-
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
     """Turns what a damaged file makes the readers raise into a PartitionError that names the file."""
@@ -95,11 +89,6 @@ def _damage_named(path: Path) -> Iterator[None]:
             f"{path} cannot be read: expected tensors and plain containers as the library wrote them; copy the "
             f"directory again ({type(error).__name__}: {error})"
         ) from error
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, expected plain values")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -136,36 +125,25 @@ class _Storage:
     data: Tensor
     dtype: torch.dtype | None
 
-    def tensor(self, dtype: torch.dtype | None, offset: int, size: tuple, stride: tuple) -> Tensor:
-        if dtype is None:
-            raise pickle.UnpicklingError("it has a tensor without a dtype")
-        if 0 in size:
-            return torch.empty(size, dtype=dtype)
-        return self.data.view(dtype).as_strided(size, stride, offset)  # checks the bounds
-
 
 # What a pickle may call. They have no attributes that a pickle could set.
-class _TensorV2:
+class _RebuiltTensor:
+    """Version 2 and 3, which also has the dtype of a storage without one."""
+
     __slots__ = ()
 
-    def __call__(self, storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any) -> Tensor:
-        return storage.tensor(storage.dtype, offset, size, stride)
-
-
-class _TensorV3:
-    __slots__ = ()
-
-    def __call__(
-        self, storage: _Storage, offset: int, size: tuple, stride: tuple, grad: Any, hooks: Any, dtype: Any, *_: Any
-    ) -> Tensor:
-        return storage.tensor(dtype, offset, size, stride)
+    def __call__(self, storage: _Storage, offset: int, size: tuple, stride: tuple, *more: Any) -> Tensor:
+        dtype = more[2] if storage.dtype is None else storage.dtype
+        if 0 in size:
+            return torch.empty(size, dtype=dtype)
+        return storage.data.view(dtype).as_strided(size, stride, offset)  # checks the bounds
 
 
 class _SubclassedTensor:
     __slots__ = ()
 
     def __call__(self, rebuild: Any, kind: Any, arguments: tuple, *_: Any) -> Tensor:
-        if not isinstance(rebuild, _TensorV2 | _TensorV3):
+        if not isinstance(rebuild, _RebuiltTensor):
             raise pickle.UnpicklingError("it rebuilds a tensor in a way of its own")
         return rebuild(*arguments)
 
@@ -182,8 +160,8 @@ class _StorageBytes:
 
 
 _CALLABLES: Final = {
-    ("torch._utils", "_rebuild_tensor_v2"): _TensorV2(),
-    ("torch._utils", "_rebuild_tensor_v3"): _TensorV3(),
+    ("torch._utils", "_rebuild_tensor_v2"): _RebuiltTensor(),
+    ("torch._utils", "_rebuild_tensor_v3"): _RebuiltTensor(),
     ("torch._tensor", "_rebuild_from_type_v2"): _SubclassedTensor(),
     ("torch.storage", "_load_from_bytes"): _StorageBytes(),
     ("torch.storage", "UntypedStorage"): _StorageType(None),
@@ -244,6 +222,7 @@ _DTYPES: Final = {
 _BFLOAT16: Final = (4, 16)
 
 Item = TypeVar("Item")
+_Edges = Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,56 +235,63 @@ class DglGraph:
 
     num_nodes: int
     num_edges: int
-    edges: Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
+    edges: _Edges
     ndata: dict[str, Array]
     edata: dict[str, Array]
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
     """Returns what ``dgl.data.save_tensors`` wrote."""
-    return _read(path, _tensors)
+    with _damage_named(path):
+        stream = _Stream(path)
+        stream.expect(_TENSORS, "dict of tensors")
+        count = stream.numbers("Q")
+        found = dict(stream.vector(stream.named))
+        if len(found) != count:
+            raise ValueError(f"it has {len(found)} tensors, its header says {count}")
+        return found
 
 
 def read_graph(path: Path) -> DglGraph:
     """Returns the one graph, of one type of nodes and edges, that ``dgl.save_graphs`` wrote."""
-    return _read(path, _graph)
+    with _damage_named(path):
+        stream = _Stream(path)
+        stream.expect(_GRAPHS, "file of graphs")
+        version, kind, num_graphs = stream.numbers("QQQ")
+        if (version, kind, num_graphs) != (2, 2, 1):
+            raise ValueError(f"it has format {version} of kind {kind} with {num_graphs} graphs, expected 2, 2 and 1")
+        stream.at = _HEADER_BYTES
+        stream.at = stream.numbers("Q")  # behind the labels
+        stream.expect(_HETERO_GRAPH, "graph")
+        _meta_graph(stream)
+        (edges,) = stream.vector(lambda: _unit_graph(stream))
+        (num_nodes,) = stream.vector(lambda: stream.numbers("q"))
+        (ndata,) = stream.vector(lambda: dict(stream.vector(stream.named)))
+        (edata,) = stream.vector(lambda: dict(stream.vector(stream.named)))
+        return DglGraph(num_nodes, *edges, ndata, edata)
 
 
-def of_coo(row: np.ndarray, col: np.ndarray, ids: np.ndarray | None) -> Callable[[int, int], tuple]:
-    """Edges of a graph in COO, as :class:`DglGraph` wants them; ``ids`` None: an edge's id is its place."""
-    return lambda begin, end: (row[begin:end], col[begin:end], _ids(ids, begin, end))
-
-
-def of_csr(indptr: np.ndarray, indices: np.ndarray, ids: np.ndarray | None, csc: bool) -> Callable[[int, int], tuple]:
-    """Edges of a graph in CSR (rows are sources) or CSC (rows are destinations)."""
+def _edges_of(kind: str, first: np.ndarray, second: np.ndarray, ids: np.ndarray | None) -> _Edges:
+    """Edges of a matrix as :class:`DglGraph` wants them. ``first`` and ``second`` are sources and destinations of a
+    ``"coo"``; else where the edges of each source (``"csr"``) or destination (``"csc"``) begin, and their other ends.
+    ``ids`` None: an edge's id is its place."""
 
     def edges(begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows = np.searchsorted(indptr, np.arange(begin, end), side="right") - 1
-        ends = (indices[begin:end], rows) if csc else (rows, indices[begin:end])
-        return *ends, _ids(ids, begin, end)
+        places = np.arange(begin, end)
+        own = first[begin:end] if kind == "coo" else np.searchsorted(first, places, side="right") - 1
+        other = second[begin:end]
+        if ids is not None:
+            places = ids[begin:end]
+        return (other, own, places) if kind == "csc" else (own, other, places)
 
     return edges
-
-
-def _ids(ids: np.ndarray | None, begin: int, end: int) -> np.ndarray:
-    return np.arange(begin, end) if ids is None else ids[begin:end]
-
-
-def _read(path: Path, parse: Callable[[_Stream], Item]) -> Item:
-    try:
-        data = np.memmap(path, np.uint8, mode="c") if path.stat().st_size else np.empty(0, np.uint8)
-        return parse(_Stream(data))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise PartitionError(f"{path} is missing: copy the directory again") from error
-    except (ValueError, struct.error, UnicodeDecodeError, OverflowError) as error:
-        raise PartitionError(f"{path} is damaged or no file of DGL ({error}): copy the directory again") from error
 
 
 class _Stream:
     """A mapped file, read from front to back."""
 
-    def __init__(self, data: np.ndarray) -> None:
-        self._data = data
+    def __init__(self, path: Path) -> None:
+        self._data = np.memmap(path, np.uint8, mode="c") if path.stat().st_size else np.empty(0, np.uint8)
         self.at = 0
 
     def bytes(self, count: int) -> np.ndarray:
@@ -353,79 +339,43 @@ class _Stream:
         return torch.from_numpy(array).view(torch.bfloat16) if (code, bits) == _BFLOAT16 else array
 
 
-def _tensors(stream: _Stream) -> dict[str, Array]:
-    stream.expect(_TENSORS, "dict of tensors")
-    count = stream.numbers("Q")
-    found = dict(stream.vector(stream.named))
-    if len(found) != count:
-        raise ValueError(f"it has {len(found)} tensors, its header says {count}")
-    return found
-
-
-def _graph(stream: _Stream) -> DglGraph:
-    stream.expect(_GRAPHS, "file of graphs")
-    version, kind, num_graphs = stream.numbers("QQQ")
-    if (version, kind, num_graphs) != (2, 2, 1):
-        raise ValueError(f"it has format {version} of kind {kind} with {num_graphs} graphs, expected 2, 2 and 1")
-    stream.at = _HEADER_BYTES
-    stream.at = stream.numbers("Q")  # behind the labels
-    stream.expect(_HETERO_GRAPH, "graph")
-    _meta_graph(stream)
-    (edges,) = stream.vector(lambda: _unit_graph(stream))
-    (num_nodes,) = stream.vector(lambda: stream.numbers("q"))
-    (ndata,) = stream.vector(lambda: dict(stream.vector(stream.named)))
-    (edata,) = stream.vector(lambda: dict(stream.vector(stream.named)))
-    return DglGraph(num_nodes, *edges, ndata, edata)
-
-
-def _unit_graph(stream: _Stream) -> tuple[int, Callable[[int, int], tuple]]:
+def _unit_graph(stream: _Stream) -> tuple[int, _Edges]:
     stream.expect(_UNIT_GRAPH, "relation")
     stored, _ = stream.numbers("qq")
     # Since DGL 0.5 a set of bits above 2**32: COO, CSR, CSC; before, the number of one of them.
     formats = stored & 0xFFFFFFFF if stored >> 32 else {1: 1, 2: 2, 3: 4}.get(stored, 0)
     found = []
-    for bit, read in ((1, _coo), (2, _csr), (4, _csr)):
+    for bit, kind in ((1, "coo"), (2, "csr"), (4, "csc")):
         if formats & bit:
             _meta_graph(stream)
-            rows, cols, ids = read(stream)
-            found.append((cols.size, of_coo(rows, cols, ids) if bit == 1 else of_csr(rows, cols, ids, bit == 4)))
+            matrix = _matrix(stream, kind)
+            found.append((matrix[1].size, _edges_of(kind, *matrix)))
     if not found:
         raise ValueError(f"a relation is stored in format {stored:#x}, expected COO, CSR or CSC")
     return found[0]
 
 
-def _coo(stream: _Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    return _matrix(stream, _COO, "COO matrix", "BB")
-
-
-def _csr(stream: _Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    return _matrix(stream, _CSR, "CSR matrix", "B")
-
-
-def _matrix(stream: _Stream, magic: int, what: str, flags: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    stream.expect(magic, what)
+def _matrix(stream: _Stream, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    stream.expect(_COO if kind == "coo" else _CSR, f"{kind.upper()} matrix")
     stream.numbers("qq")
     first, second, ids = (np.asarray(stream.array()) for _ in range(3))
-    stream.numbers(flags)
+    stream.numbers("BB" if kind == "coo" else "B")
     return first, second, ids if ids.size else None
 
 
 def _meta_graph(stream: _Stream) -> None:
     stream.expect(_META_GRAPH, "meta graph")
-    _csr(stream)
-
-
-# Reads the graphs that DGL's GraphBolt saves with ``torch.save``, without GraphBolt and without unpickling.
+    _matrix(stream, "csr")
 
 
 def read_graphbolt(path: Path) -> DglGraph:
-    """Returns the graph of a ``fused_csc_sampling_graph.pt``, saved with ``torch.save``; nothing is unpickled, and its
-    types of edges are the table ``_TYPE`` of edata.
+    """Returns the graph of a ``fused_csc_sampling_graph.pt``, which GraphBolt saved with ``torch.save``; its types of
+    edges are the table ``_TYPE`` of edata.
     """
     graph = read_torch(path)
-    try:
+    with _damage_named(path):
         if not isinstance(graph, Record):
-            raise TypeError(f"it holds a {type(graph).__name__}")
+            raise TypeError(f"it holds a {type(graph).__name__}, no FusedCSCSamplingGraph")
         state, _ = graph.state["_c_csc_graph"].state
         tensors = state["independent_tensors"]
         indptr, indices = (integers(path, name, tensors[name]) for name in ("indptr", "indices"))
@@ -433,9 +383,5 @@ def read_graphbolt(path: Path) -> DglGraph:
         if "type_per_edge" in tensors:
             edata["_TYPE"] = tensors["type_per_edge"]
         ndata = dict(state.get("node_attributes", {}))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, PartitionError):
-            raise
-        raise PartitionError(f"{path} is no FusedCSCSamplingGraph ({type(error).__name__}: {error})") from error
     # Edges have no local ids but their places, by which edge_attributes are stored.
-    return DglGraph(indptr.size - 1, indices.size, of_csr(indptr, indices, None, csc=True), ndata, edata)
+    return DglGraph(indptr.size - 1, indices.size, _edges_of("csc", indptr, indices, None), ndata, edata)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from glt.data.schema import EdgeType, Schema
+from glt.data.schema import Schema
 from glt.errors import PartitionError
 from glt.partition.format.files import Array, Rows, as_torch_dtype, chunks, require_free, scratch_array
 from glt.partition.format.manifest import Manifest
 from glt.partition.graph_input import arguments_by_type
+from glt.partition.methods.partitioner import checked_strategy
 from glt.partition.methods.partitioners import AssignedPartitioner
-
-# Puts tables together again from the pieces that partitions hold, in scratch files: memory does not grow with them.
-
 
 _CHUNK_BYTES = 64 << 20
 
@@ -30,17 +29,25 @@ class Assembly:
     """Tables with one row for each id of a kind (the nodes or edges of a type), put together from the pieces of
     partitions, each row exactly once. They are in nameless files in ``scratch``: memory does not grow with them.
 
-    ``what`` is the kind, for messages: ``"node"`` or ``"edge of type (...)"``.
+    Messages speak of ``kind``, ``"node"`` or ``"edge"``, and of ``type_`` where there are types. Of edges ``num_nodes``
+    are those of the source's and of the destination's type: among the pieces are then the ends, ``row`` and ``col``, of
+    which ``edge_index [2, num_rows]`` is made.
     """
 
-    def __init__(self, what: str, num_rows: int, scratch: Path) -> None:
-        self.what = what
-        self.num_rows = num_rows
-        self._scratch = scratch
+    def __init__(
+        self, kind: str, type_: object, num_rows: int, scratch: Path, num_nodes: tuple[int, int] | None = None
+    ) -> None:
+        self.what = kind if type_ is None else f"{kind} of type {type_!r}"
+        self.num_rows, self._scratch = num_rows, scratch
         self._seen = scratch_array(scratch, num_rows, np.dtype(bool))
         self._columns: dict[str, np.ndarray] = {}
         self._dtypes: dict[str, str] = {}
         self._names: set[str] | None = None  # of the tables, once a piece was given
+        self._num_nodes: dict[str, int] = {}
+        if num_nodes is not None:
+            self._num_nodes = dict(zip(("row", "col"), num_nodes, strict=True))
+            self.edge_index = scratch_array(scratch, 2 * num_rows, np.dtype(np.int64)).reshape(2, num_rows)
+            self._columns = dict(zip(("row", "col"), self.edge_index, strict=True))
 
     def add(self, origin: Path, ids: object, pieces: Mapping[str, object], first: int = 0) -> None:
         """Gives the rows of ``ids [n] - first``: of each table by name, a tensor or array ``[n, ...]``."""
@@ -51,34 +58,37 @@ class Assembly:
                 "before it"
             )
         self._names = set(pieces)
-        given = {name: self._rows(origin, name, piece, wanted.size) for name, piece in pieces.items()}
-        row_bytes = max((rows.array[:1].nbytes for rows in given.values()), default=8)
+        given = {
+            name: (self._ends if name in self._num_nodes else self._rows)(origin, name, piece, wanted.size)
+            for name, piece in pieces.items()
+        }
+        row_bytes = max((array[:1].nbytes for array in given.values()), default=8)
         step = max(1, _CHUNK_BYTES // max(row_bytes, 64))
         for begin in range(0, wanted.size, step):
             at = slice(begin, begin + step)
-            chunk = self._fresh(origin, wanted[at].astype(np.int64, copy=False) - first)
-            for name, rows in given.items():
-                self._columns[name][chunk] = rows.array[at]
+            chunk = wanted[at].astype(np.int64, copy=False) - first
+            self._require_fresh(origin, chunk)
+            for name, array in given.items():
+                self._columns[name][chunk] = array[at]
 
     def tables(self, origin: Path) -> dict[str, Array]:
-        """Returns the tables that pieces were given of, each ``[num_rows, ...]``."""
+        """Returns the tables that pieces were given of, each ``[num_rows, ...]``, but for the ends."""
         missing = np.flatnonzero(~self._seen)
         if missing.size:
             raise PartitionError(
                 f"{origin} has no {self.what} {missing[0]} ({missing.size} of {self.num_rows} are missing): "
                 "expected each in one partition; copy the directory again, with all its partitions"
             )
-        return {name: as_torch_dtype(column, self._dtypes.get(name, "int64")) for name, column in self._columns.items()}
+        return {name: as_torch_dtype(self._columns[name], dtype) for name, dtype in self._dtypes.items()}
 
-    def _rows(self, origin: Path, name: str, piece: object, num_rows: int) -> Rows:
+    def _rows(self, origin: Path, name: str, piece: object, num_rows: int) -> np.ndarray:
         try:
             rows = Rows.of(f"{name} of {origin}", piece, num_rows, self.what)
         except (TypeError, ValueError) as error:
             raise PartitionError(str(error)) from error
         if name not in self._columns:
             shape = (self.num_rows, *rows.row_shape)
-            size = int(np.prod(shape, dtype=np.int64))
-            self._columns[name] = scratch_array(self._scratch, size, rows.array.dtype).reshape(shape)
+            self._columns[name] = scratch_array(self._scratch, math.prod(shape), rows.array.dtype).reshape(shape)
             self._dtypes[name] = rows.torch_dtype
         column, dtype = self._columns[name], self._dtypes[name]
         if rows.torch_dtype != dtype or rows.row_shape != column.shape[1:]:
@@ -86,57 +96,48 @@ class Assembly:
                 f"{name} of {origin} holds rows of {rows.torch_dtype} {list(rows.row_shape)}: expected {dtype} "
                 f"{list(column.shape[1:])} as in the pieces before it"
             )
-        return rows
+        return rows.array
 
-    def _fresh(self, origin: Path, ids: np.ndarray) -> np.ndarray:
-        bad = np.flatnonzero((ids < 0) | (ids >= self.num_rows))
-        if bad.size:
+    def _ends(self, origin: Path, name: str, piece: object, num_rows: int) -> np.ndarray:
+        ids = integers(origin, name, piece)
+        if ids.size != num_rows:
+            raise PartitionError(f"{origin} has {num_rows} edge ids and {ids.size} ends of edges: expected as many")
+        beyond = first_beyond(ids, self._num_nodes[name])
+        if beyond is not None:
             raise PartitionError(
-                f"{origin} has {self.what} {ids[bad[0]]}: expected ids in [0, {self.num_rows}); it is damaged, or of "
+                f"{origin} holds an {self.what} that ends in node {beyond}: expected ids in "
+                f"[0, {self._num_nodes[name]}); it is damaged, or of another run"
+            )
+        return ids
+
+    def _require_fresh(self, origin: Path, ids: np.ndarray) -> None:
+        beyond = first_beyond(ids, self.num_rows)
+        if beyond is not None:
+            raise PartitionError(
+                f"{origin} has {self.what} {beyond}: expected ids in [0, {self.num_rows}); it is damaged, or of "
                 "another run"
             )
-        again = ids[self._seen[ids]]
         ordered = np.sort(ids)
-        again = np.concatenate([again, ordered[1:][ordered[1:] == ordered[:-1]]])
+        again = np.concatenate([ids[self._seen[ids]], ordered[1:][ordered[1:] == ordered[:-1]]])
         if again.size:
             raise PartitionError(
                 f"{origin} has {self.what} {again[0]} a second time: expected each in one partition, once; was the "
                 "partitioner run twice into one directory? Partition again into an empty one"
             )
         self._seen[ids] = True
-        return ids
 
 
-class EdgeAssembly(Assembly):
-    """The edges of one type: ``edge_index [2, num_edges]`` (the tables ``row`` and ``col``) and tables of their rows;
-    ``num_nodes`` are those of the source's and of the destination's type.
-    """
-
-    def __init__(self, edge_type: EdgeType | None, num_edges: int, num_nodes: tuple[int, int], scratch: Path) -> None:
-        super().__init__("edge" if edge_type is None else f"edge of type {edge_type}", num_edges, scratch)
-        self.edge_index = scratch_array(scratch, 2 * num_edges, np.dtype(np.int64)).reshape(2, num_edges)
-        self._num_nodes = dict(zip(("row", "col"), num_nodes, strict=True))
-        self._columns |= {"row": self.edge_index[0], "col": self.edge_index[1]}
-
-    def tables(self, origin: Path) -> dict[str, Array]:
-        tables = super().tables(origin)
-        del tables["row"], tables["col"]
-        return tables
-
-    def _rows(self, origin: Path, name: str, piece: object, num_rows: int) -> Rows:
-        if name not in ("row", "col"):
-            return super()._rows(origin, name, piece, num_rows)
-        ids = integers(origin, name, piece)  # whatever their width: the columns are wide enough
-        if ids.size != num_rows:
-            raise PartitionError(f"{origin} has {num_rows} edge ids and {ids.size} ends of edges: expected as many")
-        for _, chunk in chunks(ids):
-            beyond = chunk[(chunk < 0) | (chunk >= self._num_nodes[name])]
-            if beyond.size:
-                raise PartitionError(
-                    f"{origin} holds an {self.what} that ends in node {beyond[0]}: expected ids in "
-                    f"[0, {self._num_nodes[name]}); it is damaged, or of another run"
-                )
-        return Rows(ids, "int64")
+def assemblies(
+    kind: str, schema: Schema, counts: Sequence[int], scratch: Path, num_nodes: Sequence[int] | None = None
+) -> list[Assembly]:
+    """Returns an :class:`Assembly` for each type of ``"node"`` or ``"edge"``, which has ``counts`` rows; of edges
+    ``num_nodes``, by node type, says that their ends are among the tables."""
+    types: Sequence[Any] = schema.node_types if kind == "node" else schema.edge_types
+    ends = [None if num_nodes is None else (num_nodes[src], num_nodes[dst]) for src, dst in schema.ends("out")]
+    return [
+        Assembly(kind, type_ if schema.is_hetero else None, count, scratch, None if num_nodes is None else ends[at])
+        for at, (type_, count) in enumerate(zip(types, counts, strict=True))
+    ]
 
 
 def integers(origin: Path, name: str, value: object) -> np.ndarray:
@@ -146,6 +147,15 @@ def integers(origin: Path, name: str, value: object) -> np.ndarray:
         got = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(value).__name__
         raise PartitionError(f"{origin} holds {got} as {name}: expected integers, one-dimensional")
     return array
+
+
+def first_beyond(ids: np.ndarray, end: int) -> int | None:
+    """Returns the first of the ids that is not in ``[0, end)``, if one is."""
+    for _, chunk in chunks(ids):
+        bad = chunk[(chunk < 0) | (chunk >= end)]
+        if bad.size:
+            return int(bad[0])
+    return None
 
 
 @dataclass
@@ -165,12 +175,20 @@ class Imported:
         """Writes the partition directory, the assignment kept; ``graph`` are arguments that the source lacks."""
         nodes = [{"num_nodes": len(each["owners"]), **each} for each in self.nodes]
         tables = arguments_by_type(self.schema, nodes, self.edges)
-        twice = sorted(tables.keys() & graph.keys())
-        if twice:
+        if twice := sorted(tables.keys() & graph.keys()):
             raise ValueError(f"{twice[0]} is given, but the imported directory holds it too: leave it out")
-        arguments: dict[str, Any] = {"edge_assign_strategy": self.edge_assign_strategy, **tables, **graph}
+        arguments = {**graph, **tables, "edge_assign_strategy": self.edge_assign_strategy}
         partitioner = AssignedPartitioner(output_dir, self.num_parts, origin=self.origin, **arguments)
         return partitioner.partition(progress=progress)
+
+
+def fitting_strategy(source: Path, library: str, wanted: str | None, fitting: Sequence[str]) -> str:
+    """Returns which end owns the edges: what is ``wanted``, or the first that fits; else raises ValueError."""
+    if wanted is not None and (wanted := checked_strategy(wanted)) not in fitting:
+        raise ValueError(
+            f"edge_assign_strategy = {wanted!r}: the edges of {source} lie {fitting[0]}, as {library} put them"
+        )
+    return wanted or fitting[0]
 
 
 @contextmanager
@@ -186,43 +204,3 @@ def scratch_for(output_dir: str | os.PathLike[str]) -> Iterator[Path]:
 def require_directory(source: Path, what: str) -> None:
     if not source.is_dir():
         raise PartitionError(f"{source} is not a directory: expected what {what} wrote")
-
-
-def require_owners(path: Path, book: object, num_parts: int) -> np.ndarray:
-    """Returns a book, the partition of each node; a PartitionError names ``path`` where it is none."""
-    owner = integers(path, "owners", book)
-    for _, chunk in chunks(owner):
-        bad = chunk[(chunk < 0) | (chunk >= num_parts)]
-        if bad.size:
-            raise PartitionError(f"{path} names partition {bad[0]}: expected 0 to {num_parts - 1}; it is damaged")
-    return owner
-
-
-def entry(path: Path, stored: object, *keys: str) -> Any:
-    """Returns what dicts within dicts of a file hold under ``keys``; a PartitionError names ``path`` and the key."""
-    for key in keys:
-        if not isinstance(stored, Mapping) or key not in stored:
-            raise PartitionError(f"{path} has no {key!r} where its library puts it: it is damaged, or another file")
-        stored = stored[key]
-    return stored
-
-
-def require_owned(origin: Path, owner: np.ndarray, ids: np.ndarray, part: int, what: str) -> None:
-    """Raises PartitionError where one of the nodes ``ids`` belongs to another partition."""
-    for _, chunk in chunks(ids):
-        beyond = chunk[(chunk < 0) | (chunk >= owner.size)]
-        if beyond.size:
-            raise PartitionError(f"{origin} holds {what} {beyond[0]}: expected ids in [0, {owner.size})")
-        foreign = chunk[owner[chunk] != part]
-        if foreign.size:
-            raise PartitionError(
-                f"{origin} holds {what} {foreign[0]} of partition {owner[foreign[0]]}: expected those of partition "
-                f"{part}; the directory is of another run, or altered"
-            )
-
-
-def require_plain_names(schema: Schema) -> None:
-    """Raises ValueError if a type's name would lead out of the directory that names files by types."""
-    for name in (*schema.node_types, *(part for edge_type in schema.edge_types for part in edge_type)):
-        if "/" in name or name in ("", ".", ".."):
-            raise ValueError(f"type {name!r} names no file")

@@ -37,11 +37,10 @@ import numpy as np
 
 from glt.data.arrays import BAD_HEADER, map_npy
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
+from glt.partition.format.files import chunks, scratch_array
 from glt.partition.graph_input import arguments_by_type
 
-_NODE: Final = ("node_feat", "node_label", "node_time")
-_EDGE: Final = ("edge_index", "edge_feat", "edge_weight", "edge_time")
-_ATTRS: Final = ("node_attrs", "edge_attrs")
+_TABLES: Final = ("edge_feat", "edge_index", "edge_time", "edge_weight", "node_feat", "node_label", "node_time")
 
 
 def is_npy_directory(root: Path) -> bool:
@@ -52,47 +51,42 @@ def read_npy_directory(root: Path) -> dict[str, Any]:
     """Returns the keyword arguments of a partitioner for the graph in ``root``."""
     is_hetero = (root / "edge_index").is_dir()
     counts, edge_types = _graph_json(root, is_hetero)
-    found = _files(root, is_hetero)
-    if not is_hetero:
-        edge_types = list(HOMOGENEOUS.edge_types)
-    edge_types = edge_types or list(found["edge_index"])
-    ends = {end for edge_type in edge_types for end in (edge_type[0], edge_type[2])}
-    with_tables = {type_ for name in (*_NODE, "node_attrs") for type_ in found[name]}
-    node_types = [*counts, *sorted((with_tables | ends) - counts.keys())]
-    for name, of_types in found.items():
-        for type_ in of_types:
-            if type_ not in (node_types if name.startswith("node") else edge_types):
-                where = root / name.removesuffix("s")
-                raise ValueError(f"{where} has {type_!r}, which graph.json does not list among the types")
+    nodes, edges = _files(root, is_hetero)
+    edge_types = edge_types or [edge_type for edge_type, tables in edges.items() if "edge_index" in tables]
+    for edge_type, tables in edges.items():
+        if edge_type not in edge_types:
+            where = root / next(iter(tables)).removesuffix("s")
+            raise ValueError(f"{where} has {edge_type!r}, which graph.json does not list among the types")
     for edge_type in edge_types:
-        if edge_type not in found["edge_index"]:
+        if "edge_index" not in edges.get(edge_type, {}):
             raise ValueError(f"{root} has no edge_index of {edge_type!r}")
-
-    def tables(names: tuple[str, ...], type_: Any) -> dict[str, Any]:
-        return {name: found[name][type_] for name in names if type_ in found[name]}
-
-    nodes = [{"num_nodes": counts.get(t), **tables((*_NODE, "node_attrs"), t)} for t in node_types]
-    edges = [tables((*_EDGE, "edge_attrs"), t) for t in edge_types]
+    ends = {end for edge_type in edge_types for end in (edge_type[0], edge_type[2])}
+    node_types = [*counts, *sorted((nodes.keys() | ends) - counts.keys())]
     schema = Schema(tuple(node_types), tuple(edge_types)) if is_hetero else HOMOGENEOUS
-    return arguments_by_type(schema, nodes, edges)
+    of_nodes = [{"num_nodes": counts.get(node_type), **nodes.get(node_type, {})} for node_type in node_types]
+    return arguments_by_type(schema, of_nodes, [edges[edge_type] for edge_type in edge_types])
 
 
-def _files(root: Path, is_hetero: bool) -> dict[str, dict[Any, Any]]:
-    """Maps all files: tables by the name of their argument and by type, named tables by name too."""
-    found: dict[str, dict[Any, Any]] = {name: {} for name in (*_NODE, *_EDGE, *_ATTRS)}
+def _files(root: Path, is_hetero: bool) -> tuple[dict[NodeType, dict[str, Any]], dict[EdgeType, dict[str, Any]]]:
+    """Maps all files: tables by type and by the name of their argument."""
+    nodes: dict[NodeType, dict[str, Any]] = {}
+    edges: dict[EdgeType, dict[str, Any]] = {}
     for path in sorted(root.rglob("*.npy")):
         kind, *rest = path.relative_to(root).with_suffix("").parts
-        if kind in (*_NODE, *_EDGE) and len(rest) == is_hetero:
-            found[kind][_type(kind, rest, path)] = map_npy(path)
-        elif f"{kind}s" in _ATTRS and len(rest) == 1 + is_hetero:
-            found[f"{kind}s"].setdefault(_type(kind, rest[:-1], path), {})[unquote(rest[-1])] = map_npy(path)
-        else:
+        is_attr = kind in ("node_attr", "edge_attr")
+        if not (is_attr or kind in _TABLES) or len(rest) != is_attr + is_hetero:
             of = "/<type>" if is_hetero else ""
             raise ValueError(
-                f"{path} is of no known name: expected {', '.join(sorted((*_NODE, *_EDGE)))}, each {of}.npy, or "
+                f"{path} is of no known name: expected {', '.join(_TABLES)}, each {of}.npy, or "
                 f"node_attr{of}/<name>.npy or edge_attr{of}/<name>.npy"
             )
-    return found
+        of_kind: dict[Any, dict[str, Any]] = nodes if kind.startswith("node") else edges
+        tables = of_kind.setdefault(_type(kind, rest if is_hetero else [], path), {})
+        if is_attr:
+            tables.setdefault(f"{kind}s", {})[unquote(rest[-1])] = map_npy(path)
+        else:
+            tables[kind] = map_npy(path)
+    return nodes, edges
 
 
 def _type(kind: str, rest: list[str], path: Path) -> Any:
@@ -149,7 +143,7 @@ def _member(archive: zipfile.ZipFile, name: str, scratch: Path) -> np.ndarray:
         if dtype.kind not in "biufc":
             raise ValueError(f"{name} holds {dtype}: expected numbers")
         rows = ScratchRows(scratch, dtype)
-        step = CHUNK_BYTES // dtype.itemsize * dtype.itemsize
+        step = _CHUNK_BYTES // dtype.itemsize * dtype.itemsize
         while piece := file.read(step):
             rows.append(np.frombuffer(piece, dtype))  # an uneven last piece raises
     flat = rows.array()
@@ -158,7 +152,7 @@ def _member(archive: zipfile.ZipFile, name: str, scratch: Path) -> np.ndarray:
     return flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
 
 
-CHUNK_BYTES = 16 << 20
+_CHUNK_BYTES = 16 << 20
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap does not name it everywhere
 
 
@@ -173,20 +167,11 @@ class ScratchRows:
         weakref.finalize(self, self._file.close)  # where reading ends in an error
         self._num_rows = 0
 
-    def __len__(self) -> int:
-        return self._num_rows
-
     def append(self, rows: np.ndarray) -> None:
         assert rows.dtype == self.dtype and rows.shape[1:] == self.row_shape
         if rows.size:
             self._file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         self._num_rows += len(rows)
-
-    def append_all(self, others: np.ndarray) -> None:
-        """Adds the rows of an array that may be mapped, a piece at a time."""
-        step = max(1, CHUNK_BYTES // max(1, others[:1].nbytes))
-        for begin in range(0, len(others), step):
-            self.append(others[begin : begin + step].astype(self.dtype, copy=False))
 
     def array(self) -> np.ndarray:
         """Returns ``[rows, *row_shape]``, mapped; nothing can be added after that."""
@@ -211,10 +196,9 @@ def blank(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 def pair(directory: Path, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
     """Returns ``[2, num_edges]``, mapped, of two arrays of ids ``[num_edges]``."""
-    rows = ScratchRows(directory, pair_dtype(src, dst))
-    rows.append_all(src)
-    rows.append_all(dst)
-    return rows.array().reshape(2, -1) if len(rows) else np.empty((2, 0), np.int64)
+    out = scratch_array(directory, 2 * len(src), pair_dtype(src, dst)).reshape(2, -1)
+    out[0], out[1] = src, dst
+    return out
 
 
 def pair_dtype(src: np.ndarray, dst: np.ndarray) -> np.dtype:
@@ -225,12 +209,7 @@ def pair_dtype(src: np.ndarray, dst: np.ndarray) -> np.dtype:
 
 def by_id(directory: Path, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Returns ``out`` with ``out[ids] = rows``, mapped, for ``ids`` that are a permutation."""
-    if rows.size == 0:
-        return rows
-    with tempfile.TemporaryFile(dir=directory, prefix="glt-") as file:
-        os.posix_fallocate(file.fileno(), 0, rows.nbytes)  # a full disk is an OSError here, a SIGBUS later
-        out = np.memmap(file, rows.dtype, mode="r+", shape=rows.shape)
-    step = max(1, CHUNK_BYTES // max(1, rows[:1].nbytes))
-    for begin in range(0, len(rows), step):
-        out[ids[begin : begin + step]] = rows[begin : begin + step]
+    out = scratch_array(directory, rows.size, rows.dtype).reshape(rows.shape)
+    for begin, piece in chunks(ids):
+        out[piece] = rows[begin : begin + len(piece)]
     return out

@@ -11,15 +11,16 @@ from __future__ import annotations
 import csv
 import gzip
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
-from glt.partition.format.files import chunks
+from glt.partition.format.files import chunks, scratch_array
 from glt.partition.graph_input import arguments_by_type
-from glt.partition.inputs.arrays import CHUNK_BYTES, ScratchRows, npz_members, pair
+from glt.partition.inputs.arrays import npz_members, pair
 from glt.partition.inputs.tables import Field, TableFiles, read_fields
 
 logger = logging.getLogger(__name__)
@@ -61,8 +62,7 @@ def read_ogb_folder(root: Path, scratch: Path, add_inverse_edge: bool | None = N
             )
         add_inverse_edge = is_csv and _INVERSE[name]
     is_hetero = not ((raw / _CSV).is_file() or (raw / _BINARY).is_file())
-    read = {(True, False): _csv, (True, True): _hetero_csv, (False, False): _binary, (False, True): _hetero_binary}
-    nodes, edges = read[is_csv, is_hetero](raw, scratch)
+    nodes, edges = (_csv if is_csv else _binary)(raw, is_hetero, scratch)
     for node_type, tables in nodes.items():
         masks = _split_masks(root / "split", node_type if is_hetero else "", tables["num_nodes"])
         tables["node_attrs"] = {**tables.get("node_attrs", {}), **masks} or None
@@ -74,70 +74,51 @@ def read_ogb_folder(root: Path, scratch: Path, add_inverse_edge: bool | None = N
     return arguments_by_type(schema, list(nodes.values()), list(edges.values()))
 
 
-def _csv(raw: Path, scratch: Path) -> _Found:
-    (count,) = _one_graph(raw / "num-node-list.csv.gz", [row[0] for row in _rows(raw / "num-node-list.csv.gz")])
-    nodes, edges = _tables(raw, scratch)
-    return {_NODE: {"num_nodes": int(count), **nodes}}, {_EDGE: {"edge_index": _edge_index(raw, scratch), **edges}}
-
-
-def _hetero_csv(raw: Path, scratch: Path) -> _Found:
-    types, *counts = _rows(raw / "num-node-dict.csv.gz")
-    (per_type,) = _one_graph(raw / "num-node-dict.csv.gz", counts)
-    nodes, edges = {}, {}
-    for node_type, count in sorted(zip(types, per_type, strict=True)):
-        tables, _ = _tables(raw / "node-feat" / node_type, scratch)
-        labels, _ = _tables(raw / "node-label" / node_type, scratch)
-        nodes[node_type] = {"num_nodes": int(count), **tables}
-        if "node_label" in labels:
-            nodes[node_type]["node_label"] = labels["node_label"]
-    for triplet in sorted(tuple(row) for row in _rows(raw / _HETERO_CSV)):
-        src, relation, dst = triplet
-        below = raw / "relations" / "___".join(triplet)
-        _, tables = _tables(below, scratch)
-        edges[src, relation, dst] = {"edge_index": _edge_index(below, scratch), **tables}
-    return nodes, edges
-
-
-def _binary(raw: Path, scratch: Path) -> _Found:
-    arrays = npz_members(raw / _BINARY, scratch)
-    (count,) = _one_graph(raw / _BINARY, arrays.pop("num_nodes_list").tolist())
-    arrays.pop("num_edges_list")
-    nodes: dict[str, Any] = {"num_nodes": int(count)}
-    edges: dict[str, Any] = {"edge_index": _contiguous(arrays.pop("edge_index"), scratch)}
-    for name, array in arrays.items():
-        _put(raw / _BINARY, name, array, nodes if name.startswith("node_") else edges)
-    if (raw / "node-label.npz").is_file():
-        nodes["node_label"] = npz_members(raw / "node-label.npz", scratch)["node_label"]
-    return {_NODE: nodes}, {_EDGE: edges}
-
-
-def _hetero_binary(raw: Path, scratch: Path) -> _Found:
-    counts = npz_members(raw / "num_nodes_dict.npz", scratch)
-    nodes: dict[str, Any] = {}
-    for node_type in sorted(counts):
-        (count,) = _one_graph(raw / "num_nodes_dict.npz", counts[node_type].tolist())
-        nodes[node_type] = {"num_nodes": int(count)}
-    ends = npz_members(raw / _HETERO_BINARY, scratch)
-    edges: dict[EdgeType, Any] = {
-        _triplet(key): {"edge_index": _contiguous(ends[key], scratch)} for key in sorted(ends, key=_triplet)
+def _csv(raw: Path, is_hetero: bool, scratch: Path) -> _Found:
+    counts = raw / ("num-node-dict.csv.gz" if is_hetero else "num-node-list.csv.gz")
+    if is_hetero:
+        types, *rows = _rows(counts)
+        num_nodes = dict(sorted(zip(types, _only(counts, rows), strict=True)))
+        triplets = sorted(_triplet("___".join(row)) for row in _rows(raw / _HETERO_CSV))
+        node_folders = {t: [raw / "node-feat" / t, raw / "node-label" / t] for t in num_nodes}
+        edge_folders = {triplet: raw / "relations" / "___".join(triplet) for triplet in triplets}
+    else:
+        num_nodes = {_NODE: _only(counts, _rows(counts))[0]}
+        node_folders, edge_folders = {_NODE: [raw]}, {_EDGE: raw}
+    nodes = {
+        t: {"num_nodes": int(num_nodes[t]), **_tables(folders, "node", scratch)} for t, folders in node_folders.items()
     }
-    for path in sorted(raw.glob("*.npz")):
-        name = path.stem.removesuffix("_dict")
-        if path.name in ("num_nodes_dict.npz", "num_edges_dict.npz", _HETERO_BINARY):
-            continue
-        for key, array in npz_members(path, scratch).items():
-            if path.stem == "node-label":
-                nodes[key]["node_label"] = array
-            else:
-                _put(path, name, array, nodes[key] if name.startswith("node_") else edges[_triplet(key)])
+    edges = {
+        t: {"edge_index": _edge_index(folder, scratch), **_tables([folder], "edge", scratch)}
+        for t, folder in edge_folders.items()
+    }
     return nodes, edges
 
 
-def _put(path: Path, name: str, array: np.ndarray, tables: dict[str, Any]) -> None:
-    """Puts an array where its name says: features, or an attribute."""
-    if not name.startswith(("node_", "edge_")):
-        raise ValueError(f"{path} has {name!r}: expected names that begin with node_ or edge_")
-    if name in ("node_feat", "edge_feat"):
+def _binary(raw: Path, is_hetero: bool, scratch: Path) -> _Found:
+    # By name and by type: of a homogeneous graph a file has arrays by name, else there is a file for each name.
+    arrays: dict[str, dict[str, np.ndarray]] = {}
+    paths = sorted(raw.glob("*.npz")) if is_hetero else [raw / _BINARY, *raw.glob("node-label.npz")]
+    for path in paths:
+        members = npz_members(path, scratch)
+        by_name = {path.stem: members} if is_hetero else {name: {"": array} for name, array in members.items()}
+        for name, by_type in by_name.items():
+            arrays[name.removesuffix("_dict").removesuffix("_list").replace("-", "_")] = by_type
+    counts, ends = arrays.pop("num_nodes"), arrays.pop("edge_index")
+    arrays.pop("num_edges", None)
+    nodes = {t: {"num_nodes": int(_only(raw, counts[t].tolist()))} for t in sorted(counts)}
+    edges = {t: {"edge_index": _contiguous(ends[t], scratch)} for t in sorted(ends, key=_triplet)}
+    for name, by_type in arrays.items():
+        if not name.startswith(("node_", "edge_")):
+            raise ValueError(f"{raw} has {name!r}: expected names that begin with node_ or edge_")
+        for t, array in by_type.items():
+            _put(nodes[t] if name.startswith("node_") else edges[t], name, array)
+    return {t or _NODE: tables for t, tables in nodes.items()}, {_triplet(t): tables for t, tables in edges.items()}
+
+
+def _put(tables: dict[str, Any], name: str, array: np.ndarray) -> None:
+    """Puts an array where its name says: features, labels, or an attribute, which OGB's additional files are."""
+    if name in ("node_feat", "edge_feat", "node_label"):
         tables[name] = array
     else:
         tables.setdefault(f"{name[:4]}_attrs", {})[name] = array
@@ -149,18 +130,17 @@ def _edge_index(folder: Path, scratch: Path) -> np.ndarray:
     return pair(scratch, ends["src"], ends["dst"])
 
 
-def _tables(folder: Path, scratch: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns all tables of a folder, ``[rows, columns]``, of nodes and of edges: features, labels, and attributes,
-    which are OGB's additional files."""
-    found: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-    for path in sorted(folder.glob("*.csv.gz")):
+def _tables(folders: Sequence[Path], kind: str, scratch: Path) -> dict[str, Any]:
+    """Returns all tables of nodes or edges in some folders, ``[rows, columns]``."""
+    found: dict[str, Any] = {}
+    for path in sorted(path for folder in folders for path in folder.glob("*.csv.gz")):
         name = path.name.removesuffix(".csv.gz")
         if name == "species":  # of ogbn_proteins, which OGB renames so
             name = "node_species"
         if name in ("node-feat", "edge-feat", "node-label"):
-            found[name.startswith("edge")][name.replace("-", "_")] = _table(path, scratch)
-        elif name.startswith(("node_", "edge_")):
-            found[name.startswith("edge")].setdefault(f"{name[:4]}_attrs", {})[name] = _table(path, scratch)
+            name = name.replace("-", "_")
+        if name.startswith(f"{kind}_"):
+            _put(found, name, _table(path, scratch))
     return found
 
 
@@ -203,23 +183,19 @@ def _split_masks(split: Path, below: str, num_nodes: int) -> dict[str, np.ndarra
 def _with_inverse(tables: dict[str, Any], scratch: Path) -> dict[str, Any]:
     """Each edge followed by its reverse, both with the same rows."""
     src, dst = tables["edge_index"]
-    ends = []
-    for one, other in ((src, dst), (dst, src)):
-        rows = ScratchRows(scratch, one.dtype)
-        for begin, piece in chunks(one):
-            rows.append(np.stack([piece, other[begin : begin + len(piece)]], axis=1).reshape(-1))
-        ends.append(rows.array())
+    edge_index = scratch_array(scratch, 4 * len(src), tables["edge_index"].dtype).reshape(2, -1)
+    for row, one, other in ((edge_index[0], src, dst), (edge_index[1], dst, src)):
+        row[::2], row[1::2] = one, other
     attrs = {name: _twice(table, scratch) for name, table in tables.get("edge_attrs", {}).items()}
     feat = {"edge_feat": _twice(tables["edge_feat"], scratch)} if "edge_feat" in tables else {}
-    return {"edge_index": pair(scratch, *ends), **feat, "edge_attrs": attrs or None}
+    return {"edge_index": edge_index, **feat, "edge_attrs": attrs or None}
 
 
 def _twice(table: np.ndarray, scratch: Path) -> np.ndarray:
-    rows = ScratchRows(scratch, table.dtype, table.shape[1:])
-    step = max(1, CHUNK_BYTES // max(1, table[:1].nbytes))
-    for begin in range(0, len(table), step):
-        rows.append(np.repeat(table[begin : begin + step], 2, axis=0))
-    return rows.array()
+    rows = scratch_array(scratch, 2 * table.size, table.dtype).reshape(2 * len(table), *table.shape[1:])
+    rows[::2] = table
+    rows[1::2] = table
+    return rows
 
 
 def _contiguous(edge_index: np.ndarray, scratch: Path) -> np.ndarray:
@@ -227,6 +203,8 @@ def _contiguous(edge_index: np.ndarray, scratch: Path) -> np.ndarray:
 
 
 def _triplet(key: str) -> EdgeType:
+    if not key:
+        return _EDGE
     src, relation, dst = key.split("___")
     return src, relation, dst
 
@@ -240,8 +218,8 @@ def _rows(path: Path) -> list[list[str]]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _one_graph(path: Path, counts: list[Any]) -> list[Any]:
-    """``counts``, a list of one; raises ValueError where it tells of many graphs."""
+def _only(path: Path, counts: Sequence[Any]) -> Any:
+    """What a list of one holds; raises ValueError where it tells of many graphs."""
     if len(counts) != 1:
         raise ValueError(f"{path} tells of {len(counts)} graphs: expected one, of a node or link dataset")
-    return counts
+    return counts[0]

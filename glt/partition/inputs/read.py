@@ -77,55 +77,48 @@ def _read_described(
     whose relative paths begin at ``base``.
     """
     is_hetero = "edge_types" in document or "node_types" in document
-    root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges"))
+    root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges")).given
     if is_hetero:
-        node_parts: list[tuple[Any, _Keys]] = [
-            (node_type, _Keys(f"{where}: node_types.{node_type}", table, _NODE))
-            for node_type, table in root.table("node_types").items()
-        ]
-        edge_parts = [_edge_part(where, i, table) for i, table in enumerate(root.tables("edge_types"))]
+        of_nodes, of_edges = root.get("node_types", {}), root.get("edge_types", [])
+        if not isinstance(of_nodes, Mapping):
+            raise ValueError(f"{where}: node_types = {of_nodes!r}: expected an object")
+        if not isinstance(of_edges, list):
+            raise ValueError(f"{where}: edge_types = {of_edges!r}: expected a list of objects, each with a type")
+        node_parts = {t: (f"node_types.{t}", table) for t, table in of_nodes.items()}
+        edge_parts = [_edge_part(where, i, table) for i, table in enumerate(of_edges)]
     else:
-        node_parts = [(HOMOGENEOUS.node_types[0], _Keys(f"{where}: nodes", root.table("nodes"), _NODE))]
         if "edges" not in document:
             raise ValueError(f"{where} has no edges: expected edges, or node_types and edge_types")
-        edge_parts = [(HOMOGENEOUS.edge_types[0], _Keys(f"{where}: edges", root.table("edges"), _EDGE))]
-    node_types = [node_type for node_type, _ in node_parts]
+        node_parts = {HOMOGENEOUS.node_types[0]: ("nodes", root.get("nodes", {}))}
+        edge_parts = [(HOMOGENEOUS.edge_types[0], _Keys(f"{where}: edges", root["edges"], _EDGE))]
     for edge_type, keys in edge_parts:
         for end in (edge_type[0], edge_type[2]):
-            if end not in node_types:
-                raise ValueError(f"{keys.where}: type ends in {end!r}: expected one of node_types, {node_types}")
-    if len({edge_type for edge_type, _ in edge_parts}) < len(edge_parts):
-        raise ValueError(f"{where}: edge_types has a type twice: {[edge_type for edge_type, _ in edge_parts]}")
+            if end not in node_parts:
+                raise ValueError(f"{keys.where}: type ends in {end!r}: expected one of node_types, {list(node_parts)}")
     # All keys are looked at before any table is read.
-    nodes = [(node_type, _node_table(keys, base)) for node_type, keys in node_parts]
-    edges = [(edge_type, _edge_table(keys, base)) for edge_type, keys in edge_parts]
-    found = {t: table.outline() if outline else table.read(scratch) for t, table in nodes}
-    found_edges = {}
-    for edge_type, table in edges:
-        if outline:
-            is_counted = all(stated_count(found[end]) is not None for end in (edge_type[0], edge_type[2]))
-            found_edges[edge_type] = table.outline(scratch, with_ids=not is_counted)
-        else:
-            found_edges[edge_type] = table.read(scratch)
-    schema = Schema(tuple(found), tuple(found_edges)) if is_hetero else HOMOGENEOUS
-    return arguments_by_type(schema, list(found.values()), list(found_edges.values()))
+    nodes = {t: _node_table(_Keys(f"{where}: {key}", table, _NODE), base) for t, (key, table) in node_parts.items()}
+    edges = {edge_type: _edge_table(keys, base) for edge_type, keys in edge_parts}
+    if len(edges) < len(edge_parts):
+        raise ValueError(f"{where}: edge_types has a type twice: {[edge_type for edge_type, _ in edge_parts]}")
+    found = {t: table.read(scratch, outline) for t, table in nodes.items()}
+    found_edges = [
+        table.read(scratch, outline, any(stated_count(found[end]) is None for end in (src, dst)))
+        for (src, _, dst), table in edges.items()
+    ]
+    schema = Schema(tuple(found), tuple(edges)) if is_hetero else HOMOGENEOUS
+    return arguments_by_type(schema, list(found.values()), found_edges)
 
 
 def _load(path: Path) -> Any:
-    if path.suffix == ".json":
-        try:
-            document = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{path} is no JSON: {error}") from error
-    else:
-        try:
-            toml = importlib.import_module("tomllib")
-        except ImportError as error:
-            raise ImportError(f"{path}: TOML needs Python 3.11: write the description as JSON") from error
-        try:
-            document = toml.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is no TOML: {error}") from error
+    is_json = path.suffix == ".json"
+    try:
+        parser: Any = json if is_json else importlib.import_module("tomllib")
+    except ImportError as error:
+        raise ImportError(f"{path}: TOML needs Python 3.11: write the description as JSON") from error
+    try:
+        document = parser.loads(path.read_bytes() if is_json else path.read_bytes().decode())
+    except ValueError as error:
+        raise ValueError(f"{path} is no {'JSON' if is_json else 'TOML'}: {error}") from error
     if not isinstance(document, dict):
         raise ValueError(f"{path} holds {document!r}: expected an object with edges, or with node_types and edge_types")
     return document
@@ -144,7 +137,7 @@ def _node_table(keys: _Keys, base: Path) -> NodeTable:
     if num_nodes is not None and (type(num_nodes) is not int or num_nodes < 0):
         raise ValueError(f"{keys.where}: num_nodes = {num_nodes!r}: expected a number")
     fields = keys.fields({"id": "id", "feat": "node_feat", "label": "node_label", "time": "node_time"}, base)
-    return NodeTable(keys.where, keys.files(base), fields, keys.attrs(base), num_nodes)
+    return NodeTable(keys.where, keys.files(base), fields, num_nodes)
 
 
 def _edge_table(keys: _Keys, base: Path) -> EdgeTable:
@@ -156,7 +149,7 @@ def _edge_table(keys: _Keys, base: Path) -> EdgeTable:
     fields = keys.fields(ends | tables, base)
     if both and fields["edge_index"].path is None:
         raise ValueError(f'{keys.where}: edge_index = {keys.given["edge_index"]!r}: expected {{"npy": "path"}}')
-    return EdgeTable(keys.where, keys.files(base), fields, keys.attrs(base))
+    return EdgeTable(keys.where, keys.files(base), fields)
 
 
 class _Keys:
@@ -170,18 +163,6 @@ class _Keys:
                 raise ValueError(f"{where}: {key} is unknown: expected some of {', '.join(allowed)}")
         self.where, self.given = where, given
 
-    def table(self, key: str) -> Mapping[str, Any]:
-        found = self.given.get(key, {})
-        if not isinstance(found, Mapping):
-            raise ValueError(f"{self.where}: {key} = {found!r}: expected an object")
-        return found
-
-    def tables(self, key: str) -> list[Any]:
-        found = self.given.get(key, [])
-        if not isinstance(found, list):
-            raise ValueError(f"{self.where}: {key} = {found!r}: expected a list of objects, each with a type")
-        return found
-
     def files(self, base: Path) -> TableFiles | None:
         given, header, delimiter = (self.given.get(key) for key in _FILES)
         if given is None:
@@ -194,21 +175,18 @@ class _Keys:
             raise ValueError(f"{self.where}: delimiter = {delimiter!r}: expected one character")
         return TableFiles.of(f"{self.where}: files", given, base, header is not False, delimiter)
 
-    def fields(self, names: Mapping[str, str], base: Path) -> dict[str, Field]:
+    def fields(self, names: Mapping[str, str], base: Path) -> dict[Any, Field]:
         """Returns the columns that are given, by what they become; ``names`` has that by key."""
-        return {
-            name: _field(f"{self.where}: {key}", self.given[key], base)
-            for key, name in names.items()
-            if key in self.given
+        attrs = self.given.get("attrs", {})
+        if isinstance(attrs, list) and all(isinstance(name, str) for name in attrs):
+            attrs = {name: name for name in attrs}
+        if not isinstance(attrs, Mapping):
+            raise ValueError(f"{self.where}: attrs = {attrs!r}: expected names of columns, or columns by name")
+        given: dict[Any, tuple[str, Any]] = {
+            name: (key, self.given[key]) for key, name in names.items() if key in self.given
         }
-
-    def attrs(self, base: Path) -> dict[str, Field]:
-        given = self.given.get("attrs", {})
-        if isinstance(given, list) and all(isinstance(name, str) for name in given):
-            given = {name: name for name in given}
-        if not isinstance(given, Mapping):
-            raise ValueError(f"{self.where}: attrs = {given!r}: expected names of columns, or columns by name")
-        return {name: _field(f"{self.where}: attrs.{name}", each, base) for name, each in given.items()}
+        given |= {("attr", name): (f"attrs.{name}", each) for name, each in attrs.items()}
+        return {name: _field(f"{self.where}: {key}", each, base) for name, (key, each) in given.items()}
 
 
 def _field(where: str, given: Any, base: Path) -> Field:
@@ -275,8 +253,8 @@ def read_graph(
         add_inverse_edge: Of a folder of OGB: see :func:`glt.partition.inputs.ogb.read_ogb_folder`.
         weight_attr, time_attr: Of a PyG graph: see :func:`glt.partition.graph_arguments`.
         outline: Of tables and descriptions of tables, to look at no more than a forecast needs: rows are counted (of
-            Parquet, its metadata is read; of CSV, lines are counted), and arrays are zeros of the right shapes and
-            dtypes that take no memory. Ids are read only where the number of nodes is neither stated nor in the
+            Parquet, its metadata is read; of CSV, a column), and arrays are zeros of the right shapes and dtypes that
+            take no memory. Ids are read only where the number of nodes is neither stated nor in the
             statistics of Parquet. Other inputs are as without it.
 
     Raises:
@@ -292,27 +270,31 @@ def read_graph(
     if path.suffix in (*_DESCRIPTIONS, ".pt") and not path.exists():
         kind = "a PyG graph that torch.save wrote" if path.suffix == ".pt" else "a description of tables"
         raise FileNotFoundError(f"{path} does not exist: expected {kind}; is its path right, seen from {Path.cwd()}?")
-    is_table = False
-    options: dict[str, Any] = {"weight_attr": weight_attr, "time_attr": time_attr}
+    options: dict[str, Any] = {"nodes": nodes, "edges": edges, "add_inverse_edge": add_inverse_edge}
+    options |= {"weight_attr": weight_attr, "time_attr": time_attr}
+
+    def refuse_all_but(*names: str) -> None:
+        for name, value in options.items():
+            if value is not None and name not in names:
+                raise ValueError(f"{name} = {value!r} does not apply to {path}: leave it out")
+
     if path.is_dir() and is_ogb_folder(path):
+        refuse_all_but("add_inverse_edge")
         arguments = read_ogb_folder(path, scratch, add_inverse_edge)
-        add_inverse_edge = None
     elif path.is_dir() and is_npy_directory(path):
+        refuse_all_but()
         arguments = read_npy_directory(path)
     elif path.suffix in _DESCRIPTIONS:
+        refuse_all_but()
         arguments = _read_described(_load(path), path.parent, scratch, str(path), outline)
     elif path.suffix == ".pt":
+        refuse_all_but("weight_attr", "time_attr")
         arguments = graph_arguments(_load_pyg(path), weight_attr=weight_attr, time_attr=time_attr)
-        options = {}
     else:
-        is_table = True
+        refuse_all_but("nodes", "edges")
         table = {"src": "src", "dst": "dst", "files": str(path.absolute()), **(edges or {})}
         document = {"nodes": dict(nodes or {}), "edges": table}
         arguments = _read_described(document, Path.cwd(), scratch, str(path), outline)
-    options |= {"add_inverse_edge": add_inverse_edge} | ({} if is_table else {"nodes": nodes, "edges": edges})
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(f"{name} = {value!r} does not apply to {path}: leave it out")
     if arguments["num_nodes"] == 0:
         files = str(path) if not nodes or "files" not in nodes else f"{path}, or {nodes['files']!r}"
         raise ValueError(
@@ -424,7 +406,8 @@ def dataset_arguments(data: Dataset, *, weight_attr: str | None = None) -> dict[
         tables = _tables(features)
         weight = tables.get(weight_attr) if weight_attr is not None else None
         given = {"edge_index": _in_order(graph.topology, name), "edge_weight": weight}
-        given |= {"edge_time": _times(graph.topology)} if data.time_level == "edge" else {}
+        timed = graph.topology.by_time if data.time_level == "edge" else None
+        given |= {} if timed is None else {"edge_time": _by_id(timed.time, timed.edge_ids)}
         edges.append(given | _arguments("edge", tables))
     if weight_attr is not None and all(each["edge_weight"] is None for each in edges):
         raise ValueError(f"weight_attr = {weight_attr!r}: expected the name of a table of edges of g")
@@ -453,21 +436,14 @@ def _rows(name: str, feature: Feature) -> Tensor:
 
 def _in_order(topology: Topology, name: Any) -> Tensor:
     """Sources and destinations ``[2, E]`` by edge id."""
-    edges = topology.coo()
-    if topology.edge_ids is None:
-        return edges
-    ids = topology.edge_ids.to(torch.int64)
-    if (len(ids) and int(ids.max()) >= len(ids)) or len(ids.unique()) != len(ids):
+    ids = topology.edge_ids
+    if ids is not None and ((len(ids) and int(ids.max()) >= len(ids)) or len(ids.unique()) != len(ids)):
         raise ValueError(
             f"the ids of the edges of {name} are not 0 to {len(ids) - 1}, each once: a partitioner numbers edges by "
             "their positions; leave edge_ids out"
         )
-    return torch.empty_like(edges).index_copy_(1, ids, edges)
+    return _by_id(topology.coo(), ids)
 
 
-def _times(topology: Topology) -> Tensor | None:
-    timed = topology.by_time
-    if timed is None:
-        return None
-    positions = torch.arange(len(timed.time)) if timed.edge_ids is None else timed.edge_ids.to(torch.int64)
-    return torch.empty_like(timed.time).index_copy_(0, positions, timed.time)
+def _by_id(values: Tensor, ids: Tensor | None) -> Tensor:
+    return values if ids is None else torch.empty_like(values).index_copy_(-1, ids.to(torch.int64), values)

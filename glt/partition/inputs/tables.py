@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import glob
-import gzip
 import importlib
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,40 +18,6 @@ from glt.partition.format.files import chunks
 from glt.partition.inputs.arrays import ScratchRows, blank, by_id, pair, pair_dtype
 
 _BLOCK_BYTES: Final = 1 << 20
-_LINE_FEED, _CARRIAGE_RETURN = 10, 13
-
-
-def parquet_rows(path: Path) -> int:
-    return importlib.import_module("pyarrow.parquet").read_metadata(path).num_rows
-
-
-def parquet_largest(path: Path, column: str) -> int | None:
-    """Returns the largest integer of a column, -1 where there is none; None if the file's footer does not say."""
-    metadata = importlib.import_module("pyarrow.parquet").read_metadata(path)
-    largest = -1
-    for at in range(metadata.num_row_groups):
-        group = metadata.row_group(at)
-        if group.num_rows == 0:
-            continue
-        columns = [group.column(i) for i in range(group.num_columns)]
-        statistics = next((each.statistics for each in columns if each.path_in_schema == column), None)
-        if statistics is None or not statistics.has_min_max or not isinstance(statistics.max, int):
-            return None
-        largest = max(largest, statistics.max)
-    return largest
-
-
-def count_lines(path: Path) -> int:
-    """Counts the lines of a text file, compressed or not, that are not empty."""
-    num_lines, in_line = 0, False
-    opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
-    with cast(BinaryIO, opened) as file:
-        while block := file.read(_BLOCK_BYTES):
-            data = np.frombuffer(block, np.uint8)
-            is_text = (data != _LINE_FEED) & (data != _CARRIAGE_RETURN)
-            num_lines += int(np.count_nonzero(is_text[1:] & ~is_text[:-1])) + (bool(is_text[0]) and not in_line)
-            in_line = bool(is_text[-1])
-    return num_lines
 
 
 _PARQUET: Final = (".parquet", ".pq")
@@ -87,8 +51,9 @@ class TableFiles:
         for each in [given] if isinstance(given, str) else given:
             path = base / each
             if path.is_dir():
-                inside = sorted(p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
-                found += [p for p in inside if is_table(p)]
+                for inside in sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_PARQUET + _CSV)):
+                    if not any(part.startswith((".", "_")) for part in inside.relative_to(path).parts):
+                        found.append(inside)
             elif path.is_file():
                 found.append(path)
             else:
@@ -96,7 +61,7 @@ class TableFiles:
         if not found:
             raise FileNotFoundError(f"{key} = {given!r}: expected Parquet or CSV files, found none below {base}")
         for path in found:
-            if not is_table(path):
+            if not path.name.endswith(_PARQUET + _CSV):
                 raise ValueError(
                     f"{key}: {path} is of no known kind: expected a name with {', '.join(_PARQUET + _CSV)}"
                 )
@@ -119,28 +84,18 @@ class TableFiles:
 
     def column_names(self) -> tuple[str, ...]:
         """The columns of the first file."""
-        path = self.paths[0]
-        with _readable(path):
-            if path.name.endswith(_PARQUET):
-                return tuple(importlib.import_module("pyarrow.parquet").read_schema(path).names)
-            return self._csv_names(path, self._csv_options(path))
+        with _readable(self.paths[0]):
+            return tuple(self._names(self.paths[0]))
 
     def num_rows(self) -> int:
-        """Counts the rows of all files; of Parquet without reading them."""
-        parquet = [path for path in self.paths if path.name.endswith(_PARQUET)]
-        others = TableFiles(tuple(path for path in self.paths if path not in parquet), self.header, self.delimiter)
-        num_rows = sum(batch.num_rows for _, _, batch in others.batches((), {}))
-        return num_rows + TableFiles(tuple(parquet)).estimated_rows()
-
-    def estimated_rows(self) -> int:
-        """As :meth:`num_rows`, without reading any values: of CSV, lines are counted, and a value that has a line break
-        in quotes counts for two rows.
-        """
+        """Counts the rows of all files; of Parquet its metadata is read, of CSV one column."""
         num_rows = 0
         for path in self.paths:
             with _readable(path):
-                is_parquet = path.name.endswith(_PARQUET)
-                num_rows += parquet_rows(path) if is_parquet else max(0, count_lines(path) - self.header)
+                if path.name.endswith(_PARQUET):
+                    num_rows += _arrow("pyarrow.parquet").read_metadata(path).num_rows
+                else:
+                    num_rows += sum(batch.num_rows for batch in self._read(path, (), {}))
         return num_rows
 
     def largest(self, column: str) -> int | None:
@@ -150,55 +105,55 @@ class TableFiles:
             if not path.name.endswith(_PARQUET):
                 return None
             with _readable(path):
-                found = parquet_largest(path, column)
-            if found is None:
-                return None
-            largest = max(largest, found)
+                metadata = _arrow("pyarrow.parquet").read_metadata(path)
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                if group.num_rows == 0:
+                    continue
+                columns = map(group.column, range(group.num_columns))
+                statistics = next((each.statistics for each in columns if each.path_in_schema == column), None)
+                if statistics is None or not statistics.has_min_max or not isinstance(statistics.max, int):
+                    return None
+                largest = max(largest, statistics.max)
         return largest
 
-    def _read(self, path: Path, columns: Sequence[str], types: Mapping[str, np.dtype]) -> Iterator[Any]:
+    def _names(self, path: Path) -> list[str]:
         if path.name.endswith(_PARQUET):
-            parquet = importlib.import_module("pyarrow.parquet")
+            return _arrow("pyarrow.parquet").read_schema(path).names
+        with self._open_csv(path) as opened:
+            return opened.schema.names
+
+    def _read(self, path: Path, columns: Sequence[str], types: Mapping[str, np.dtype]) -> Iterator[Any]:
+        names = self._names(path)
+        for name in columns:
+            if name not in names:
+                raise ValueError(f"{path} has no column {name!r}: it has {', '.join(map(repr, names))}")
+            if names.count(name) > 1:
+                raise ValueError(f"{path} has several columns {name!r}: expected one of a name; rename them")
+        chosen = list(columns) or names[:1]
+        if path.name.endswith(_PARQUET):
             # Without pre_buffer, no more than a page of each column of the row group is held.
-            with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-                names = file.schema_arrow.names
-                _require_columns(path, columns, names)
-                yield from file.iter_batches(_BATCH_ROWS, columns=list(columns) or names[:1], use_threads=False)
+            with _arrow("pyarrow.parquet").ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+                yield from file.iter_batches(_BATCH_ROWS, columns=chosen, use_threads=False)
             return
-        csv, arrow = importlib.import_module("pyarrow.csv"), require_arrow()
-        options = self._csv_options(path)
-        names = self._csv_names(path, options)
-        _require_columns(path, columns, names)
         # Floats are read as doubles and rounded once, as everywhere.
-        wanted = {name: arrow.from_numpy_dtype(_read_as(types[name])) for name in columns if name in types}
-        options["convert_options"] = csv.ConvertOptions(include_columns=list(columns) or names[:1], column_types=wanted)
-        with csv.open_csv(path, **options) as opened:
+        wanted = {name: _arrow().from_numpy_dtype(_read_as(types[name])) for name in columns if name in types}
+        with self._open_csv(path, include_columns=chosen, column_types=wanted) as opened:
             yield from opened
 
-    def _csv_options(self, path: Path) -> dict[str, Any]:
-        csv = importlib.import_module("pyarrow.csv")
-        delimiter = self.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
-        return {
-            "read_options": csv.ReadOptions(
-                block_size=_BLOCK_BYTES, use_threads=False, autogenerate_column_names=not self.header
-            ),
-            "parse_options": csv.ParseOptions(delimiter=delimiter),
-        }
-
-    @staticmethod
-    def _csv_names(path: Path, options: dict[str, Any]) -> tuple[str, ...]:
-        with importlib.import_module("pyarrow.csv").open_csv(path, **options) as opened:
-            return tuple(opened.schema.names)
+    def _open_csv(self, path: Path, **conversion: Any) -> Any:
+        csv = _arrow("pyarrow.csv")
+        return csv.open_csv(
+            path,
+            csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False, autogenerate_column_names=not self.header),
+            csv.ParseOptions(delimiter=self.delimiter or ("\t" if ".tsv" in path.suffixes else ",")),
+            csv.ConvertOptions(**conversion),
+        )
 
 
-def is_table(path: Path) -> bool:
-    return path.name.endswith(_PARQUET + _CSV)
-
-
-def require_arrow() -> Any:
-    """Returns pyarrow; raises ImportError saying how to install it."""
+def _arrow(module: str = "pyarrow") -> Any:
+    """Returns pyarrow or a module of it; raises ImportError saying how to install it."""
     try:
-        return importlib.import_module("pyarrow")
+        return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f"Parquet and CSV need the package pyarrow ({error}): pip install 'glt[parquet]'") from error
 
@@ -206,7 +161,7 @@ def require_arrow() -> Any:
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Turns what a damaged file raises into a ValueError that names it; raises ImportError without pyarrow."""
-    arrow = require_arrow()
+    arrow = _arrow()
     try:
         yield
     except (arrow.ArrowException, OSError, EOFError, zlib.error) as error:
@@ -215,18 +170,6 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _read_as(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64 if dtype.kind == "f" else np.int64 if dtype.kind in "iu" else dtype)
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def _require_columns(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in names:
-            raise ValueError(f"{path} has no column {name!r}: it has {', '.join(map(repr, names))}")
-        if list(names).count(name) > 1:
-            raise ValueError(f"{path} has several columns {name!r}: expected one of a name; rename them")
 
 
 @dataclass(frozen=True)
@@ -245,11 +188,11 @@ class Field:
     path: Path | None = None
 
 
-def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:
+def read_fields(files: TableFiles, fields: Mapping[Any, Field], scratch: Path) -> dict[Any, np.ndarray]:
     """Reads arrays ``[rows, ...]`` of a table in one pass; no more than a record batch of them is in memory, of CSV a
     few blocks of 1 MiB that pyarrow reads ahead. A ValueError names file, column and row of a value that does not fit.
     """
-    out: dict[str, ScratchRows] = {}
+    out: dict[Any, ScratchRows] = {}
     for path, first, batch in files.batches(*_columns(fields)):
         for name, field in fields.items():
             rows = _rows(field, path, first, batch)
@@ -267,7 +210,7 @@ def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -
     }
 
 
-def outline_fields(files: TableFiles, fields: Mapping[str, Field]) -> dict[str, np.ndarray]:
+def _outline_fields(files: TableFiles, fields: Mapping[Any, Field]) -> dict[Any, np.ndarray]:
     """Returns zeros, which take no memory, of the shapes and dtypes that :func:`read_fields` would return if all rows
     are like the first ones; errors likewise.
     """
@@ -275,12 +218,12 @@ def outline_fields(files: TableFiles, fields: Mapping[str, Field]) -> dict[str, 
         path, _, batch = next(batches, (None, 0, None))
     if path is None:
         return {name: np.empty(0, field.dtype or np.int64) for name, field in fields.items()}
-    num_rows = files.estimated_rows()
+    num_rows = files.num_rows()
     first_rows = {name: _rows(field, path, 0, batch) for name, field in fields.items()}
     return {name: blank(rows.dtype, (num_rows, *rows.shape[1:])) for name, rows in first_rows.items()}
 
 
-def _columns(fields: Mapping[str, Field]) -> tuple[tuple[str, ...], dict[str, np.dtype]]:
+def _columns(fields: Mapping[Any, Field]) -> tuple[tuple[str, ...], dict[str, np.dtype]]:
     """The columns of all fields, and the types that some are to have."""
     columns = tuple(dict.fromkeys(column for field in fields.values() for column in field.columns))
     return columns, {c: field.dtype for field in fields.values() for c in field.columns if field.dtype is not None}
@@ -293,22 +236,28 @@ def _rows(field: Field, path: Path, first: int, batch: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Place:
+    """A column from row ``first`` on; with ``length``, the elements of its lists of so many."""
+
     path: Path
     column: str
     first: int
+    length: int = 0
 
     def row(self, at: int) -> str:
-        return f"{self.path}: column {self.column!r}, row {self.first + at} (from 0, the header apart)"
+        row, element = divmod(at, self.length or 1)
+        of_list = f", element {element}," if self.length else ""
+        return f"{self}, row {self.first + row} (from 0, the header apart){of_list}"
 
     def __str__(self) -> str:
         return f"{self.path}: column {self.column!r}"
 
 
 def _values(column: Any, place: _Place, dtype: np.dtype | None) -> np.ndarray:
-    arrow = require_arrow()
+    arrow = _arrow()
     kinds, kind = arrow.types, column.type
     if column.null_count:
-        raise ValueError(f"{place.row(_first(column.is_null()))} has no value: fill it in, or drop the row")
+        at = column.is_null().to_numpy(zero_copy_only=False).argmax()
+        raise ValueError(f"{place.row(int(at))} has no value: fill it in, or drop the row")
     if kinds.is_fixed_size_list(kind) or kinds.is_list(kind) or kinds.is_large_list(kind):
         return _lists(column, place, dtype)
     if kinds.is_temporal(kind) and dtype is not None:  # ticks of the unit that the column has
@@ -321,27 +270,17 @@ def _values(column: Any, place: _Place, dtype: np.dtype | None) -> np.ndarray:
 
 
 def _lists(column: Any, place: _Place, dtype: np.dtype | None) -> np.ndarray:
-    arrow = require_arrow()
+    arrow = _arrow()
     if arrow.types.is_fixed_size_list(column.type):
         length = column.type.list_size
     else:
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)
         length = int(lengths[0]) if len(lengths) else 0
         if (lengths != length).any():
-            at = int(np.flatnonzero(lengths != length)[0])
+            at = int((lengths != length).argmax())
             raise ValueError(f"{place.row(at)} has {lengths[at]} elements: expected {length}, as before it")
-    inner = _values(column.flatten(), _Elements(place.path, place.column, place.first, max(length, 1)), dtype)
+    inner = _values(column.flatten(), replace(place, length=max(length, 1)), dtype)
     return inner.reshape(len(column), length, *inner.shape[1:])
-
-
-@dataclass(frozen=True)
-class _Elements(_Place):
-    """A place among the elements of lists of ``length``."""
-
-    length: int = 1
-
-    def row(self, at: int) -> str:
-        return f"{super().row(at // self.length)}, element {at % self.length},"
 
 
 def _beside(several: list[np.ndarray], field: Field, path: Path) -> np.ndarray:
@@ -367,49 +306,41 @@ def _converted(values: np.ndarray, dtype: np.dtype, place: _Place) -> np.ndarray
     if values.dtype.kind in "iu":
         wrong |= (converted < 0) != (values < 0)
     if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
+        at = int(wrong.argmax())
         raise ValueError(f"{place.row(at)} is {values[at]}, which {dtype} does not hold: state another dtype")
     return converted
-
-
-def _first(mask: Any) -> int:
-    return int(np.flatnonzero(mask.to_numpy(zero_copy_only=False))[0])
-
-
-_Reader = Callable[[TableFiles, Mapping[str, Field]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class _Table:
     """The nodes or edges of one type: ``fields`` by the name of the argument that they become, such as ``node_feat``,
-    ids as ``id``, ``src``, ``dst``; ``attrs`` are named tables; ``key`` is what messages call it.
+    ids as ``id``, ``src``, ``dst``, named tables as ``("attr", name)``; ``key`` is what messages call it.
     """
 
     key: str
     files: TableFiles | None
-    fields: Mapping[str, Field]
-    attrs: Mapping[str, Field]
+    fields: Mapping[Any, Field]
 
-    def _found(self, read: _Reader) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int | None]:
-        """Returns arrays by field, named tables, and the number of rows of the table; None without one."""
-        given = {(0, name): field for name, field in self.fields.items()}
-        given |= {(1, name): field for name, field in self.attrs.items()}
-        arrays = {at: map_npy(field.path) for at, field in given.items() if field.path is not None}
-        of_table = {f"{level} {name}": field for (level, name), field in given.items() if field.path is None}
-        num_rows = None
-        if self.files is None and of_table:
-            field = next(iter(of_table.values()))
-            raise ValueError(
-                f"{field.key} names the column {field.columns[0]!r}, but {self.key} has no files: add files"
-            )
-        if self.files is not None:
-            of_files = read(self.files, of_table)
-            num_rows = len(next(iter(of_files.values()))) if of_files else self.files.num_rows()
-            for at, rows in of_files.items():
-                level, _, name = at.partition(" ")
-                arrays[int(level), name] = rows
-        fields, attrs = ({name: arrays[at, name] for at, name in given if at == level} for level in (0, 1))
-        return fields, attrs, num_rows
+    def _arrays(self, scratch: Path, outline: bool) -> tuple[dict[Any, np.ndarray], int | None]:
+        """Returns arrays by field, and the number of rows of the table, None without one; for an ``outline``, arrays
+        are zeros of the right shapes and dtypes."""
+        arrays = {name: map_npy(field.path) for name, field in self.fields.items() if field.path is not None}
+        of_table = {name: field for name, field in self.fields.items() if field.path is None}
+        if self.files is None:
+            for field in of_table.values():
+                raise ValueError(
+                    f"{field.key} names the column {field.columns[0]!r}, but {self.key} has no files: add files"
+                )
+            return arrays, None
+        found = _outline_fields(self.files, of_table) if outline else read_fields(self.files, of_table, scratch)
+        num_rows = len(next(iter(found.values()))) if found else self.files.num_rows()
+        return arrays | found, num_rows
+
+    def _arguments(self, kind: str, arrays: Mapping[Any, np.ndarray]) -> dict[str, Any]:
+        """Named tables go together into one argument."""
+        attrs = {name[1]: array for name, array in arrays.items() if isinstance(name, tuple)}
+        fields = {name: array for name, array in arrays.items() if isinstance(name, str)}
+        return fields | {f"{kind}_attrs": attrs or None}
 
 
 @dataclass(frozen=True)
@@ -418,66 +349,51 @@ class NodeTable(_Table):
 
     num_nodes: int | None = None
 
-    def read(self, scratch: Path) -> dict[str, Any]:
-        """Returns the arguments of a partitioner for this type."""
-        tables, attrs, num_nodes = self._counted(partial(read_fields, scratch=scratch))
-        ids = tables.pop("id", None)
-        if ids is not None:
+    def read(self, scratch: Path, outline: bool) -> dict[str, Any]:
+        """Returns the arguments of a partitioner for this type; for an ``outline`` rows are counted only, and tables
+        are zeros."""
+        arrays, num_rows = self._arrays(scratch, outline)
+        if self.num_nodes is not None and num_rows not in (None, self.num_nodes):
+            raise ValueError(f"{self.key}: num_nodes = {self.num_nodes}, but its table has {num_rows} rows")
+        ids = arrays.pop("id", None)
+        if ids is not None and not outline:
             key = self.fields["id"].key
             _require_ids(key, ids)
             if not _in_order(key, ids):
-                tables, attrs = (
-                    {name: by_id(scratch, rows, ids) for name, rows in each.items()} for each in (tables, attrs)
-                )
-        return {"num_nodes": num_nodes, **tables, "node_attrs": attrs or None}
-
-    def outline(self) -> dict[str, Any]:
-        """The same, but rows are counted only: tables are zeros of their shapes and dtypes, see
-        :func:`outline_fields`."""
-        tables, attrs, num_nodes = self._counted(outline_fields)
-        tables.pop("id", None)
-        return {"num_nodes": num_nodes, **tables, "node_attrs": attrs or None}
-
-    def _counted(self, read: _Reader) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int | None]:
-        tables, attrs, num_rows = self._found(read)
-        if self.num_nodes is not None and num_rows not in (None, self.num_nodes):
-            raise ValueError(f"{self.key}: num_nodes = {self.num_nodes}, but its table has {num_rows} rows")
-        return tables, attrs, num_rows if self.num_nodes is None else self.num_nodes
+                arrays = {name: by_id(scratch, rows, ids) for name, rows in arrays.items()}
+        num_nodes = num_rows if self.num_nodes is None else self.num_nodes
+        return {"num_nodes": num_nodes, **self._arguments("node", arrays)}
 
 
 @dataclass(frozen=True)
 class EdgeTable(_Table):
     """The edges of one type: fields are ``src`` and ``dst``, or ``edge_index``."""
 
-    def read(self, scratch: Path) -> dict[str, Any]:
-        """As :meth:`NodeTable.read`."""
-        tables, attrs, _ = self._found(partial(read_fields, scratch=scratch))
-        if "edge_index" not in tables:
-            tables["edge_index"] = pair(scratch, *self._ends(tables))
-        return tables | {"edge_attrs": attrs or None}
-
-    def outline(self, scratch: Path, with_ids: bool) -> dict[str, Any]:
-        """As :meth:`NodeTable.outline`. With ``with_ids`` the largest id of either end is among the ids, which are else
-        zeros: the statistics of Parquet tell it, others are read, into ``scratch``.
+    def read(self, scratch: Path, outline: bool, with_ids: bool = True) -> dict[str, Any]:
+        """As :meth:`NodeTable.read`. ``with_ids`` the largest id of either end is among the ids of an outline, which
+        are else zeros: the statistics of Parquet tell it, others are read, into ``scratch``.
         """
-        tables, attrs, _ = self._found(outline_fields)
-        if "edge_index" not in tables:
-            ends = self._ends(tables)
-            edge_index = blank(pair_dtype(*ends), (2, len(ends[0])))
-            if with_ids and edge_index.size:
-                assert self.files is not None
-                fields = {name: self.fields[name] for name in ("src", "dst")}
-                largest = [self.files.largest(field.columns[0]) for field in fields.values()]
-                if None in largest:
-                    edge_index = pair(scratch, *self._ends(read_fields(self.files, fields, scratch)))
-                else:
-                    edge_index[:, 0] = largest
-            tables["edge_index"] = edge_index
-        return tables | {"edge_attrs": attrs or None}
+        arrays, _ = self._arrays(scratch, outline)
+        if "edge_index" not in arrays:
+            ends = self._ends(arrays)
+            arrays["edge_index"] = self._outlined(ends, scratch, with_ids) if outline else pair(scratch, *ends)
+        return self._arguments("edge", arrays)
 
-    def _ends(self, tables: dict[str, np.ndarray]) -> list[np.ndarray]:
+    def _outlined(self, ends: list[np.ndarray], scratch: Path, with_ids: bool) -> np.ndarray:
+        edge_index = blank(pair_dtype(*ends), (2, len(ends[0])))
+        if not with_ids or edge_index.size == 0:
+            return edge_index
+        assert self.files is not None
+        fields = {name: self.fields[name] for name in ("src", "dst")}
+        largest = [self.files.largest(field.columns[0]) for field in fields.values()]
+        if None in largest:
+            return pair(scratch, *self._ends(read_fields(self.files, fields, scratch)))
+        edge_index[:, 0] = largest
+        return edge_index
+
+    def _ends(self, arrays: dict[Any, np.ndarray]) -> list[np.ndarray]:
         """Takes the ids of both ends out of what was read."""
-        return [_require_ids(self.fields[name].key, tables.pop(name)) for name in ("src", "dst")]
+        return [_require_ids(self.fields[name].key, arrays.pop(name)) for name in ("src", "dst")]
 
 
 def _require_ids(key: str, ids: np.ndarray) -> np.ndarray:
