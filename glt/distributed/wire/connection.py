@@ -458,7 +458,7 @@ class Reader:
     def _run(self, poll: select.epoll) -> None:
         ticked = time.monotonic()
         while True:
-            for fd, _ in poll.poll(deadlines.POLL_S):
+            for fd, _ in poll.poll(max(0.0, ticked + deadlines.POLL_S - time.monotonic())):
                 line = self._by_fd.get(fd)
                 if line is not None:
                     self._read(line)
