@@ -1,4 +1,4 @@
-"""All deadlines and intervals of glt, in seconds: how long it waits, and after how long it notices something.
+"""All deadlines of glt, in seconds: how long it waits, and after how long it notices something.
 
 Modules read them as attributes of this module, so that one place sets them. What a user may set, ``rpc_timeout`` and
 the like, begins with ``DEFAULT``. ``docs/deadlines.md`` says what is noticed after how many seconds, by whom.

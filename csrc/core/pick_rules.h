@@ -1,5 +1,6 @@
 // What a sampler decides at random: how many edges a row gives, and which; and the nodes of negative edges. Host and
-// device share every decision, so a batch is the same on both.
+// device share every decision, so a batch is the same on both. sample_rows in sample.cc chooses the
+// rule of a row.
 #pragma once
 
 #include <cstdint>

@@ -316,7 +316,9 @@ class DistNeighborSampler:
         return SampledBatch(specs, stats, batch, rows, start)
 
     def _specs(self, batch: _core.Batch | DeviceBatch, start: BatchStart) -> Specs:
-        """What a batch holds, rows of tables apart."""
+        """What a batch holds, rows of tables apart. A name ends in ``/n``, ``/e`` or ``/l`` and the number of its type:
+        of nodes, of edges or of seed edges. ``partition/graph_input.py`` has the names that a user's tables must not
+        have, ``channel/channel.py`` those that a GPU's batch keeps on the host."""
         hops, nodes, edges = self.config.num_hops, range(self._num_node_types), range(self._num_edge_types)
         shapes: dict[str, tuple[int, ...]] = {f"n_id/n{t}": (batch.num_nodes(t),) for t in nodes}
         shapes |= {f"edge_index/e{r}": (2, batch.num_edges(r)) for r in edges}
