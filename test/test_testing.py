@@ -115,6 +115,16 @@ def test_check_typed_batch_notices_of_one_type_too(broken):
         check_typed_batch(batch, GRAPH.to_data(), 2)
 
 
+def test_check_batch_goes_by_the_beginning_of_a_name():
+    knowledge = torch.arange(100.0)
+    (batch,) = NeighborLoader(GRAPH.to_data(), [3, 2], torch.arange(30), batch_size=30, random_seed=0)
+    batch.knowledge = knowledge[batch.n_id]
+    check_batch(batch, GRAPH.edge_index, [3, 2], num_nodes=100, knowledge=knowledge)
+    batch.knowledge += 1
+    with pytest.raises(AssertionError, match="knowledge holds the source's rows"):
+        check_batch(batch, GRAPH.edge_index, [3, 2], num_nodes=100, knowledge=knowledge)
+
+
 def test_check_batch_without_edge_ids():
     (batch,) = NeighborLoader(GRAPH.to_data(), [3, 2], torch.arange(40), batch_size=40, random_seed=0)
     del batch.e_id, batch.edge_attr

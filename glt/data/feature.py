@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty, require_in_range
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import (
     Accelerator,
     DeviceGroup,
@@ -71,6 +71,8 @@ class TieredRows:
         self.device, self.dtype, self.row_shape = device, tables[0].dtype, tables[0].shape[1:]
         row_of, self._first_id = ids
         members, self._hot = ([device], []) if group is None else group
+        if len(tables) > 1 and (scale is not None or len(members) > 1):
+            raise ValueError("several tables: they have no scale or group of GPUs")
         is_first = not self._hot  # of the group, to bring the hot rows
         if device.type == "cuda":
             for peer in members:
@@ -97,7 +99,7 @@ class TieredRows:
                 self._hot += parts
             self._tiers += [*parts, (rows, first_cold)]
             num_rows += len(hot) + len(rows) - first_cold
-        for member in members:
+        for member in members if is_first else ():
             if member.type == "cuda":
                 torch.cuda.synchronize(member)
         if order is not None:
@@ -551,14 +553,16 @@ class WindowGather:
         if not ids:
             return iter(())
         flat = torch.cat(ids)
+        if bool(((flat < 0) | (flat >= len(self._slot))).any()):
+            for batch in ids:
+                self._fetch(batch)  # raises
+        # The last to write owns the slot of an id, and any owner will do.
+        position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
+        self._slot[flat] = position
+        distinct = flat[self._slot[flat] == position]
+        self._slot[distinct] = position[: len(distinct)]
+        slots = self._slot[flat]
         try:
-            require_in_range("ids", flat, len(self._slot))
-            # The last to write owns the slot of an id, and any owner will do.
-            position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
-            self._slot[flat] = position
-            distinct = flat[self._slot[flat] == position]
-            self._slot[distinct] = position[: len(distinct)]
-            slots = self._slot[flat]
             slab = self._fetch(distinct, max_blocks)
         except IndexError:
             for batch in ids:

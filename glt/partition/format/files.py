@@ -307,9 +307,12 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], object]]:
     """Yields what to call with bytes that are done, and draws a tqdm bar; none where ``num_bytes`` is None."""
+    if num_bytes is None:  # tqdm would start its monitor thread all the same
+        yield lambda _: None
+        return
     from tqdm import tqdm
 
-    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True, disable=num_bytes is None)) as bar:
+    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True)) as bar:
         yield bar.update
 
 

@@ -98,19 +98,24 @@ def _csv(raw: Path, is_hetero: bool, scratch: Path) -> _Found:
 def _binary(raw: Path, is_hetero: bool, scratch: Path) -> _Found:
     # By name and by type: of a homogeneous graph a file has arrays by name, else there is a file for each name.
     arrays: dict[str, dict[str, np.ndarray]] = {}
-    paths = sorted(raw.glob("*.npz")) if is_hetero else [raw / _BINARY, *raw.glob("node-label.npz")]
-    for path in paths:
-        members = npz_members(path, scratch)
-        by_name = {path.stem: members} if is_hetero else {name: {"": array} for name, array in members.items()}
-        for name, by_type in by_name.items():
-            arrays[name.removesuffix("_dict").removesuffix("_list").replace("-", "_")] = by_type
-    counts, ends = arrays.pop("num_nodes"), arrays.pop("edge_index")
-    arrays.pop("num_edges", None)
-    nodes = {t: {"num_nodes": int(_only(raw, counts[t].tolist()))} for t in sorted(counts)}
+    if is_hetero:
+        needed = [raw / "num_nodes_dict.npz", raw / _HETERO_BINARY]
+        for path in dict.fromkeys([*needed, *sorted(raw.glob("*.npz"))]):
+            arrays[path.stem.removesuffix("_dict").replace("-", "_")] = npz_members(path, scratch)
+        counts = arrays.pop("num_nodes")
+        arrays.pop("num_edges", None)
+    else:
+        needed = [raw / _BINARY]
+        for path in (*needed, *raw.glob("node-label.npz")):
+            arrays |= {name: {"": array} for name, array in npz_members(path, scratch).items()}
+        counts, _ = arrays.pop("num_nodes_list"), arrays.pop("num_edges_list")
+    ends = arrays.pop("edge_index")
+    nodes = {t: {"num_nodes": int(_only(needed[0], counts[t].tolist()))} for t in sorted(counts)}
     edges = {t: {"edge_index": _contiguous(ends[t], scratch)} for t in sorted(ends, key=_triplet)}
     for name, by_type in arrays.items():
         if not name.startswith(("node_", "edge_")):
-            raise ValueError(f"{raw} has {name!r}: expected names that begin with node_ or edge_")
+            of = raw / f"{name}_dict.npz" if is_hetero else needed[0]
+            raise ValueError(f"{of} has {name!r}: expected names that begin with node_ or edge_")
         for t, array in by_type.items():
             _put(nodes[t] if name.startswith("node_") else edges[t], name, array)
     return {t or _NODE: tables for t, tables in nodes.items()}, {_triplet(t): tables for t, tables in edges.items()}

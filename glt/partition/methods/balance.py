@@ -62,12 +62,15 @@ class Balance:
             raise ValueError(
                 f"balance_ntypes: the node types have {num_labels} labels together: expected at most {MAX_LABELS}"
             )
-        of_types, num_before = [], 0
+        label = np.zeros(graph.num_nodes, np.uint16)
+        at = num_before = 0
         for nodes, labels in zip(graph.nodes, self.nodes, strict=True):
-            of_node = np.zeros(nodes.num_nodes, np.uint16) if labels.of_node is None else labels.of_node
-            of_types.append(of_node + np.uint16(num_before))
+            of_type = label[at : at + nodes.num_nodes]
+            if labels.of_node is not None:
+                of_type[:] = labels.of_node
+            of_type += np.uint16(num_before)
+            at += nodes.num_nodes
             num_before += len(labels.labels)
-        label = np.concatenate(of_types)
         return label, np.bincount(label, minlength=1)
 
     def entries(self, node_type: int, book: Book) -> tuple[LabelEntry, ...]:

@@ -72,7 +72,11 @@ def _printing_to_the_log() -> Iterator[None]:
     stdout = ctypes.c_void_p.in_dll(c, "stdout")
     c.open_memstream.restype = ctypes.c_void_p
     text, size, before = ctypes.c_char_p(), ctypes.c_size_t(), stdout.value
-    stdout.value = stream = c.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    stream = c.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    if not stream:  # no memory for it: METIS may print
+        yield
+        return
+    stdout.value = stream
     try:
         yield
     finally:

@@ -75,7 +75,10 @@ class Exchange(Collective):
         whole = np.empty((size, *row_shape), dtype) if scratch is None else scratch_array(scratch, size, dtype)
         step = self.round_rows([(dtype, row_shape)])
         for begin in range(0, int(num_rows.max()), step):
-            pieces = [[np.ascontiguousarray(each[begin : begin + step])] for each in of_ranks]
+            if isinstance(rows, np.ndarray):  # one copy for all
+                pieces = [[np.ascontiguousarray(rows[begin : begin + step])]] * self.world_size
+            else:
+                pieces = [[np.ascontiguousarray(each[begin : begin + step])] for each in rows]
             received = self.all_to_all(pieces + [[]] * (self.world_size - len(of_ranks)))
             for at, end, data in zip(first[:-1] + begin, first[1:], received, strict=True):
                 to = whole[at : min(at + step, end)] if at < end else whole[:0]

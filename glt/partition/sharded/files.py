@@ -64,8 +64,15 @@ class RankWriter(PartitionWriter):
                 row[begin : begin + owner.size] -= book.offset[owner].astype(np.uint32)
             self.array(layout.shared("node_book", nodes.node_type), book.owner)
             self.array(layout.shared("node_row", nodes.node_type), row)
-        for idx in () if self.relabel else self.parts:
-            self.array(layout.in_part(idx, "node_ids", nodes.node_type), np.flatnonzero(book.owner == idx))
+            del row
+        if not self.relabel:
+            paths = {idx: layout.in_part(idx, "node_ids", nodes.node_type) for idx in self.parts}
+            ids = {idx: self.writer(path, np.dtype(np.int64), (book.counts[idx],)) for idx, path in paths.items()}
+            for begin, owner in chunks(book.owner):
+                order, offset = group_by_owner(owner, book.num_parts)
+                for idx, file in ids.items():
+                    self.advance(file.write(order[offset[idx] : offset[idx + 1]] + begin))
+            self.close([*ids.values()])
         tables = node_tables(nodes)
         if not tables:
             return

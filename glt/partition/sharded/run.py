@@ -70,8 +70,9 @@ def make_assigner(
     hotness = sliced_hotness(exchange, name, arguments.get(name), whole, num_parts)
     if hotness is not None:
         arguments[name] = hotness
-    for name, parameter in inspect.signature(partitioner).parameters.items():
-        is_needed = parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY
+    for name, parameter in [*inspect.signature(partitioner).parameters.items()][4:]:  # after edge_index
+        is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        is_needed = parameter.default is parameter.empty and not is_variadic
         if name not in arguments and (is_needed or name == "probs"):
             raise TypeError(f"{name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
