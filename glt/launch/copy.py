@@ -267,17 +267,20 @@ class Copier:
         command = ["rsync", "--times", "--partial-dir=.rsync-partial", "--info=progress2", "--protect-args"]
         command += ["--rsh", shlex.join(self.reach.shell()), *(["--checksum"] if by_checksum else [])]
         command += ["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]
+        total = format_size(copy.num_bytes) if source == str(self.root) else source
         said_at, said = time.monotonic(), 0
 
         def progress(percent: int) -> None:
             nonlocal said_at, said
             if percent > said and time.monotonic() - said_at > deadlines.PROGRESS_S:
                 said_at, said = time.monotonic(), percent
-                self._tell(copy, f"{percent}% of {source}")
+                self._tell(copy, f"{percent}% of {total}")
 
         try:
             with self._children.start([*command, f"{source}/", f"{name}:{target}/"]) as process:
                 code, text = _run(process, b"".join(os.fsencode(path) + b"\0" for path in paths or ()), progress)
+        except InterruptedError as error:
+            raise CopyError(str(error)) from error
         except OSError as error:
             raise CopyError(f"rsync cannot be started: {error}") from error
         if code:

@@ -46,6 +46,8 @@ def ask_host(reach: Reach, host: Host, question: Any, work_s: float, children: C
             return answer
     except subprocess.TimeoutExpired:
         problem = f"no answer within {timeout_s:g} s: is it overloaded, or its file system gone?"
+    except InterruptedError as error:
+        problem = str(error)
     except OSError as error:
         problem = f"{command[0]} cannot be started: {error}"
     except (ValueError, IndexError):

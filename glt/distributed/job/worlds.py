@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import time
 import traceback
 from collections import Counter
@@ -50,6 +51,7 @@ class ServedWorld:
         self.num_servers = client.num_servers
         dataset = client.dataset()
         self.data: DistDataset | RemoteDataset | None = dataset
+        self._lock = threading.Lock()
         self._num_entered: Counter[str] = Counter()  # barriers that it came to, by tag
         self._num_passed: Counter[str] = Counter()  # those of them that are known to be over
         entries = client.entries()
@@ -80,8 +82,9 @@ class ServedWorld:
 
     def barrier(self, timeout_s: float | None = None, *, tag: str = "barrier", agreed: str = "") -> None:
         timeout_s = checked_timeout(deadlines.BARRIER_S if timeout_s is None else timeout_s)
-        number = self._num_entered[tag]
-        self._num_entered[tag] += 1
+        with self._lock:
+            number = self._num_entered[tag]
+            self._num_entered[tag] += 1
         reply = self.call_within(timeout_s, 0, "glt.barrier", tag, number, self.num_trainers, timeout_s, agreed)
         reply.exception()  # waits: a barrier whose wait Ctrl-C ends is not over
         self._num_passed[tag] = number + 1
@@ -213,14 +216,18 @@ class HostServer(DistServer):
         """Waits until all trainers have left, or are gone, but at most ``timeout_s`` seconds, and ends; returns whether
         they had."""
         try:
-            return wait_for_trainers(self, deadlines.GRACE_S, math.inf if timeout_s is None else timeout_s)
+            return wait_for_trainers(
+                self, deadlines.GRACE_S, math.inf if timeout_s is None else timeout_s, logging.INFO
+            )
         finally:
             self.close()
 
 
-def wait_for_trainers(server: DistServer, alone_s: float, timeout_s: float = math.inf) -> bool:
+def wait_for_trainers(
+    server: DistServer, alone_s: float, timeout_s: float = math.inf, level: int = logging.DEBUG
+) -> bool:
     """Waits until all trainers have left a server; gives up where none has been there for ``alone_s`` seconds, and
-    after ``timeout_s``. Returns whether all had."""
+    after ``timeout_s``. Says meanwhile, at ``level``, whom it waits for. Returns whether all had."""
     now = alone_since = time.monotonic()
     deadline, say_at = now + timeout_s, now + deadlines.COMPLAINT_S
     while not server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
@@ -231,7 +238,7 @@ def wait_for_trainers(server: DistServer, alone_s: float, timeout_s: float = mat
         if now >= deadline or now - alone_since > alone_s:
             return False
         if now >= say_at:
-            logger.info("%s waits until all trainers have left; there are %s", server.entry, sessions)
+            logger.log(level, "%s waits until all trainers have left; there are %s", server.entry, sessions)
             say_at = now + deadlines.COMPLAINT_S
     return True
 

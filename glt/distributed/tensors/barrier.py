@@ -17,6 +17,8 @@ from glt.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
+_MOST_FAILURES = 16  # that are remembered of a tag, for trainers that arrive late
+
 
 class Member(Protocol):
     """A trainer of a group: its session, or the process itself. Its text names it in errors."""
@@ -175,6 +177,8 @@ class Barriers:
         failed = series.open
         series.open, series.next = None, number + 1
         series.failures[number] = why
+        if len(series.failures) > _MOST_FAILURES:
+            del series.failures[min(series.failures)]
         if failed is not None:
             logger.warning("barrier %d of %d trainers failed: %s", failed.number, failed.num, why)
             failed.result.set_exception(PeerLost(why))  # sessions answer on other threads: this one goes on at once
@@ -195,6 +199,8 @@ class Barriers:
         _check(who, tag, number, num)
         with self._lock:
             series = self._series(who, tag)
+            if self._closed is not None:
+                return series.failures.get(number, self._closed)
             if number >= series.next and (gone := self._who_is_gone(who, num)):
                 self._fail(series, number, gone)
             return series.failures.get(number)
@@ -248,7 +254,10 @@ def _check(who: Member, tag: Any, number: Any, num: Any) -> None:
 
 def checked_timeout(timeout_s: Any) -> float:
     """The deadline of a barrier in seconds; raises TypeError or ValueError."""
-    return real_number("timeout_s", timeout_s, above=True, below=deadlines.DAY_S + 1)
+    found = real_number("timeout_s", timeout_s, above=True)
+    if found > deadlines.DAY_S:
+        raise ValueError(f"timeout_s = {timeout_s!r}: expected seconds, above 0 and at most {deadlines.DAY_S:g}")
+    return found
 
 
 def require_equal(values: Sequence[Any], what: str = "") -> None:

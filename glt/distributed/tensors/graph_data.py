@@ -136,15 +136,22 @@ class GraphData(MutableMapping[str, DistTensor]):
         return f"GraphData({self.kind}s of type {self.type!r}, {list(self)})"
 
 
-class GraphDataByType(dict[Any, GraphData]):
+class GraphDataByType(Mapping[Any, GraphData]):
     """The tensors of a heterogeneous graph: :class:`GraphData` by node type or edge type, such as ``g.ndata``."""
 
     def __init__(self, by_type: Mapping[Any, GraphData], kind: str) -> None:
-        super().__init__(by_type)
-        self._kind = kind
+        self._by_type, self._kind = by_type, kind
 
-    def __missing__(self, type_: Any) -> GraphData:
-        raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self)}")
+    def __getitem__(self, type_: Any) -> GraphData:
+        if type_ not in self._by_type:
+            raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self)}")
+        return self._by_type[type_]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._by_type)
+
+    def __len__(self) -> int:
+        return len(self._by_type)
 
     def __setitem__(self, name: Any, value: Any) -> None:
         example = f"g.{self._kind[0]}data[{next(iter(self), None)!r}][{name!r}]"
