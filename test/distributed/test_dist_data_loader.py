@@ -19,6 +19,7 @@ from glt.distributed.graph.loaders import (
     NodeDataLoader,
     PerSourceUniform,
 )
+from glt.distributed.tensors.tensor import DistTensor
 
 SEEDS = torch.arange(5, 300, 4)
 
@@ -384,3 +385,20 @@ def test_a_model_on_blocks_with_edge_values(tmp_path):
             for block, other in ((wide, blocks[0]), (near, blocks[1])):
                 assert torch.equal(block.dst_id["item"].sort().values, other.dst_id["item"].sort().values)
                 assert torch.equal(block.e_id[RATES].sort().values, other.e_id[RATES].sort().values)
+
+
+def test_masks_that_servers_keep(small):
+    graph, _ = small
+    num_nodes, num_edges, edge_type = graph.num_nodes(), graph.num_edges(), ("node", "to", "node")
+    makers = [
+        (torch.bool, "node", num_nodes, NodeDataLoader),
+        (torch.uint8, "node", num_nodes, NodeDataLoader),
+        (torch.bool, edge_type, num_edges, EdgeDataLoader),
+    ]
+    for dtype, kind, num, make in makers:
+        mask = DistTensor((num,), dtype, part=kind)
+        mask[SEEDS] = torch.ones(len(SEEDS), dtype=dtype)
+        got = torch.cat([batch.input_id for batch in make(graph, mask, [2], 32)])
+        assert torch.equal(got, SEEDS)
+    directional = NodeDataLoader(graph, SEEDS, [2], blocks=True, subgraph_type=SubgraphType.directional)
+    assert len(next(iter(directional))) == 3

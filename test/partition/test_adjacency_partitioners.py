@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from partition_world import BY_ADJACENCY
 
 from glt.partition import FennelPartitioner, Manifest, MetisPartitioner, RandomPartitioner
+from glt.partition.format.files import remove_stale, scratch_directory
 from glt.partition.methods.balance import label_caps
 
 both = pytest.mark.parametrize("partitioner", BY_ADJACENCY)
@@ -218,3 +219,16 @@ def test_the_forecast_covers_the_assignment(tmp_path, partitioner):
     assert expected.disk_bytes >= 56 * num_edges and expected.seconds > plain.seconds
     assert expected.peak_memory_bytes >= plain.peak_memory_bytes
     assert expected.peak_memory_bytes >= made.assign_bytes(num_nodes, 2 * num_edges)
+
+
+def test_scratch_files_vanish_with_their_run_or_in_the_next_one(tmp_path):
+    target = tmp_path / "parts"
+    with pytest.raises(RuntimeError), scratch_directory(target) as directory:
+        (directory / "adjacency").touch()
+        remove_stale(target)
+        assert (directory / "adjacency").exists()  # its run is alive
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    directory.mkdir()  # as a killed run leaves it: nobody holds its lock
+    remove_stale(target)
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import pytest
 from partition_world import assert_union_is_the_input, load_all
 
 from glt import _core
-from glt.partition import RandomPartitioner
+from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format.book import Book
 from glt.partition.format.files import scratch_file
 from glt.partition.methods.writer import PartitionWriter, SortMemory, write_graph
@@ -147,3 +147,33 @@ def test_some_edges_of_many_keep_their_ids(tmp_path, graph, sort_memory_bytes):
     np.testing.assert_array_equal(np.load(directory / "edge_ids.npy"), ids[order])
     np.testing.assert_array_equal(np.load(directory / "indices.npy"), edges.col_ids[order])
     assert not (tmp_path / "parts" / "part0").exists()
+
+
+def test_files_are_those_of_an_in_memory_sort(tmp_path, timed_graph):
+    run(tmp_path / "parts", timed_graph, 1, 1)
+    row_ids, col_ids = timed_graph["edge_index"]
+    weight, edge_time = timed_graph["edge_weight"], timed_graph.get("edge_time")
+    if "node_time" in timed_graph:
+        edge_time = timed_graph["node_time"][col_ids]
+    for idx in range(3):
+        part = load_partition(tmp_path / "parts", idx)
+        edges, ids = part.edges[0], part.nodes[0].ids
+        row_of = np.full(NUM_NODES, -1)
+        row_of[ids] = np.arange(ids.size)
+        owned = np.flatnonzero(row_of[row_ids] >= 0)
+        order = owned[np.argsort(row_of[row_ids[owned]], kind="stable")]
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(row_of[row_ids[owned]], minlength=ids.size))])
+        np.testing.assert_array_equal(edges.indptr, indptr)
+        np.testing.assert_array_equal(edges.edge_ids, order)
+        np.testing.assert_array_equal(edges.indices, col_ids[order])
+        weight_sum = np.empty(order.size, np.uint64)
+        guide = np.empty(_core.weight_guide_size(ids.size, order.size), np.uint32)
+        _core.build_weights(indptr, weight[order], weight_sum, guide)
+        np.testing.assert_array_equal(edges.weight_sum, weight_sum)
+        np.testing.assert_array_equal(edges.weight_guide, guide)
+        assert (edges.by_time is None) == (edge_time is None)
+        if edge_time is not None:
+            by_time = np.lexsort([order, edge_time[order], row_of[row_ids[order]]])
+            np.testing.assert_array_equal(edges.by_time.edge_ids, order[by_time])
+            np.testing.assert_array_equal(edges.by_time.indices, col_ids[order[by_time]])
+            np.testing.assert_array_equal(edges.by_time.time, edge_time[order[by_time]])

@@ -231,3 +231,9 @@ def test_ranks_write_what_one_machine_writes(tmp_path, monkeypatch, level, dtype
     assert files_under(tmp_path / "ranks") == files_under(tmp_path / "one")
     RandomPartitioner(tmp_path / "wide", 2, **graph(level, np.int64, False)).partition()
     assert tables_under(tmp_path / "ranks") == tables_under(tmp_path / "wide")
+
+
+def test_writing_to_a_loaded_array_does_not_reach_the_disk(directory):
+    part = load_partition(directory, 0)
+    part.nodes[0].feat[:] = -1
+    assert (load_partition(directory, 0).nodes[0].feat >= 0).all()
