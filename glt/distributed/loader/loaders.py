@@ -64,19 +64,20 @@ def checked_config(
     if weight_attr is not None and not any(entry.has_weight for entry in data.manifest.edge_types):
         raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
     time_level = None if time_attr is None else stored
+    subgraph_type = getattr(options["subgraph_type"], "value", options["subgraph_type"])
+    refuse_conflicts(directed=directed, subgraph_type=subgraph_type)
+    if not directed:
+        subgraph_type = options["subgraph_type"] = "induced"
     refuse_conflicts(
-        directed=directed,
         time_attr=time_attr,
         weight_attr=weight_attr,
         temporal_strategy=temporal_strategy,
         time_level=time_level,
         input_time=input_time,
         disjoint=options.get("disjoint"),
-        subgraph_type=getattr(options["subgraph_type"], "value", options["subgraph_type"]),
+        subgraph_type=subgraph_type,
         exclude_edges=options.get("exclude_edges"),
     )
-    if not directed:
-        options["subgraph_type"] = "induced"
     return SamplingConfig.checked(
         num_neighbors,
         data.schema,

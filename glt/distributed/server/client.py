@@ -41,15 +41,19 @@ class RemoteBooks(Sequence[PartitionBook | None]):
         self, client: DistClient, kind: str, entries: Sequence[NodeTypeEntry | EdgeTypeEntry], num_parts: int
     ) -> None:
         self._client, self._kind, self._entries, self._num_parts = client, kind, entries, num_parts
+        self._lock = threading.Lock()
         self._books: dict[int, PartitionBook | None] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __getitem__(self, at: int) -> PartitionBook | None:  # type: ignore[override]
-        if at not in self._books:
-            self._books[at] = self._fetch(at)
-        return self._books[at]
+        if not 0 <= at < len(self._entries):
+            raise IndexError(f"{self._kind} type {at}: there are {len(self._entries)}")
+        with self._lock:
+            if at not in self._books:
+                self._books[at] = self._fetch(at)
+            return self._books[at]
 
     def _fetch(self, at: int) -> PartitionBook | None:
         entry = self._entries[at]

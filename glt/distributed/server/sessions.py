@@ -84,16 +84,16 @@ class ClientSession:
         return f"it left, having failed: {self.left_why}" if self.left_why else "it left"
 
     def _take(self, request: dict[str, Any], message: Tensor | None) -> None:
-        """Runs a call, or keeps it until others are answered: one client must not hold all threads. While too much
-        waits, nothing further is read."""
+        """Runs a call, or keeps it until others are answered: one client must not hold all threads. While many bytes
+        wait, nothing further is read."""
         with self._changed:
+            if len(self._waiting) >= _MOST_WAITING:
+                raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
             self._waiting.append((request, message))
             self._waiting_bytes += 0 if message is None else message.numel()
         self._run_next()
         with self._changed:
-            while len(self._waiting) > _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
-                if self.connection.is_closed:
-                    return
+            while self._waiting_bytes > _MOST_WAITING_BYTES and not self.connection.is_closed:
                 self._changed.wait(deadlines.POLL_S)
 
     def _run_next(self) -> None:

@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from socketserver import ThreadingMixIn
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import glt
 from glt import _deadlines as deadlines
@@ -179,23 +179,22 @@ def require_prometheus() -> None:
 
 
 class MetricsEndpoint:
-    """Answers HTTP with what ``stats`` returns then, for Prometheus, until it is closed. With port 0 one is found;
+    """Answers ``GET /metrics`` with what ``stats`` returns then, until it is closed. With port 0 one is found;
     ``address`` says which. Raises RendezvousError if the port cannot be opened."""
 
     def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry, host: str, port: int) -> None:
-        from prometheus_client import CollectorRegistry, make_wsgi_app
+        from prometheus_client import CollectorRegistry
 
         self._stats, self._entry = stats, entry
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)  # type: ignore[arg-type]
         try:
-            self._http = _Http(host, port)
+            self._http = _Http(host, port, registry)
         except OSError as error:
             raise RendezvousError(
                 f"the metrics of {entry} cannot be published at metrics_host = {host!r}, metrics_port = {port}: "
                 f"{error}. Perhaps another program has the port; or the name is no address of this host"
             ) from error
-        self._http.set_app(make_wsgi_app(registry))
         self.address: tuple[str, int] = self._http.socket.getsockname()[:2]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="glt-metrics", daemon=True)
         self._thread.start()
@@ -234,21 +233,60 @@ class MetricsEndpoint:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(deadlines.JOIN_S)
+        self._http.hang_up()
 
 
-class _Http(ThreadingMixIn, WSGIServer):
+class _Http(ThreadingMixIn, TCPServer):
     daemon_threads = True
+    allow_reuse_address = True
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, registry: Any) -> None:
+        self.registry = registry
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, threading.Thread] = {}
         self.address_family = socket.getaddrinfo(host or None, port, flags=socket.AI_PASSIVE)[0][0]
-        super().__init__((host, port), _Request)
+        super().__init__((host, port), _Answer)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open[request] = threading.current_thread()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.warning("metrics were not sent to %s", client_address, exc_info=True)
 
+    def hang_up(self) -> None:
+        with self._lock:
+            current = dict(self._open)
+        for connection, thread in current.items():
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                logger.debug("%s", error)  # it ended meanwhile
+            thread.join(deadlines.JOIN_S)
 
-class _Request(WSGIRequestHandler):
-    timeout = deadlines.SEND_S  # for one that connects and asks nothing
+
+class _Answer(BaseHTTPRequestHandler):
+    timeout = deadlines.SEND_S
+    server: _Http
+
+    def do_GET(self) -> None:
+        from prometheus_client.exposition import choose_encoder
+
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "the numbers are at /metrics")
+            return
+        encode, kind = choose_encoder(self.headers.get("Accept", ""))
+        body = encode(self.server.registry)
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug("metrics: " + format, *args)
