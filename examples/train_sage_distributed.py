@@ -11,9 +11,10 @@ glt/demo/job.py (partition, spawn).
 
 import argparse
 
-from glt.demo import add_arguments, run
+from glt.cli import run_demo
+from glt.demo import add_arguments
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    run(parser, parser.parse_args())
+    run_demo(parser, parser.parse_args())

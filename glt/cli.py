@@ -16,6 +16,8 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 import glt
+from glt.demo import Options
+from glt.errors import PartitionError
 
 _HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -75,8 +77,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             if name in given[:1]:  # the others need not be imported, and torch with them
                 chosen = importlib.import_module(module)
                 chosen.add_arguments(command)
-                command.set_defaults(parser=command, run=chosen.run)
+                command.set_defaults(parser=command, run=run_demo if name == "demo" else chosen.run)
         arguments = vars(parser.parse_args(given))
         del arguments["command"]
         status: int = arguments.pop("run")(arguments.pop("parser"), argparse.Namespace(**arguments))
         return status
+
+
+def run_demo(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Runs the demo; a bad flag, data set or partition_dir becomes the parser's error."""
+    try:
+        options = Options(**vars(arguments))
+    except ValueError as error:
+        parser.error(str(error))
+    # torch and torch_geometric take seconds to import; a typo should not.
+    from glt.demo.job import load_task, run
+
+    try:
+        task = load_task(options)
+    except (OSError, ImportError, ValueError) as error:
+        parser.error(str(error))
+    try:
+        run(task, options)
+    except PartitionError as error:  # what a trainer raises arrives as another type, with its traceback
+        parser.error(str(error))
+    return 0

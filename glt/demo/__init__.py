@@ -7,8 +7,6 @@ they cost no import of torch. ``job.py`` runs it; ``trainer.py`` is the part to 
 import argparse
 from dataclasses import dataclass
 
-from glt.errors import PartitionError
-
 PLACES = ("auto", "cpu", "gpu", "host")
 
 
@@ -82,26 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lr", type=float, default=default.lr, help="learning rate of Adam")
     add("--dropout", type=float, default=default.dropout, help="probability")
     add("--seed", type=int, default=default.seed, help="of the graph, its partitions, the samples and the model")
-
-
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Runs the job; a bad flag, data set or partition_dir becomes the parser's error."""
-    try:
-        options = Options(**vars(arguments))
-    except ValueError as error:
-        parser.error(str(error))
-    # torch and torch_geometric take seconds to import; a typo should not.
-    from glt.demo import job
-
-    try:
-        task = job.load_task(options)
-    except (OSError, ImportError, ValueError) as error:
-        parser.error(str(error))
-    try:
-        job.run(task, options)
-    except PartitionError as error:  # what a trainer raises arrives as another type, with its traceback
-        parser.error(str(error))
-    return 0
 
 
 def _hops(text: str) -> tuple[int, ...]:
