@@ -152,9 +152,11 @@ def share_of_round(sampler: Sampler, number: Any, batches: list[np.ndarray]) -> 
     """Samples the next batch, as long as there is one; ``number``: of batches taken by anybody, a shared counter."""
     edges = 0.0
     while True:
-        with number.get_lock():
-            taken = number.value
-            number.value += 1
+        if not number.get_lock().acquire(timeout=PATIENCE):
+            raise TimeoutError(f"the other process has held the number of the next batch for {PATIENCE} s")
+        taken = number.value
+        number.value += 1
+        number.get_lock().release()
         if taken >= len(batches):
             return edges
         edges += len(sampler(batches[taken])[1])
