@@ -12,73 +12,40 @@ from glt.testing.cluster import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()
-LOCAL, PARTITIONED, CLIENT, BY_NAME = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
-
-# What the example of servers, and that of graphs by name, take for granted.
-PREPARE = """
-import sys
-import torch
-import glt.distributed as gd
-from glt.data.synthetic import synthetic_graph
-from glt.partition import RandomPartitioner
-
-if sys.argv[1] == "papers":
-    gd.partition_graph(synthetic_graph().to_pyg(), "papers", 2, "parts")
-else:
-    task = synthetic_graph()
-    mask = torch.zeros(task.num_nodes, dtype=torch.bool).index_fill_(0, task.train_idx, True)
-    RandomPartitioner("parts", 2, task.num_nodes, task.edge_index, node_feat=task.x, node_label=task.y,
-                      node_attrs={"train_mask": mask}).partition()
-"""
+LOCAL, PARTITIONED, CLIENT = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
+SERVE = re.findall(r"^    (glt serve .*?) &$", TEXT, re.M)
 
 
 # Output is buffered, so that each process of a program writes its lines whole: several of them share one pipe.
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 
 
-@pytest.fixture
-def run(tmp_path, start):
-    """Runs a program in an empty directory, as a file, and returns what it printed."""
-
-    def run(code, *words, before=()):
-        (tmp_path / "code.py").write_text(code)
-        words = [*before, "code.py", *words]
-        if code == LOCAL:  # as users start it
-            command, env = [sys.executable, *words], os.environ | ENVIRONMENT
-            done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
-        else:
-            done = start(*words, folder=tmp_path, timeout_s=200, **ENVIRONMENT)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
-def test_training_in_one_process_learns(run):
-    losses = [float(text) for text in re.findall(r"loss of the last batch (\S+)", run(LOCAL))]
+def test_blocks_run_in_order_in_one_directory(tmp_path, start):
+    """As a reader does: each block is saved as a file, and finds what the one before it left."""
+    (tmp_path / "local.py").write_text(LOCAL)
+    env = os.environ | ENVIRONMENT
+    local = subprocess.run(  # as users start it
+        [sys.executable, "local.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200
+    )
+    assert local.returncode == 0, local.stderr
+    losses = [float(text) for text in re.findall(r"loss of the last batch (\S+)", local.stdout)]
     assert len(losses) == 3 and losses[-1] < 2.0 < 2.77, "log(16) is chance"
 
+    (tmp_path / "partitioned.py").write_text(PARTITIONED.replace("master_port=11112", f"master_port={free_port()}"))
+    done = start("partitioned.py", folder=tmp_path, timeout_s=200, **ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    edges = dict(map(int, line.split()) for line in done.stdout.splitlines())
+    assert sorted(edges) == [0, 1] and min(edges.values()) > 100_000
 
-def test_partitions_and_sampling_processes(run):
-    port = free_port()
-    said = run(PARTITIONED.replace("master_port=11112", f"master_port={port}"))
-    assert sorted(line.split()[0] for line in said.splitlines()) == ["0", "1"]
-    assert all(int(line.split()[1]) > 100_000 for line in said.splitlines())
-
-
-def test_servers_and_a_client(run, tmp_path):
-    run(PREPARE, "masked")
-    (command,) = re.findall(r"^    (glt serve --partition .*?) +# and --rank 1", TEXT, re.M)
     port, servers = free_port(), []
-    words = command.replace("10.0.0.1", "127.0.0.1").split()[1:]
-    for rank in (0, 1):
-        words[words.index("--rank") + 1] = str(rank)
-        here = [sys.executable, "-m", "glt", *words, "--master-port", str(port), "--clients", "1"]
-        servers.append(subprocess.Popen(here, cwd=tmp_path, env=os.environ | ENVIRONMENT, stderr=subprocess.DEVNULL))
+    for line in SERVE:
+        words = [sys.executable, "-m", *line.split(), "--master-port", str(port)]
+        servers.append(subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL))
     try:
-        client = CLIENT.replace("10.0.0.1", "127.0.0.1").replace("master_port=29540", f"master_port={port}")
-        said = run(client.replace("...  #", "print(batch.num_edges)  #"))
-        assert sum(map(int, said.split())) > 100_000
+        (tmp_path / "client.py").write_text(CLIENT.replace("master_port=29540", f"master_port={port}"))
+        done = start("client.py", folder=tmp_path, timeout_s=200, **ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 200_000
         assert [server.wait(60) for server in servers] == [0, 0]
     finally:
         for server in servers:
@@ -86,17 +53,16 @@ def test_servers_and_a_client(run, tmp_path):
             server.wait()
 
 
-@pytest.mark.parametrize("trainers", [1, 2])
-def test_graphs_by_name(run, trainers):
-    run(PREPARE, "papers")
-    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", trainers, "--master-port", free_port())
-    say = "\nprint(f'loss {loss.item():.3f}\\n', end='')\n"  # in one write: torchrun's trainers share the pipe
-    said = run(BY_NAME + say, before=() if trainers == 1 else torchrun)
-    losses = [float(text) for text in re.findall(r"loss (\S+)", said)]
-    assert len(losses) == trainers and max(losses) < 2.7, f"log(16) is 2.77, which is chance: {said}"
+def test_the_page_is_short():
+    assert len(TEXT.splitlines()) <= 150
 
 
-COMMANDS = re.findall(r"^    (glt .*?)(?: +#.*)?$", TEXT, re.M)
+@pytest.mark.parametrize("path", sorted({each for each in re.findall(r"\]\(([^)#:]+)\)", TEXT)}))
+def test_links_of_the_page_lead_somewhere(path):
+    assert (ROOT / path).exists()
+
+
+COMMANDS = re.findall(r"^    (glt .*?)(?: &| +#.*)?$", TEXT, re.M)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
