@@ -52,7 +52,9 @@ def compiler(source: str) -> list[str]:
                 *gencode,
                 "-Xcompiler=-fPIC,-Wall,-fvisibility=hidden"]  # fmt: skip
     cxx = shlex.split(os.environ.get("CXX", "g++"))
-    return [*cxx, "-std=c++20", *OPTIMIZE, *SANITIZE, "-g1", "-fPIC", "-Wall", "-Wextra", "-fvisibility=hidden"]
+    # No fused multiply-adds: processors that have them would round otherwise than those that do not.
+    return [*cxx, "-std=c++20", *OPTIMIZE, *SANITIZE, "-ffp-contract=off", "-g1", "-fPIC", "-Wall", "-Wextra",
+            "-fvisibility=hidden"]  # fmt: skip
 
 
 def is_fresh(obj: Path, depfile: Path) -> bool:

@@ -126,7 +126,8 @@ bool is_worth_streaming() {
 
 // The fastest on this processor, for an output of `total_bytes` at `out`, filled in however many pieces; in order if
 // there are no positions.
-RowCopy row_copy_for(int64_t row_bytes, int64_t total_bytes, bool is_in_order, const std::byte* out) {
+RowCopy row_copy_for([[maybe_unused]] int64_t row_bytes, [[maybe_unused]] int64_t total_bytes,
+                     [[maybe_unused]] bool is_in_order, [[maybe_unused]] const std::byte* out) {
 #if defined(__x86_64__)
   const bool ends_in_lines = row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0;
   const bool is_large = row_bytes >= kLine && total_bytes >= kStreamedBytes;

@@ -113,6 +113,8 @@ void Backoff::pause() {
   if (++spins_ < 200) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
 #endif
   } else {
     sched_yield();
