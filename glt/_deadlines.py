@@ -1,7 +1,7 @@
 """All deadlines of glt, in seconds: how long it waits, and after how long it notices something.
 
 Modules read them as attributes of this module, so that one place sets them. What a user may set, ``rpc_timeout`` and
-the like, begins with ``DEFAULT``. ``docs/deadlines.md`` says what is noticed after how many seconds, by whom.
+the like, begins with ``DEFAULT``. ``docs/errors.md`` says what is noticed after how many seconds, by whom.
 
 Programs that ``glt launch`` sends to other hosts (``launch/keeper.py``, ``check.py``, ``agent.py``) import no glt, and
 have their own.

@@ -53,7 +53,7 @@ examples:
   the same, as DGL's launch.py takes it:
     glt launch --ip_config ip_config.txt --workspace /data/job --num_trainers 2 --part_config parts "python3 train.py"
 
-docs/launch.md has recipes for SLURM and Kubernetes, and the environment that processes are given."""
+docs/guides/launching.md has recipes for SLURM and Kubernetes, and the environment that processes are given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +168,7 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, JobSpec]:
         raise ValueError("--num-servers 0 and --num-trainers 0: nothing would run")
     ours = sorted({name for name, _ in arguments.extra_envs if name in _CONTRACT})
     if ours:
-        raise ValueError(f"--extra-envs {ours[0]}: it is glt launch that sets it; see docs/launch.md")
+        raise ValueError(f"--extra-envs {ours[0]}: it is glt launch that sets it; see docs/guides/launching.md")
     spec = JobSpec(
         hosts=tuple(hosts),
         num_servers=arguments.num_servers,

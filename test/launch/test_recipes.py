@@ -176,7 +176,7 @@ def here(value, ports):
     return json.loads(text)
 
 
-TEXT = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "guides" / "launching.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)
 
 
