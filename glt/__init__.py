@@ -7,7 +7,7 @@ CUDA kernels; whether they can be used here, and what is missing, :func:`glt.dat
 
 from typing import TYPE_CHECKING
 
-from glt._faces import install, lazy_names
+from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt._core import has_cuda
@@ -28,5 +28,3 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, {"glt._core": ["has_cuda"]})
-
-install()

@@ -1,15 +1,9 @@
-"""The faces of rooms: public names that load when they are first asked for, and modules under their old names."""
+"""The faces of rooms: public names that load when they are first asked for."""
 
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from sys import modules
-from types import ModuleType
 from typing import Any
 
 
@@ -37,59 +31,3 @@ def lazy_names(
         return sorted({*home_of, *modules[package].__all__})
 
     return __getattr__, __dir__
-
-
-NEW_NAMES = {
-    "glt.channel.base": "glt.channel.channel",
-    "glt.channel.local": "glt.channel.channel",
-    "glt.data.accelerator": "glt.data.device",
-    "glt.data.cuda_device": "glt.data.device",
-    "glt.data.graph": "glt.data.dataset",
-    "glt.data.hetero_readers": "glt.data.tasks",
-    "glt.data.partition_book": "glt.data.schema",
-    "glt.data.pinned_memory": "glt.data.pinned",
-    "glt.data.readers": "glt.data.tasks",
-    "glt.data.synthetic_hetero": "glt.data.synthetic",
-    "glt.data.task": "glt.data.tasks",
-    "glt.data.tiered_rows": "glt.data.feature",
-    "glt.partition.distributed": "glt.partition.sharded",
-    "glt.distributed.dist_context": "glt.distributed.context",
-    "glt.distributed.dist_dataset": "glt.distributed.engine.dataset",
-    "glt.distributed.dist_link_neighbor_loader": "glt.distributed.loader.loaders",
-    "glt.distributed.dist_neighbor_loader": "glt.distributed.loader.loaders",
-    "glt.distributed.dist_subgraph_loader": "glt.distributed.loader.loaders",
-    "glt.distributed.dist_tensor": "glt.distributed.tensors.tensor",
-    "glt.distributed.engine.event_loop": "glt.distributed.wire.threads",
-    "glt.demo.options": "glt.demo",
-    "glt.distributed.served_world": "glt.distributed.job.worlds",
-    "glt.distributed.server_client": "glt.distributed.server.api",
-    "glt.loader.link_neighbor_loader": "glt.loader.loaders",
-    "glt.loader.neighbor_loader": "glt.loader.loaders",
-    "glt.sampler.device_sampling": "glt.sampler.device",
-    "glt.sampler.output": "glt.sampler.graph",
-    "glt.testing.hetero": "glt.testing.batches",
-    "glt.testing_cluster": "glt.testing.cluster",
-    "glt.testing_hetero": "glt.testing.batches",
-    "glt.testing_picks": "glt.testing.reference",
-    "glt.testing_reference": "glt.testing.reference",
-}
-
-
-class _MovedModules(MetaPathFinder, Loader):
-    """Finds a module by its old name, once no file has it."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname in NEW_NAMES else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        new = NEW_NAMES[module.__name__]
-        warnings.warn(f"{module.__name__} is {new} now: import that", DeprecationWarning, stacklevel=2)
-        vars(module)["__getattr__"] = partial(getattr, import_module(new))
-
-
-def install() -> None:
-    """Lets Python's imports find the modules. May be called again."""
-    if not any(isinstance(each, _MovedModules) for each in sys.meta_path):
-        sys.meta_path.append(_MovedModules())

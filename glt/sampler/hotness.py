@@ -153,7 +153,7 @@ def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int)
                 continue
             mutual = np.empty_like(bits)
             _core.find_mutual(csrs[r], csrs[b], mutual, num_threads)
-            count = int(np.bitwise_count(mutual).sum(dtype=np.int64))
+            count = int(np.count_nonzero(np.unpackbits(mutual.view(np.uint8))))
             if count > most:
                 facts, most = EdgeFacts(facts.repeated, mutual, b), count
         found.append(facts)
