@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import glt
-from glt import _deadlines
+from glt import _deadlines, errors
 from glt.data.synthetic import synthetic_graph
+from glt.errors import GltError
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
@@ -25,6 +26,12 @@ def test_seconds_are_those_of_the_table():
     assert sums
     for terms, seconds in sums:
         assert sum(getattr(_deadlines, name) for name in re.findall(r"[A-Z_]+_S", terms)) == float(seconds)
+
+
+def test_every_exception_has_a_row():
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("|")))
+    ours = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, GltError)}
+    assert len(ours) > 8 and ours - {"GltError"} <= set(named)
 
 
 @pytest.mark.parametrize("row", ROWS)

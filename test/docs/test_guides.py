@@ -39,6 +39,7 @@ def run_page(text, command):
         shutdown_client()
         assert [server.wait(60) for server in servers] == [0] * len(servers)
     finally:
+        glt.distributed.finalize()
         shutdown_client()
         resign()
         for server in servers:
