@@ -293,12 +293,13 @@ class Manifest:
         return manifest
 
     @classmethod
-    def read(cls, root: Path) -> Manifest:
+    def read(cls, root: str | os.PathLike[str]) -> Manifest:
         """Reads the manifest of the partition directory ``root``.
 
         Raises:
             PartitionError: If there is none, if this version of glt cannot read it, or if it was altered.
         """
+        root = Path(root)
         path = root / layout.MANIFEST
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
