@@ -2,6 +2,21 @@
 
 from functools import partial
 
+__all__ = [
+    "ChannelClosed",
+    "ChannelError",
+    "ChannelTimeout",
+    "CheckpointError",
+    "ConnectionLost",
+    "GltError",
+    "MessageError",
+    "PartitionError",
+    "PeerLost",
+    "RemoteError",
+    "RendezvousError",
+    "WorkerDied",
+]
+
 
 class GltError(RuntimeError):
     """Root of everything that glt raises when a service fails."""
