@@ -2,8 +2,8 @@
 
 Importing this starts nothing and needs neither a GPU nor a driver; torch_geometric is imported only by the parts
 that hand out its objects, so that sampling processes start without it. The names of PyG's loaders, and ``Dataset``,
-stand here as well; all others in their rooms: ``glt.distributed.DistNeighborLoader``. ``has_cuda`` tells whether this build has the
-CUDA kernels; whether they can be used here, and what is missing, :func:`glt.data.device.missing_for_cuda`.
+stand here as well; all others in their rooms: ``glt.distributed.DistNeighborLoader``. ``has_cuda`` tells whether this
+build has the CUDA kernels; :func:`glt.data.device.missing_for_cuda` what is missing to use them here.
 """
 
 from typing import TYPE_CHECKING

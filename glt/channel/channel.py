@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt._reprs import says
 from glt.channel.message import Message, MessageKind, MessageLayout, read_message
 from glt.data.arrays import pooled_empty
 from glt.data.device import Accelerator, Event
@@ -255,6 +256,10 @@ class LocalChannel(Channel):
         self._changed.wait_for(ready, timeout_s)
         counts["waits"] += 1
         counts["wait_s"] += time.perf_counter() - start
+
+    @says
+    def __repr__(self) -> str:
+        return f"{self._num_unread} of {self.capacity} messages{', closed' if self._closed else ''}"
 
 
 def _block_bytes(nbytes: int) -> int:

@@ -29,6 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._checks import format_size
+from glt._reprs import brief, says
 from glt.data.arrays import pooled_empty
 from glt.data.device import Event
 from glt.errors import GltError, MessageError, PeerLost, RemoteError
@@ -99,6 +101,11 @@ class Message:
         """Raises the exception that the message carries, if any, as :class:`glt.errors.RemoteError`."""
         if self.kind is MessageKind.ERROR:
             raise remote_error(self)
+
+    @says
+    def __repr__(self) -> str:
+        tensors = ", ".join(f"{name}: {brief(tensor)}" for name, tensor in self.tensors.items())
+        return f"{self.kind.name}, loader {self.loader}, epoch {self.epoch}, index {self.index}, {tensors}"
 
 
 def _aligned(nbytes: int) -> int:
@@ -232,6 +239,10 @@ class MessageLayout:
                 f"message buffer is {buffer.dtype} {list(buffer.shape)}: expected uint8 [{self.nbytes}] or more"
             )
         return buffer.numpy()
+
+    @says
+    def __repr__(self) -> str:
+        return f"{len(self._places)} tensors, {format_size(self.nbytes)}"
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory, format_size, parse_size
+from glt._reprs import says
 from glt.channel.channel import DEFAULT_TIMEOUT_S, Channel, Slot, named_counts
 from glt.channel.message import Message, read_message
 from glt.data.arrays import process_pool
@@ -111,6 +112,10 @@ class SharedMemory:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._attach(state["fd"].detach(), state["nbytes"])
 
+    @says
+    def __repr__(self) -> str:
+        return f"{format_size(self.nbytes)}{', closed' if self._mapping is None else ''}"
+
 
 class SharedTensor:
     """A tensor, copied once into shared memory, for processes that are spawned: they see the same bytes."""
@@ -126,6 +131,10 @@ class SharedTensor:
         """A view of the shared memory: what one process writes, all see."""
         nbytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
         return self._memory.tensor()[:nbytes].view(self._dtype).view(self._shape)
+
+    @says
+    def __repr__(self) -> str:
+        return f"{str(self._dtype).removeprefix('torch.')} {list(self._shape)}"
 
 
 def share_tensor(tensor: Tensor) -> SharedTensor:
@@ -268,3 +277,7 @@ class ShmChannel(Channel):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._start(**state)
+
+    @says
+    def __repr__(self) -> str:
+        return f"{format_size(self.channel_bytes)} of shared memory{', closed' if self._closed else ''}"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import brief, says, size_of
 from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import (
     Accelerator,
@@ -499,9 +500,10 @@ class Feature:
         tensor, row_of = Packed.open(state["tensor"]), Packed.open(state["row_of"])
         self.__init__(tensor, row_of, state["owned"], **state["options"])  # type: ignore[misc]
 
+    @says
     def __repr__(self) -> str:
         where = f", split_ratio={self.split_ratio}" if self.uses_gpu else ""
-        return f"Feature(shape={tuple(self.shape)}, dtype={self.dtype}{where})"
+        return f"{brief(self.tensor)}{where}, {size_of([self.tensor])}"
 
 
 _OPTIONS = ("split_ratio", "device", "device_group_list", "hotness", "scale")
@@ -583,3 +585,7 @@ class WindowGather:
         width = slab[0].nbytes if len(slab) else 0
         _launch(_core.TieredTable(width, [(slab.data_ptr(), len(slab), width)]), slots, out, error.data_ptr())
         return out
+
+    @says
+    def __repr__(self) -> str:
+        return f"{self.feature!r} on {self._slot.device}"

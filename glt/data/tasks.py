@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._reprs import brief, says, typed
 from glt.data.arrays import BAD_HEADER
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 
@@ -73,6 +74,12 @@ class NodeTask:
         from torch_geometric.data import Data
 
         return Data(x=self.x, edge_index=self.edge_index, y=self.y, **_masks(self, self.num_nodes))
+
+    @says
+    def __repr__(self) -> str:
+        splits = f"{len(self.train_idx)}/{len(self.val_idx)}/{len(self.test_idx)} to train/validate/test"
+        graph = f"{self.num_nodes} nodes, {self.num_edges} edges, x: {brief(self.x)}"
+        return f"{self.name!r}, {graph}, {self.num_classes} classes, {splits}"
 
 
 def _masks(task: NodeTask | HeteroNodeTask, num_nodes: int) -> dict[str, Tensor]:
@@ -171,6 +178,13 @@ class HeteroNodeTask:
             data[edge_type].edge_index = edges
         return data
 
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(sum(self.num_nodes.values()), "nodes", len(self.num_nodes))
+        edges = typed(sum(edges.size(1) for edges in self.edge_index.values()), "edges", len(self.edge_index))
+        splits = f"{len(self.train_idx)}/{len(self.val_idx)}/{len(self.test_idx)} to train/validate/test"
+        return f"{self.name!r}, {nodes}, {edges}, {self.num_classes} classes of {self.target!r}, {splits}"
+
 
 def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
     """Adds to every relation its reverse, ``(target, rev_relation, source)``, with equal edge ids, so that messages
@@ -259,6 +273,13 @@ class LinkTask:
                 if times is not None:
                     data.edge_time = times[kept].repeat(2)
         return data
+
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(sum(self.num_nodes.values()), "nodes", len(self.num_nodes))
+        edges = typed(sum(edges.size(1) for edges in self.edge_index.values()), "edges", len(self.edge_index))
+        splits = "/".join(str(sum(map(len, each.values()))) for each in (self.train_idx, self.val_idx, self.test_idx))
+        return f"{self.name!r}, {nodes}, {edges}, {splits} to train/validate/test"
 
 
 # Tasks in ``.npz`` files of plain arrays, nothing of which is unpickled.

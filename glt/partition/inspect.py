@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from glt._checks import format_size
+from glt._reprs import says, typed
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
@@ -173,6 +174,16 @@ class Inspection:
     def is_complete(self) -> bool:
         """Whether all partitions are here."""
         return len(self.parts) == self.num_parts
+
+    @says
+    def __repr__(self) -> str:
+        here = (
+            f"{self.num_parts} partitions" if self.is_complete else f"{len(self.parts)} of {self.num_parts} partitions"
+        )
+        nodes, edges = typed(self.num_nodes, "nodes", len(self.nodes)), typed(self.num_edges, "edges", len(self.edges))
+        state = f"{len(self.bad)} bad files" if self.bad else "verified" if self.verified else "not verified"
+        cut = f"{self.edge_cut_ratio:.1%} of edges cut"
+        return f"{here} by {self.strategy}, {nodes}, {edges}, {cut}, {format_size(self.num_bytes)}, {state}"
 
 
 # What an inspection says as the manifest does.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import repr_of_fields
 from glt.data.arrays import require_in_range
 from glt.data.dataset import Dataset, Graph
 from glt.data.pyg import GraphArrays, arrays_of_pyg, require_num_nodes
@@ -256,3 +257,5 @@ class NeighborOutput:
     nbr: Tensor
     nbr_num: Tensor
     edge: Tensor | None
+
+    __repr__ = repr_of_fields

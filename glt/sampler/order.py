@@ -13,6 +13,7 @@ from torch import Tensor
 
 from glt import _core
 from glt._checks import check_at_least, integer
+from glt._reprs import says
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ class BatchIndex:
     @property
     def key(self) -> int:
         return _core.batch_key(self.random_seed, self.epoch, self.index)
+
+    @says
+    def __repr__(self) -> str:
+        return f"batch {self.index} of epoch {self.epoch}, {len(self.input_id)} seeds, random_seed={self.random_seed}"
 
 
 @dataclass(frozen=True)

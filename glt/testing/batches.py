@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._reprs import says
 from glt.data import Dataset
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.testing.reference import ReferenceEdges, ReferenceTypedBatch, reference_typed_batch
@@ -55,6 +56,10 @@ class SmallGraph:
     def to_dataset(self, edge_dir: str = "in") -> Dataset:
         tables = {"node_features": self.x, "node_labels": self.y, "edge_features": self.edge_attr}
         return Dataset.from_arrays(self.edge_index, self.num_nodes, **tables, edge_dir=edge_dir)
+
+    @says
+    def __repr__(self) -> str:
+        return f"{self.num_nodes} nodes, {self.num_edges} edges"
 
 
 def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:

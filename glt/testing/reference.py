@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from glt._reprs import repr_of_fields
+
 Draw = Callable[[int, int], int]  # (number of the draw, bound) -> a number in [0, bound)
 
 
@@ -114,6 +116,8 @@ class ReferenceBatch:
     num_sampled_nodes: list[int]
     num_sampled_edges: list[int]
 
+    __repr__ = repr_of_fields
+
 
 @dataclass(frozen=True)
 class ReferenceEdges:
@@ -131,6 +135,8 @@ class ReferenceEdges:
     time: Any = None
     weight: Any = None
 
+    __repr__ = repr_of_fields
+
 
 @dataclass(frozen=True)
 class ReferenceTypedBatch:
@@ -146,6 +152,8 @@ class ReferenceTypedBatch:
     edge: list[np.ndarray]
     num_sampled_nodes: list[list[int]]
     num_sampled_edges: list[list[int]]
+
+    __repr__ = repr_of_fields
 
 
 def reference_batch(

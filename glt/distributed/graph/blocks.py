@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from glt._reprs import repr_of_fields
 from glt.data.arrays import as_ids
 
 
@@ -51,6 +52,8 @@ class Block:
     def to(self, device: torch.device | str | int) -> Block:
         """The same on another device."""
         return Block(*(_each(getattr(self, each.name), lambda t: t.to(device)) for each in fields(self)))
+
+    __repr__ = repr_of_fields
 
 
 def layered(batch: Data | HeteroData, tables: tuple[list[str], list[str]]) -> list[Block]:

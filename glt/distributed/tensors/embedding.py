@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glt._checks import check_at_least
+from glt._reprs import says
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
 from glt.distributed.tensors.tensor import DistTensor, as_tensor
@@ -85,8 +86,9 @@ class DistParameter(_RowsOnServers, nn.Parameter):
             return ids[0].contiguous(), grads[0].contiguous()
         return torch.cat(ids), torch.cat(grads)
 
+    @says
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"DistParameter of {self.tensor.name!r}, {list(self.tensor.shape)}"
+        return f"{self.tensor.name!r}, {list(self.tensor.shape)}"
 
 
 class Lookup(torch.autograd.Function):

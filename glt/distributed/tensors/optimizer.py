@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
+from glt._reprs import options, says
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
 from glt.distributed.tensors.barrier import checked_timeout, require_equal
@@ -60,9 +61,10 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._option_names = tuple(defaults)  # torch adds others to ``defaults`` when it loads
         super().__init__(groups, defaults)
 
+    @says
     def __repr__(self) -> str:
         names = ", ".join(repr(p.tensor.name) for p in self._parameters())
-        return f"{type(self).__name__} {self._number} of {names}"
+        return f"{names}, {options({name: self.defaults[name] for name in self._option_names})}"
 
     def _parameters(self) -> Iterator[DistParameter]:
         for group in self.param_groups:

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from glt import _deadlines as deadlines
+from glt._reprs import says
 
 T = TypeVar("T")
 
@@ -159,3 +160,7 @@ class ConcurrentEventLoop:
         self._pool.shutdown(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)
+
+    @says
+    def __repr__(self) -> str:
+        return f"concurrency={self.concurrency}"

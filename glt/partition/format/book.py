@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._reprs import repr_of_fields
 from glt.data.arrays import as_numpy, require_data
 from glt.partition.format.files import CHUNK_IDS, Array, chunks
 
@@ -40,6 +41,8 @@ class IdMap:
     def to_new(self, ids: Any) -> Tensor:
         """The reverse of :meth:`to_original`, with the same errors."""
         return _looked_up(self.new, ids)
+
+    __repr__ = repr_of_fields
 
 
 def to_original_order(rows: Array | Sequence[Array], node_map: Array, out: Array | None = None) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt._checks import integer
+from glt._reprs import repr_of_fields, says, typed
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -30,6 +31,8 @@ class CachePart:
     label: Array | None
     time: np.ndarray | None
     attrs: dict[str, Array]
+
+    __repr__ = repr_of_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,8 @@ class NodePart:
         """Ids of the owned nodes, ascending, ``[rows]`` int64: row ``r`` belongs to node ``ids[r]``."""
         return np.arange(self.owned.start, self.owned.stop) if isinstance(self.owned, range) else self.owned
 
+    __repr__ = repr_of_fields
+
 
 @dataclass(frozen=True, eq=False)
 class TimedEdges:
@@ -73,6 +78,8 @@ class TimedEdges:
     indices: np.ndarray
     edge_ids: np.ndarray
     time: np.ndarray
+
+    __repr__ = repr_of_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +114,8 @@ class EdgePart:
     attrs: dict[str, Array]
     id_map: IdMap | None
 
+    __repr__ = repr_of_fields
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -122,6 +131,13 @@ class Partition:
     schema: Schema
     nodes: tuple[NodePart, ...]
     edges: tuple[EdgePart, ...]
+
+    @says
+    def __repr__(self) -> str:
+        owned = sum(len(node.owned) for node in self.nodes), sum(len(edge.edge_ids) for edge in self.edges)
+        nodes = typed(owned[0], "nodes", len(self.nodes))
+        edges = typed(owned[1], "edges", len(self.edges))
+        return f"{self.index} of {self.manifest.num_parts}, {nodes}, {edges}, edge_dir={self.manifest.edge_dir!r}"
 
 
 def load_partition(

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from glt._checks import format_size
+from glt._reprs import says, typed
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -333,6 +335,13 @@ class Manifest:
                 f"{path} does not follow version {VERSION} of the format ({type(error).__name__}: {error}); "
                 "partition again"
             ) from error
+
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(self.num_nodes, "nodes", len(self.node_types))
+        edges = typed(self.num_edges, "edges", len(self.edge_types))
+        files = f"{len(self.files)} files, {format_size(sum(entry.num_bytes for entry in self.files.values()))}"
+        return f"{self.num_parts} partitions by {self.strategy}, {nodes}, {edges}, edge_dir={self.edge_dir!r}, {files}"
 
 
 def balance_ratio(counts: Sequence[int]) -> float:

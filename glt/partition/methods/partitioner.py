@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from glt._checks import check_flag, integer
+from glt._reprs import says, typed
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
@@ -409,6 +410,12 @@ class PartitionerBase(ABC):
             files=dict(sorted(writer.entries().items())),
             glt_version=installed_version(),
         ).signed()
+
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(sum(each.num_nodes for each in self.graph.nodes), "nodes", len(self.graph.schema.node_types))
+        edges = typed(sum(each.num_edges for each in self.graph.edges), "edges", len(self.graph.schema.edge_types))
+        return f"{str(self.output_dir)!r}, {self.num_parts} partitions of {nodes}, {edges}, {self.edge_assign_strategy}"
 
 
 def checked_strategy(value: object) -> str:
