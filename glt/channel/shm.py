@@ -31,7 +31,14 @@ class SharedMemory:
     """``nbytes`` of zeroed shared memory, which can be given to a process only when that is spawned (``args=`` of
     ``multiprocessing.Process``, ``mp.spawn``). Tensors from :meth:`tensor` keep the memory alive, also after
     :meth:`close`. More than is available now is refused with MemoryError, since running out later would kill the
-    process. ``name`` is shown in ``/proc/<pid>/maps``."""
+    process. ``name`` is shown in ``/proc/<pid>/maps``.
+
+    Example:
+        >>> with glt.channel.SharedMemory(4096) as memory:
+        ...     memory.tensor()[:3]
+        ...
+        tensor([0, 0, 0], dtype=torch.uint8)
+    """
 
     def __init__(self, nbytes: int, name: str = "glt") -> None:
         if nbytes <= 0:
@@ -118,7 +125,13 @@ class SharedMemory:
 
 
 class SharedTensor:
-    """A tensor, copied once into shared memory, for processes that are spawned: they see the same bytes."""
+    """A tensor, copied once into shared memory, for processes that are spawned: they see the same bytes.
+
+    Example:
+        >>> shared = glt.channel.SharedTensor(torch.arange(3))
+        >>> shared.tensor
+        tensor([0, 1, 2])
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self._dtype = tensor.dtype
@@ -138,6 +151,12 @@ class SharedTensor:
 
 
 def share_tensor(tensor: Tensor) -> SharedTensor:
+    """Copies a tensor into shared memory, for processes that are spawned; see :class:`SharedTensor`.
+
+    Example:
+        >>> glt.channel.share_tensor(torch.arange(3)).tensor
+        tensor([0, 1, 2])
+    """
     return SharedTensor(tensor)
 
 
@@ -169,6 +188,12 @@ class ShmChannel(Channel):
         channel_bytes: Size of the memory for messages, in bytes or as text (``'64MB'``). A few times the largest
             message is enough.
         capacity: Messages that may be reserved or waiting to be received.
+
+    Example:
+        >>> with glt.channel.ShmChannel("1MB") as channel:  # give it to a process as one of its args
+        ...     channel.send({"x": torch.ones(2)})
+        ...     channel.receive().tensors
+        {'x': tensor([1., 1.])}
     """
 
     def __init__(self, channel_bytes: int | str, capacity: int = DEFAULT_CAPACITY) -> None:

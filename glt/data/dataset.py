@@ -118,6 +118,11 @@ class Graph:
 
     Raises:
         TypeError, ValueError: If the mode or device is unknown or not available here; says what is missing.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.data.Graph(glt.data.Topology(graph.edge_index, layout="CSC"))
+        Graph(Topology(40 nodes, 80 edges, CSC, 968 B), mode='CPU')
     """
 
     def __init__(self, topology: Topology, mode: str = "CPU", device: torch.device | int | str | None = None) -> None:
@@ -223,6 +228,15 @@ class Dataset:
 
     Raises:
         TypeError, ValueError: If one of the tables is no CPU tensor, or has not one row per node.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> dataset = glt.Dataset.from_arrays(graph.edge_index, node_features=graph.x, node_labels=graph.y)
+        >>> dataset
+        Dataset(40 nodes, 80 edges, tables: x, y, edge_dir='in', 1.9 KB)
+        >>> dataset.node_features.gather(torch.tensor([3, 7]))
+        tensor([[3., 3., 3., 3.],
+                [7., 7., 7., 7.]])
     """
 
     def __init__(

@@ -162,7 +162,12 @@ class DeviceGroup:
     """GPUs of this machine that read each other's memory (NVLink, or PCIe peer access) and keep one replica of hot rows
     together: each holds an equal part. Of several groups each keeps all hot rows. ``group_id`` names the group in
     errors; ``device_list`` are numbers or devices. Raises TypeError or ValueError if there are none, one is no GPU, or
-    one is there twice."""
+    one is there twice.
+
+    Example:
+        >>> glt.data.DeviceGroup(0, ["cuda:0", "cuda:1"])
+        DeviceGroup(0, ['cuda:0', 'cuda:1'])
+    """
 
     def __init__(self, group_id: int, device_list: Sequence[Any]) -> None:
         self.group_id = group_id

@@ -269,6 +269,12 @@ class Feature:
     Raises:
         TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension, an option does not fit, or a
             GPU is asked for that cannot be used here; says what is missing.
+
+    Example:
+        >>> feature = glt.data.Feature(torch.arange(6.0).view(3, 2))
+        >>> feature.gather(torch.tensor([2, 0]))
+        tensor([[4., 5.],
+                [0., 1.]])
     """
 
     def __init__(
@@ -531,6 +537,11 @@ class WindowGather:
         feature: The rows.
         device: Where the ids are; a GPU that the feature was not made for reads its rows from pinned host memory. 4
             bytes per id of the feature are kept there.
+
+    Example:
+        >>> window = glt.data.WindowGather(glt.data.Feature(torch.arange(4.0).view(4, 1)))
+        >>> [rows.flatten().tolist() for rows in window.gather([torch.tensor([3, 1]), torch.tensor([1, 2])])]
+        [[3.0, 1.0], [1.0, 2.0]]
     """
 
     def __init__(self, feature: Feature, device: Accelerator | torch.device | str | int = "cpu") -> None:

@@ -192,6 +192,13 @@ class Topology:
     Raises:
         IndexError: If an id is outside the graph; names the first.
         TypeError, ValueError: If shapes, dtypes, weights, times or the layout do not fit.
+
+    Example:
+        >>> topology = glt.data.Topology([[0, 0, 1], [1, 2, 2]], num_nodes=3)
+        >>> topology
+        Topology(3 nodes, 3 edges, CSR, 56 B)
+        >>> topology.degrees
+        tensor([2, 1, 0])
     """
 
     indptr: Tensor

@@ -144,6 +144,10 @@ class Inspection:
         unlisted: Files that the manifest does not know; nothing reads them.
         bad: Files that are missing, truncated or altered.
         verified: Whether contents were compared with the checksums; otherwise sizes and headers only.
+
+    Example:
+        >>> glt.partition.inspect_partitions("parts").hosts[0]
+        HostReport(host='host0', parts=(0,), num_bytes=2352)
     """
 
     root: str
@@ -214,6 +218,10 @@ def inspect_partitions(
     Raises:
         PartitionError: If the manifest is missing, damaged or of another version; names it.
         ValueError: If ``hosts`` names a partition that there is not, or leaves one out.
+
+    Example:
+        >>> glt.partition.inspect_partitions("parts", verify=True)
+        Inspection(2 partitions by RandomPartitioner, 40 nodes, 80 edges, 60.0% of edges cut, 4.1 KB, verified)
     """
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)

@@ -202,7 +202,13 @@ class SamplingConfig:
     """Options of a multi-hop sample, checked: build it with :meth:`checked`. They are those of
     :class:`glt.sampler.NeighborSampler`, with ``num_neighbors`` for each edge type and hop; ``disjoint`` is always so
     when temporal. ``weighted``: draw edges with probability proportional to their weight. ``temporal``: ``'uniform'``
-    or ``'last'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or ``'edge'``."""
+    or ``'last'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or ``'edge'``.
+
+    Example:
+        >>> config = glt.sampler.SamplingConfig(num_neighbors=((15, 10),), replace=True)  # by edge type
+        >>> config.num_hops
+        2
+    """
 
     num_neighbors: tuple[tuple[int, ...], ...]
     replace: bool = False

@@ -87,6 +87,13 @@ class NeighborSampler(BaseSampler):
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
 
     Source: Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987) on Philox4x32-10 (Salmon et al., SC 2011).
+
+    Example:
+        >>> from torch_geometric.sampler import NodeSamplerInput
+        >>> dataset = glt.testing.ring_graph().to_dataset()
+        >>> sampler = glt.sampler.NeighborSampler(dataset, [2, 2], random_seed=0)
+        >>> sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([5]))).node
+        tensor([5, 3, 4, 1, 2])
     """
 
     def __init__(

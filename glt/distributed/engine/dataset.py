@@ -152,6 +152,11 @@ class DistDataset:
             new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
+
+    Example:
+        >>> dataset = glt.distributed.DistDataset().load("parts", partition_idx=0)
+        >>> dataset
+        DistDataset(partition 0 of 2, 40 nodes, 80 edges, edge_dir='in', 4.1 KB in all partitions)
     """
 
     def __init__(self) -> None:

@@ -117,6 +117,15 @@ class DistNeighborSampler:
 
     Raises:
         ValueError: If there are several partitions and no router.
+
+    Example:
+        >>> dataset = glt.distributed.DistDataset().load("parts", 0)
+        >>> others = {1: dataset.map_other("parts", 1)}
+        >>> config = glt.sampler.SamplingConfig(num_neighbors=((2, 2),))
+        >>> loop = glt.distributed.ConcurrentEventLoop(concurrency=1)
+        >>> glt.distributed.DistNeighborSampler(dataset, config, None, loop, others=others).is_local
+        True
+        >>> loop.shutdown()
     """
 
     def __init__(

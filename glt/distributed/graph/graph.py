@@ -244,6 +244,15 @@ class DistGraph:
         RuntimeError: If :func:`initialize` was not called.
         ValueError: If no partitions are named, or others than those there are.
         glt.errors.PartitionError: If they are damaged or missing.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> graph
+        DistGraph('ring', 40 nodes, 80 edges, 2 partitions)
+        >>> graph.in_degrees(torch.tensor([3, 7])), graph.ndata["x"][torch.tensor([3])]
+        (tensor([2, 2]), tensor([[3., 3., 3., 3.]]))
+        >>> glt.distributed.finalize()
     """
 
     def __init__(

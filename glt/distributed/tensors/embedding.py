@@ -138,6 +138,14 @@ class DistEmbedding(_RowsOnServers, nn.Module):
 
     Raises:
         ValueError, TypeError: If an argument does not fit, or servers have another tensor of this name.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> embedding = glt.distributed.DistEmbedding(graph.num_nodes(), 8, "embedding", part="node")
+        >>> embedding(torch.tensor([3, 7])).shape
+        torch.Size([2, 8])
+        >>> glt.distributed.finalize()
     """
 
     rows: DistParameter
@@ -196,6 +204,10 @@ class DistEmbedding(_RowsOnServers, nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
+
+    @says
+    def __repr__(self) -> str:
+        return self.extra_repr()
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -350,6 +350,16 @@ class SparseAdagrad(SparseOptimizer):
     Raises:
         ValueError, TypeError: If an argument does not fit, or trainers give different ones.
         glt.errors.PeerLost: If not all trainers make it.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> embedding = glt.distributed.DistEmbedding(5, 2, "rows")
+        >>> optimizer = glt.distributed.SparseAdagrad([embedding], lr=0.1)
+        >>> embedding(torch.tensor([1, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer
+        SparseAdagrad('rows', lr=0.1, lr_decay=0.0, initial_accumulator_value=0.0, eps=1e-10, reduction='mean')
+        >>> glt.distributed.finalize()
     """
 
     kind, state_names = "adagrad", ("sum",)
@@ -393,6 +403,16 @@ class SparseAdam(SparseOptimizer):
     Raises:
         ValueError, TypeError: If an argument does not fit, or trainers give different ones.
         glt.errors.PeerLost: If not all trainers make it.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> embedding = glt.distributed.DistEmbedding(5, 2, "rows")
+        >>> optimizer = glt.distributed.SparseAdam([embedding], lr=0.1)
+        >>> embedding(torch.tensor([1, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer
+        SparseAdam('rows', lr=0.1, betas=(0.9, 0.999), eps=1e-08, reduction='mean')
+        >>> glt.distributed.finalize()
     """
 
     kind, state_names = "adam", ("exp_avg", "exp_avg_sq")

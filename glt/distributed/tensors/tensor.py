@@ -92,6 +92,14 @@ class DistTensor:
         MemoryError: If it does not fit into the memory of a server; no memory was taken then.
         LookupError: If no function is registered under the name of ``init_func``, or a server has lost its rows.
         glt.errors.PeerLost: If a server is lost.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> counts = glt.distributed.DistTensor([5], torch.int64, "counts")
+        >>> counts.add(torch.tensor([0, 3, 3]), 1)
+        >>> counts[:]
+        tensor([1, 0, 0, 2, 0])
+        >>> glt.distributed.finalize()
     """
 
     def __init__(

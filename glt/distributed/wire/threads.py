@@ -77,6 +77,15 @@ class ConcurrentEventLoop:
 
     Raises:
         ValueError: If ``concurrency`` is below 1.
+
+    Example:
+        >>> async def sample():
+        ...     return "a batch"
+        ...
+        >>> loop = glt.distributed.ConcurrentEventLoop(concurrency=2)
+        >>> loop.submit(sample).result()
+        'a batch'
+        >>> loop.shutdown()
     """
 
     def __init__(self, concurrency: int, name: str = "glt-sampler") -> None:

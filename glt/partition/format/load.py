@@ -24,6 +24,15 @@ class CachePart:
     """Copies of rows that other partitions own, of the nodes of one type that this one is expected to read most.
 
     ``ids [cached]`` int64 are ascending; the other attributes are their rows, None where nodes of the type have none.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.partition.RandomPartitioner(
+        ...     "cached", 2, 40, graph.edge_index, node_feat=graph.x, hotness=torch.arange(40.0), cache_ratio=0.1
+        ... ).partition()
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 18 files, 4.7 KB)
+        >>> glt.partition.load_partition("cached", 0).nodes[0].cache
+        CachePart(ids=int64 [4], feat=float32 [4, 4])
     """
 
     ids: np.ndarray
@@ -49,6 +58,11 @@ class NodePart:
         cache: Rows of some nodes of other partitions, or None.
         hotness: How often the trainers of this partition are expected to read each owned node ``[rows]``, float32 or
             float64, or None where the partitioner was given no hotness.
+
+    Example:
+        >>> glt.partition.load_partition("parts", 0).nodes[0]
+        NodePart(book=PartitionBook(arrays, num_ids=40, num_parts=2), feat=float32 [20, 4], label=int64 [20],
+        owned=int64 [20])
     """
 
     book: PartitionBook
@@ -73,6 +87,13 @@ class NodePart:
 class TimedEdges:
     """The edges of :class:`EdgePart` a second time, with its ``indptr``, sorted by ``time [edges]`` int64 inside each
     row; equal times keep their order.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.partition.RandomPartitioner("timed", 2, 40, graph.edge_index, edge_time=torch.arange(80)).partition()
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 16 files, 4.7 KB)
+        >>> glt.partition.load_partition("timed", 0).edges[0].by_time
+        TimedEdges(indices=int32 [40], edge_ids=int32 [40], time=int64 [40])
     """
 
     indices: np.ndarray
@@ -101,6 +122,10 @@ class EdgePart:
             tables nor new ids.
         attrs: Named tables of the owned edges by ascending edge id, ``[edges, ...]``.
         id_map: Original ids, where edges were relabelled, else None.
+
+    Example:
+        >>> glt.partition.load_partition("parts", 0).edges[0]
+        EdgePart(indptr=int64 [21], indices=int32 [40], edge_ids=int32 [40])
     """
 
     indptr: np.ndarray
@@ -124,6 +149,13 @@ class Partition:
     Arrays are :class:`numpy.memmap` objects in mode ``"c"``: writable in memory, never written back, and shared in the
     page cache by all processes of a host. A dtype that NumPy lacks (bfloat16) comes as a tensor on such a map.
     ``manifest`` is that of the whole directory; compare ``manifest.run_id`` between ranks.
+
+    Example:
+        >>> part = glt.partition.load_partition("parts", 0)
+        >>> part
+        Partition(0 of 2, 20 nodes, 40 edges, edge_dir='in')
+        >>> part.nodes[0].feat.shape
+        (20, 4)
     """
 
     manifest: Manifest
@@ -157,6 +189,10 @@ def load_partition(
         TypeError: If ``partition_idx`` is not an integer.
         PartitionError: If something is missing, truncated, altered or from another run, or ``partition_idx`` is not in
             the directory; names the file.
+
+    Example:
+        >>> glt.partition.load_partition("parts", 1)
+        Partition(1 of 2, 20 nodes, 40 edges, edge_dir='in')
     """
     root = Path(os.path.abspath(root_dir))
     if root.is_file():
@@ -192,6 +228,12 @@ def load_id_map(
     Raises:
         PartitionError: If the directory was not relabelled, or something is missing, truncated or altered.
         KeyError: If there is no such type; names those there are.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> manifest = glt.partition.RandomPartitioner("relabelled", 2, 40, graph.edge_index, relabel=True).partition()
+        >>> glt.partition.load_id_map("relabelled")
+        IdMap(original=int32 [40], new=int32 [40])
     """
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)

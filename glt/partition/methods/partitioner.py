@@ -82,13 +82,7 @@ class PartitionerBase(ABC):
     """Splits a graph and its features by node and writes the result to disk.
 
     To write a partitioner of your own, override :meth:`assign_nodes`, and :meth:`strategy_arguments` if it has
-    arguments of its own::
-
-        class ModuloPartitioner(PartitionerBase):
-            def assign_nodes(self, node_type, num_nodes):
-                return np.arange(num_nodes) % self.num_parts
-
-        ModuloPartitioner("parts", num_parts=2, num_nodes=4, edge_index=edge_index).partition()
+    arguments of its own.
 
     An edge goes to the partition of its source or of its destination; features, labels and times of nodes follow the
     node, features, weights and times of edges the edge. A heterogeneous graph comes as dicts by node type
@@ -161,6 +155,15 @@ class PartitionerBase(ABC):
         KeyError: If a dict names a type that ``num_nodes`` or ``edge_index`` does not.
         IndexError: If a node id is out of range; names the first.
         PartitionError: If ``output_dir`` is not empty.
+
+    Example:
+        >>> class Modulo(glt.partition.PartitionerBase):
+        ...     def assign_nodes(self, node_type, num_nodes):
+        ...         return np.arange(num_nodes) % self.num_parts
+        ...
+        >>> graph = glt.testing.ring_graph()
+        >>> Modulo("modulo", 2, graph.num_nodes, graph.edge_index).partition()
+        Manifest(2 partitions by Modulo, 40 nodes, 80 edges, edge_dir='out', 10 files, 2.7 KB)
     """
 
     balances: ClassVar[frozenset[str]] = frozenset()
