@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import says
 
 # Whether a GPU can be used here, and what is missing where it cannot.
 
@@ -184,8 +185,9 @@ class DeviceGroup:
     def size(self) -> int:
         return len(self.device_list)
 
+    @says
     def __repr__(self) -> str:
-        return f"DeviceGroup({self.group_id}, {[str(device) for device in self.device_list]})"
+        return f"{self.group_id}, {[str(device) for device in self.device_list]}"
 
 
 def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch.device, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import says
 from glt.data.arrays import NativeView, Packed, from_array
 
 NodeType = str
@@ -252,9 +253,10 @@ class PartitionBook:
         self.owner, self.row_of, self.offset = (Packed.open(state[name]) for name in ("owner", "row_of", "offset"))
         self._open(state["num_parts"])
 
+    @says
     def __repr__(self) -> str:
         kind = "ranges" if self.has_ranges else "arrays"
-        return f"PartitionBook({kind}, num_ids={self.num_ids}, num_parts={self.num_parts})"
+        return f"{kind}, num_ids={self.num_ids}, num_parts={self.num_parts}"
 
 
 def _native_book(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:

@@ -386,6 +386,10 @@ class NpzFile:
         np.add.at(x, (np.repeat(np.arange(num_rows), counts), columns), values.astype(np.float32))
         return torch.from_numpy(x)
 
+    @says
+    def __repr__(self) -> str:
+        return ", ".join(self.names)
+
 
 @contextmanager
 def _opened(path: str | Path, reader: str) -> Iterator[NpzFile]:

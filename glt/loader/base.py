@@ -388,13 +388,14 @@ class KeyedBatches(Resumable):
     def __repr__(self) -> str:
         place = f"on {self._ahead.accelerator}" if self._ahead else "in this process"
         where = f"in {self.num_workers} processes" if self.num_workers else place
-        size = f"{self._num_batches()} batches" + (
-            "" if self.batch_size is None else f" of {self.batch_size} {self._seeds}"
-        )
+        count, size = self._num_batches(), self.batch_size
+        batches = f"{'' if count is None else f'{count} '}batches{'' if size is None else f' of {size} {self._seeds}'}"
         sampler = self.node_sampler if self._seeds == "nodes" else self.link_sampler
-        how = sampler.config.says() if isinstance(sampler, NeighborSampler) else repr(sampler)
-        given = {"shuffle": self._shuffles, "drop_last": self.drop_last, "random_seed": self.random_seed}
-        return f"{where}, {size}, {len(self.dataset)} seeds, {how}, {options(given)}"
+        how = sampler.config.says() if isinstance(sampler, NeighborSampler) else f"sampler {type(sampler).__name__}"
+        negatives = getattr(self, "neg_sampling", None)  # of links
+        given = {"neg_sampling": None if negatives is None else negatives.mode.value}
+        given |= {"shuffle": self._shuffles, "drop_last": self.drop_last, "random_seed": self.random_seed}
+        return f"{where}, {batches}, {len(self.dataset)} seeds, {how}, {options(given)}"
 
 
 class _BatchIndices:

@@ -17,6 +17,7 @@ from torch_geometric.sampler import NegativeSampling, NumNeighbors
 from torch_geometric.sampler.base import SubgraphType
 
 from glt._checks import check_count, check_flag, check_one_of, real_number
+from glt._reprs import options, says
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
 from glt.distributed.engine.dataset import DistDataset
@@ -320,6 +321,12 @@ class DistDataLoader:
         if isinstance(self.dataset, Tensor):
             return self.collate_fn(self.dataset[positions])
         return self.collate_fn([self.dataset[at] for at in positions.tolist()])
+
+    @says
+    def __repr__(self) -> str:
+        order = self._order
+        told = options({"shuffle": order.shuffle, "drop_last": order.drop_last, "random_seed": order.random_seed})
+        return f"{self.num_threads} threads, {len(order)} batches of {order.batch_size} ids, {told}"
 
 
 def _data(graph: DistGraph) -> DistDataset | None:

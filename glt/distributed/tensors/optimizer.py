@@ -61,6 +61,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._option_names = tuple(defaults)  # torch adds others to ``defaults`` when it loads
         super().__init__(groups, defaults)
 
+    def __str__(self) -> str:
+        """What messages call it."""
+        names = ", ".join(repr(p.tensor.name) for p in self._parameters())
+        return f"{type(self).__name__} {self._number} of {names}"
+
     @says
     def __repr__(self) -> str:
         names = ", ".join(repr(p.tensor.name) for p in self._parameters())
