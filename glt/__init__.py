@@ -1,8 +1,9 @@
 """Decoupled graph sampling for PyTorch Geometric.
 
 Importing this starts nothing and needs neither a GPU nor a driver; torch_geometric is imported only by the parts
-that hand out its objects, so that sampling processes start without it. ``has_cuda`` tells whether this build has the
-CUDA kernels; whether they can be used here, and what is missing, :func:`glt.data.device.missing_for_cuda`.
+that hand out its objects, so that sampling processes start without it. The names of PyG's loaders, and ``Dataset``,
+stand here as well; all others in their rooms: ``glt.distributed.DistNeighborLoader``. ``has_cuda`` tells whether this
+build has the CUDA kernels; :func:`glt.data.device.missing_for_cuda` what is missing to use them here.
 """
 
 from typing import TYPE_CHECKING
@@ -10,11 +11,18 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
+    from glt import channel, data, distributed, errors, loader, partition, sampler, testing
     from glt._core import has_cuda
+    from glt.data.dataset import Dataset
+    from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Dataset",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "SubGraphLoader",
     "__version__",
     "channel",
     "data",
@@ -27,4 +35,11 @@ __all__ = [
     "testing",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"glt._core": ["has_cuda"]})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "glt._core": ["has_cuda"],
+        "data": ["Dataset"],
+        "loader": ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"],
+    },
+)

@@ -67,7 +67,12 @@ _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", re.ASCII)
 
 def parse_size(size: int | str, name: str = "size") -> int:
     """Returns ``size`` in bytes: an int, or a text such as ``'512KB'``, ``'64MB'``, ``'1.5 GiB'``, with units that are
-    powers of 1024. ``name`` is what a TypeError or ValueError calls it."""
+    powers of 1024. ``name`` is what a TypeError or ValueError calls it.
+
+    Example:
+        >>> glt.channel.parse_size("64MB")
+        67108864
+    """
     if isinstance(size, int) and not isinstance(size, bool):
         num_bytes = size
     elif isinstance(size, str):
@@ -83,7 +88,12 @@ def parse_size(size: int | str, name: str = "size") -> int:
 
 
 def format_size(num_bytes: int) -> str:
-    """Returns a size for people to read, for example ``'64.0 MB'``."""
+    """Returns a size for people to read, for example ``'64.0 MB'``.
+
+    Example:
+        >>> glt.channel.format_size(64 * 1024**2)
+        '64.0 MB'
+    """
     amount = float(num_bytes)
     for unit in ("B", "KB", "MB", "GB"):
         if abs(amount) < 1024:

@@ -2,9 +2,33 @@
 
 from functools import partial
 
+__all__ = [
+    "ChannelClosed",
+    "ChannelError",
+    "ChannelTimeout",
+    "CheckpointError",
+    "ConnectionLost",
+    "GltError",
+    "MessageError",
+    "PartitionError",
+    "PeerLost",
+    "RemoteError",
+    "RendezvousError",
+    "WorkerDied",
+]
+
 
 class GltError(RuntimeError):
-    """Root of everything that glt raises when a service fails."""
+    """Root of everything that glt raises when a service fails.
+
+    Example:
+        >>> try:
+        ...     glt.partition.load_partition("nowhere", 0)
+        ... except glt.errors.GltError as error:
+        ...     print(type(error).__name__)
+        ...
+        PartitionError
+    """
 
 
 class ChannelError(GltError):
@@ -50,7 +74,13 @@ class WorkerDied(GltError):
 class RemoteError(GltError):
     """An exception raised in another process: its class with its module (``type_name``, such as
     ``"builtins.ValueError"``), text (``remote_message``) and printed traceback (``remote_traceback``), and who raised
-    it (``role, rank, pid, host``)."""
+    it (``role, rank, pid, host``).
+
+    Example:
+        >>> error = glt.errors.RemoteError("builtins.ValueError", "bad", "...", role="server", rank=1, pid=7, host="a")
+        >>> error.role, error.rank, error.type_name
+        ('server', 1, 'builtins.ValueError')
+    """
 
     def __init__(
         self, type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str

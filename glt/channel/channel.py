@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt._reprs import says
 from glt.channel.message import Message, MessageKind, MessageLayout, read_message
 from glt.data.arrays import pooled_empty
 from glt.data.device import Accelerator, Event
@@ -24,7 +25,17 @@ DEFAULT_TIMEOUT_S = deadlines.DEFAULT_CHANNEL_S
 
 class Slot(ABC):
     """Room for one message that is being made. As a context manager it commits when the block ends, and abandons when
-    the block raises."""
+    the block raises.
+
+    Example:
+        >>> layout = glt.channel.MessageLayout({"x": (torch.float32, [2])})
+        >>> with glt.channel.LocalChannel(4) as channel:
+        ...     with channel.reserve(layout.nbytes) as slot:  # commits at the end
+        ...         rows = slot.tensors(layout, glt.channel.MessageKind.BATCH)["x"].fill_(7)
+        ...     channel.receive().tensors
+        ...
+        {'x': tensor([7., 7.])}
+    """
 
     buffer: Tensor
     """The message's bytes, uint8 [nbytes], 64-byte aligned, undefined at first. Not to be written afterwards."""
@@ -60,7 +71,16 @@ class Slot(ABC):
 
 class Channel(ABC):
     """Carries messages from a producer (any of its threads) to a consumer, in the order of reservation. Several slots
-    may be filled at the same time. What the consumer keeps never blocks the producer for good."""
+    may be filled at the same time. What the consumer keeps never blocks the producer for good.
+
+    Example:
+        >>> with glt.channel.LocalChannel(capacity=4) as channel:
+        ...     channel.send({"x": torch.ones(2)}, epoch=3)
+        ...     message = channel.receive()
+        ...
+        >>> message.epoch, message.tensors
+        (3, {'x': tensor([1., 1.])})
+    """
 
     @abstractmethod
     def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
@@ -163,6 +183,14 @@ class LocalChannel(Channel):
         pinned: Memory of torch's that a GPU copies from and to by itself. torch keeps it for later messages.
         most_pinned_bytes: Of messages that are reserved or wait; further ones are in pageable memory. Default: any
             number.
+
+    Example:
+        >>> with glt.channel.LocalChannel(capacity=4) as channel:
+        ...     channel.send({"x": torch.ones(2)}, epoch=3)
+        ...     message = channel.receive()
+        ...
+        >>> message
+        Message(BATCH, loader 0, epoch 3, index 0, x: float32 [2])
     """
 
     def __init__(self, capacity: int, pinned: bool = False, most_pinned_bytes: int | None = None) -> None:
@@ -255,6 +283,10 @@ class LocalChannel(Channel):
         self._changed.wait_for(ready, timeout_s)
         counts["waits"] += 1
         counts["wait_s"] += time.perf_counter() - start
+
+    @says
+    def __repr__(self) -> str:
+        return f"{self._num_unread} of {self.capacity} messages{', closed' if self._closed else ''}"
 
 
 def _block_bytes(nbytes: int) -> int:

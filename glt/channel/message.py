@@ -29,6 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._checks import format_size
+from glt._reprs import brief, says
 from glt.data.arrays import pooled_empty
 from glt.data.device import Event
 from glt.errors import GltError, MessageError, PeerLost, RemoteError
@@ -70,6 +72,13 @@ _ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
 
 
 class MessageKind(IntEnum):
+    """What a message is: a batch, an error in place of one, the end, a request or a reply.
+
+    Example:
+        >>> [kind.name for kind in glt.channel.MessageKind]
+        ['BATCH', 'ERROR', 'END', 'REQUEST', 'REPLY']
+    """
+
     BATCH = 1
     ERROR = 2
     END = 3
@@ -82,7 +91,12 @@ _KINDS = {int(kind): kind for kind in MessageKind}
 
 @dataclass(slots=True)
 class Message:
-    """A message that was read. ``tensors`` alias its buffer."""
+    """A message that was read. ``tensors`` alias its buffer.
+
+    Example:
+        >>> glt.channel.read_message(glt.channel.encode_message({"x": torch.ones(2)}, glt.channel.MessageKind.BATCH))
+        Message(BATCH, loader 0, epoch 0, index 0, x: float32 [2])
+    """
 
     kind: MessageKind
     loader: int
@@ -99,6 +113,11 @@ class Message:
         """Raises the exception that the message carries, if any, as :class:`glt.errors.RemoteError`."""
         if self.kind is MessageKind.ERROR:
             raise remote_error(self)
+
+    @says
+    def __repr__(self) -> str:
+        tensors = ", ".join(f"{name}: {brief(tensor)}" for name, tensor in self.tensors.items())
+        return f"{self.kind.name}, loader {self.loader}, epoch {self.epoch}, index {self.index}, {tensors}"
 
 
 def _aligned(nbytes: int) -> int:
@@ -138,6 +157,11 @@ class MessageLayout:
 
     Args:
         specs: By name (at most 40 bytes of UTF-8), the dtype and the shape (at most 4 dimensions).
+
+    Example:
+        >>> layout = glt.channel.MessageLayout({"x": (torch.float32, [2, 4]), "n_id": (torch.int64, [2])})
+        >>> layout
+        MessageLayout(2 tensors, 336 B)
     """
 
     __slots__ = ("_places", "_table", "nbytes")
@@ -233,6 +257,10 @@ class MessageLayout:
             )
         return buffer.numpy()
 
+    @says
+    def __repr__(self) -> str:
+        return f"{len(self._places)} tensors, {format_size(self.nbytes)}"
+
 
 def bytes_of(tensor: Tensor) -> Tensor:
     # Not by its own strides: of one element, they may be anything.
@@ -242,7 +270,13 @@ def bytes_of(tensor: Tensor) -> Tensor:
 def encode_message(
     tensors: Mapping[str, Tensor], kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
 ) -> Tensor:
-    """Returns a message in recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
+    """Returns a message in recycled memory, uint8 [total bytes]; what :func:`read_message` reads.
+
+    Example:
+        >>> data = glt.channel.encode_message({"x": torch.ones(2)}, glt.channel.MessageKind.BATCH, epoch=3)
+        >>> data.dtype, glt.channel.read_message(data).epoch
+        (torch.uint8, 3)
+    """
     layout = MessageLayout.like(tensors)
     buffer = pooled_empty((layout.nbytes,), torch.uint8)
     layout.write(buffer, tensors, kind, loader, epoch, index)
@@ -261,6 +295,11 @@ def read_message(buffer: Tensor) -> Message:
 
     Raises:
         MessageError: The bytes are no message, one of another version, or damaged. Nothing outside the buffer is read.
+
+    Example:
+        >>> data = glt.channel.encode_message({"x": torch.ones(2)}, glt.channel.MessageKind.BATCH)
+        >>> glt.channel.read_message(data).tensors
+        {'x': tensor([1., 1.])}
     """
     if buffer.dtype != torch.uint8 or buffer.dim() != 1 or not buffer.is_contiguous():
         raise MessageError(f"message: expected contiguous bytes, got {buffer.dtype} {list(buffer.shape)}")
@@ -322,6 +361,15 @@ def error_message(
     A :class:`glt.errors.RemoteError` is passed on as what it was and where it was first raised. ``role``, such as
     ``"sampling worker"``, and ``rank`` say what this process is; ``loader``, ``epoch`` and ``index`` what was being
     made.
+
+    Example:
+        >>> data = glt.channel.error_message(ValueError("no such node"), role="sampler", rank=0)
+        >>> try:
+        ...     glt.channel.read_message(data).raise_if_error()
+        ... except glt.errors.RemoteError as error:
+        ...     print(error.type_name, error.remote_message)
+        ...
+        builtins.ValueError no such node
     """
     if isinstance(error, RemoteError):
         texts = (error.type_name, error.remote_message, error.remote_traceback, error.role, error.host)

@@ -14,6 +14,7 @@ from torch import Tensor
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory, format_size, parse_size
+from glt._reprs import says
 from glt.channel.channel import DEFAULT_TIMEOUT_S, Channel, Slot, named_counts
 from glt.channel.message import Message, read_message
 from glt.data.arrays import process_pool
@@ -30,7 +31,14 @@ class SharedMemory:
     """``nbytes`` of zeroed shared memory, which can be given to a process only when that is spawned (``args=`` of
     ``multiprocessing.Process``, ``mp.spawn``). Tensors from :meth:`tensor` keep the memory alive, also after
     :meth:`close`. More than is available now is refused with MemoryError, since running out later would kill the
-    process. ``name`` is shown in ``/proc/<pid>/maps``."""
+    process. ``name`` is shown in ``/proc/<pid>/maps``.
+
+    Example:
+        >>> with glt.channel.SharedMemory(4096) as memory:
+        ...     memory.tensor()[:3]
+        ...
+        tensor([0, 0, 0], dtype=torch.uint8)
+    """
 
     def __init__(self, nbytes: int, name: str = "glt") -> None:
         if nbytes <= 0:
@@ -111,9 +119,19 @@ class SharedMemory:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._attach(state["fd"].detach(), state["nbytes"])
 
+    @says
+    def __repr__(self) -> str:
+        return f"{format_size(self.nbytes)}{', closed' if self._mapping is None else ''}"
+
 
 class SharedTensor:
-    """A tensor, copied once into shared memory, for processes that are spawned: they see the same bytes."""
+    """A tensor, copied once into shared memory, for processes that are spawned: they see the same bytes.
+
+    Example:
+        >>> shared = glt.channel.SharedTensor(torch.arange(3))
+        >>> shared.tensor
+        tensor([0, 1, 2])
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self._dtype = tensor.dtype
@@ -127,8 +145,18 @@ class SharedTensor:
         nbytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
         return self._memory.tensor()[:nbytes].view(self._dtype).view(self._shape)
 
+    @says
+    def __repr__(self) -> str:
+        return f"{str(self._dtype).removeprefix('torch.')} {list(self._shape)}"
+
 
 def share_tensor(tensor: Tensor) -> SharedTensor:
+    """Copies a tensor into shared memory, for processes that are spawned; see :class:`SharedTensor`.
+
+    Example:
+        >>> glt.channel.share_tensor(torch.arange(3)).tensor
+        tensor([0, 1, 2])
+    """
     return SharedTensor(tensor)
 
 
@@ -160,6 +188,12 @@ class ShmChannel(Channel):
         channel_bytes: Size of the memory for messages, in bytes or as text (``'64MB'``). A few times the largest
             message is enough.
         capacity: Messages that may be reserved or waiting to be received.
+
+    Example:
+        >>> with glt.channel.ShmChannel("1MB") as channel:  # give it to a process as one of its args
+        ...     channel.send({"x": torch.ones(2)})
+        ...     channel.receive().tensors
+        {'x': tensor([1., 1.])}
     """
 
     def __init__(self, channel_bytes: int | str, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -268,3 +302,7 @@ class ShmChannel(Channel):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._start(**state)
+
+    @says
+    def __repr__(self) -> str:
+        return f"{format_size(self.channel_bytes)} of shared memory{', closed' if self._closed else ''}"

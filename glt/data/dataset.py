@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import says, size_of, typed
 from glt.data.arrays import as_rows
 from glt.data.device import (
     Accelerator,
@@ -93,8 +94,9 @@ class DeviceTopology:
         for pin in pins:
             pin.close()
 
+    @says
     def __repr__(self) -> str:
-        return f"DeviceTopology({self.topology!r}, mode={self.mode!r}, device={str(self.device)!r})"
+        return f"{self.topology!r}, mode={self.mode!r}, device={str(self.device)!r}"
 
 
 _MODES = ("CPU", "ZERO_COPY", "CUDA")
@@ -116,6 +118,11 @@ class Graph:
 
     Raises:
         TypeError, ValueError: If the mode or device is unknown or not available here; says what is missing.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.data.Graph(glt.data.Topology(graph.edge_index, layout="CSC"))
+        Graph(Topology(40 nodes, 80 edges, CSC, 968 B), mode='CPU')
     """
 
     def __init__(self, topology: Topology, mode: str = "CPU", device: torch.device | int | str | None = None) -> None:
@@ -193,8 +200,10 @@ class Graph:
     def edge_dir(self) -> str:
         return self.topology.edge_dir
 
+    @says
     def __repr__(self) -> str:
-        return f"Graph({self.topology!r}, mode={self.mode!r})"
+        at = "" if self.device is None else f" on {self.device}"
+        return f"{self.topology!r}, mode={self.mode!r}{at}"
 
 
 class Dataset:
@@ -219,6 +228,15 @@ class Dataset:
 
     Raises:
         TypeError, ValueError: If one of the tables is no CPU tensor, or has not one row per node.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> dataset = glt.Dataset.from_arrays(graph.edge_index, node_features=graph.x, node_labels=graph.y)
+        >>> dataset
+        Dataset(40 nodes, 80 edges, tables: x, y, edge_dir='in', 1.9 KB)
+        >>> dataset.node_features.gather(torch.tensor([3, 7]))
+        tensor([[3., 3., 3., 3.],
+                [7., 7., 7., 7.]])
     """
 
     def __init__(
@@ -487,11 +505,18 @@ class Dataset:
             return tables[0].get(name)
         return {each: table[name] for each, table in zip(types, tables, strict=True) if name in table}
 
+    @says
     def __repr__(self) -> str:
-        if not self.schema.is_hetero:
-            return f"{type(self).__name__}({self.graph!r}, node_features={self.node_features!r})"
-        edges = {"__".join(t): graph.num_edges for t, graph in self.graph.items()}
-        return f"{type(self).__name__}(num_nodes={self.num_nodes}, num_edges={edges}, edge_dir={self.edge_dir!r})"
+        if not self.graphs:
+            return "empty"
+        nodes = typed(sum(self.num_nodes_of), "nodes", len(self.schema.node_types))
+        edges = typed(sum(graph.num_edges for graph in self.graphs), "edges", len(self.schema.edge_types))
+        tables = [*self.node_tables, *self.edge_tables]
+        names = ", ".join(dict.fromkeys(name for each in tables for name in each)) or "no tables"
+        memory = [array for graph in self.graphs for array in graph.topology.arrays]
+        memory += [feature.tensor for each in tables for feature in each.values()]
+        modes = "".join(f", mode={mode!r}" for mode in {graph.mode for graph in self.graphs} - {"CPU"})
+        return f"{nodes}, {edges}, tables: {names}, edge_dir={self.edge_dir!r}{modes}, {size_of(memory)}"
 
 
 def _num_edge_rows(topology: Topology) -> int:

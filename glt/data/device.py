@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import says
 
 # Whether a GPU can be used here, and what is missing where it cannot.
 
@@ -162,7 +163,12 @@ class DeviceGroup:
     """GPUs of this machine that read each other's memory (NVLink, or PCIe peer access) and keep one replica of hot rows
     together: each holds an equal part. Of several groups each keeps all hot rows. ``group_id`` names the group in
     errors; ``device_list`` are numbers or devices. Raises TypeError or ValueError if there are none, one is no GPU, or
-    one is there twice."""
+    one is there twice.
+
+    Example:
+        >>> glt.data.DeviceGroup(0, ["cuda:0", "cuda:1"])
+        DeviceGroup(0, ['cuda:0', 'cuda:1'])
+    """
 
     def __init__(self, group_id: int, device_list: Sequence[Any]) -> None:
         self.group_id = group_id
@@ -179,8 +185,9 @@ class DeviceGroup:
     def size(self) -> int:
         return len(self.device_list)
 
+    @says
     def __repr__(self) -> str:
-        return f"DeviceGroup({self.group_id}, {[str(device) for device in self.device_list]})"
+        return f"{self.group_id}, {[str(device) for device in self.device_list]}"
 
 
 def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch.device, ...]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import brief, says, size_of
 from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import (
     Accelerator,
@@ -268,6 +269,12 @@ class Feature:
     Raises:
         TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension, an option does not fit, or a
             GPU is asked for that cannot be used here; says what is missing.
+
+    Example:
+        >>> feature = glt.data.Feature(torch.arange(6.0).view(3, 2))
+        >>> feature.gather(torch.tensor([2, 0]))
+        tensor([[4., 5.],
+                [0., 1.]])
     """
 
     def __init__(
@@ -499,9 +506,10 @@ class Feature:
         tensor, row_of = Packed.open(state["tensor"]), Packed.open(state["row_of"])
         self.__init__(tensor, row_of, state["owned"], **state["options"])  # type: ignore[misc]
 
+    @says
     def __repr__(self) -> str:
         where = f", split_ratio={self.split_ratio}" if self.uses_gpu else ""
-        return f"Feature(shape={tuple(self.shape)}, dtype={self.dtype}{where})"
+        return f"{brief(self.tensor)}{where}, {size_of([self.tensor])}"
 
 
 _OPTIONS = ("split_ratio", "device", "device_group_list", "hotness", "scale")
@@ -529,6 +537,11 @@ class WindowGather:
         feature: The rows.
         device: Where the ids are; a GPU that the feature was not made for reads its rows from pinned host memory. 4
             bytes per id of the feature are kept there.
+
+    Example:
+        >>> window = glt.data.WindowGather(glt.data.Feature(torch.arange(4.0).view(4, 1)))
+        >>> [rows.flatten().tolist() for rows in window.gather([torch.tensor([3, 1]), torch.tensor([1, 2])])]
+        [[3.0, 1.0], [1.0, 2.0]]
     """
 
     def __init__(self, feature: Feature, device: Accelerator | torch.device | str | int = "cpu") -> None:
@@ -583,3 +596,7 @@ class WindowGather:
         width = slab[0].nbytes if len(slab) else 0
         _launch(_core.TieredTable(width, [(slab.data_ptr(), len(slab), width)]), slots, out, error.data_ptr())
         return out
+
+    @says
+    def __repr__(self) -> str:
+        return f"{self.feature!r} on {self._slot.device}"

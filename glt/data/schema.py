@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import says
 from glt.data.arrays import NativeView, Packed, from_array
 
 NodeType = str
@@ -35,6 +36,11 @@ class Schema:
     Raises:
         TypeError, ValueError: If a type is malformed, named twice, or ends in an unknown node type, or a graph that is
             not heterogeneous has not exactly one type of each.
+
+    Example:
+        >>> schema = glt.data.Schema(("user", "item"), (("user", "buys", "item"),))
+        >>> schema.node_index("item")
+        1
     """
 
     node_types: tuple[NodeType, ...]
@@ -161,6 +167,13 @@ class PartitionBook:
         owner, row_of: Owner of each id ``[num_ids]``, uint8, uint16 or uint32, and its row in the owner's arrays,
             uint32; None with ranges.
         offset: With ranges, partition ``p`` owns the ids ``offset[p]`` to ``offset[p + 1] - 1``, int64; else None.
+
+    Example:
+        >>> book = glt.partition.load_partition("parts", 0).nodes[0].book
+        >>> book
+        PartitionBook(arrays, num_ids=40, num_parts=2)
+        >>> book.owner[:4]
+        tensor([0, 1, 1, 0], dtype=torch.uint8)
     """
 
     owner: Tensor | None = None
@@ -240,9 +253,10 @@ class PartitionBook:
         self.owner, self.row_of, self.offset = (Packed.open(state[name]) for name in ("owner", "row_of", "offset"))
         self._open(state["num_parts"])
 
+    @says
     def __repr__(self) -> str:
         kind = "ranges" if self.has_ranges else "arrays"
-        return f"PartitionBook({kind}, num_ids={self.num_ids}, num_parts={self.num_parts})"
+        return f"{kind}, num_ids={self.num_ids}, num_parts={self.num_parts}"
 
 
 def _native_book(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:

@@ -45,6 +45,10 @@ def synthetic_graph(
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+        >>> glt.data.synthetic.synthetic_graph(num_nodes=200, num_classes=4)
+        NodeTask('synthetic', 200 nodes, 2844 edges, x: float32 [200, 64], 4 classes, 100/50/50 to train/validate/test)
     """
     for name, value, is_valid, expected in (
         ("num_classes", num_classes, num_classes >= 1, "at least 1"),
@@ -158,6 +162,11 @@ def synthetic_hetero_graph(
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+        >>> glt.data.synthetic.synthetic_hetero_graph(num_papers=200, num_authors=100, num_venues=8)
+        HeteroNodeTask('synthetic_hetero', 308 nodes of 3 types, 3800 edges of 6 types, 8 classes of 'paper', 100/50/50
+        to train/validate/test)
     """
     for name, value, low in (
         ("num_classes", num_classes, 1),

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._reprs import brief, says, typed
 from glt.data.arrays import BAD_HEADER
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 
@@ -41,6 +42,13 @@ class NodeTask:
 
     Raises:
         ValueError: If sizes disagree, or an id or a class is out of range; names the first offender.
+
+    Example:
+        >>> task = glt.data.synthetic.synthetic_graph(num_nodes=200)
+        >>> task
+        NodeTask('synthetic', 200 nodes, 2494 edges, x: float32 [200, 64], 16 classes, 100/50/50 to train/validate/test)
+        >>> task.to_pyg().train_mask.sum()
+        tensor(100)
     """
 
     name: str
@@ -73,6 +81,12 @@ class NodeTask:
         from torch_geometric.data import Data
 
         return Data(x=self.x, edge_index=self.edge_index, y=self.y, **_masks(self, self.num_nodes))
+
+    @says
+    def __repr__(self) -> str:
+        splits = f"{len(self.train_idx)}/{len(self.val_idx)}/{len(self.test_idx)} to train/validate/test"
+        graph = f"{self.num_nodes} nodes, {self.num_edges} edges, x: {brief(self.x)}"
+        return f"{self.name!r}, {graph}, {self.num_classes} classes, {splits}"
 
 
 def _masks(task: NodeTask | HeteroNodeTask, num_nodes: int) -> dict[str, Tensor]:
@@ -119,6 +133,11 @@ class HeteroNodeTask:
         x: Features by node type, ``[N, F]`` float32; some types may have none.
         target: The node type to classify, whose are ``y`` and the three sets.
         node_time: Times by node type, ``[N]`` int64; empty where there are none.
+
+    Example:
+        >>> task = glt.data.synthetic.synthetic_hetero_graph(num_papers=200, num_authors=100, num_venues=8)
+        >>> task.target, task.to_pyg().node_types
+        ('paper', ['paper', 'author', 'venue'])
     """
 
     name: str
@@ -171,10 +190,23 @@ class HeteroNodeTask:
             data[edge_type].edge_index = edges
         return data
 
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(sum(self.num_nodes.values()), "nodes", len(self.num_nodes))
+        edges = typed(sum(edges.size(1) for edges in self.edge_index.values()), "edges", len(self.edge_index))
+        splits = f"{len(self.train_idx)}/{len(self.val_idx)}/{len(self.test_idx)} to train/validate/test"
+        return f"{self.name!r}, {nodes}, {edges}, {self.num_classes} classes of {self.target!r}, {splits}"
+
 
 def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
     """Adds to every relation its reverse, ``(target, rev_relation, source)``, with equal edge ids, so that messages
-    reach all types; raises ValueError if one is there already."""
+    reach all types; raises ValueError if one is there already.
+
+    Example:
+        >>> edges = {("user", "buys", "item"): torch.tensor([[0], [5]])}
+        >>> list(glt.data.tasks.with_reverses(edges))
+        [('user', 'buys', 'item'), ('item', 'rev_buys', 'user')]
+    """
     both = dict(edge_index)
     for edge_type, edges in edge_index.items():
         reverse = reverse_of(edge_type)
@@ -185,6 +217,12 @@ def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tenso
 
 
 def reverse_of(edge_type: EdgeType) -> EdgeType:
+    """The edge type that :func:`with_reverses` adds for one.
+
+    Example:
+        >>> glt.data.tasks.reverse_of(("user", "buys", "item"))
+        ('item', 'rev_buys', 'user')
+    """
     source, relation, target = edge_type
     return target, f"rev_{relation}", source
 
@@ -202,6 +240,15 @@ class LinkTask:
 
     Raises:
         ValueError: If sizes disagree or an id is out of range; names the first offender.
+
+    Example:
+        >>> edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+        >>> sets = {"train_idx": [0], "val_idx": [1], "test_idx": [2]}
+        >>> meta = np.frombuffer(b'{"num_nodes": 4}', np.uint8)
+        >>> np.savez("links.npz", edge_index=edges, meta=meta, **sets)
+        >>> task = glt.data.tasks.read_links_npz("links.npz")
+        >>> task.to_pyg()
+        Data(num_nodes=4, edge_index=[2, 2])
     """
 
     name: str
@@ -260,12 +307,25 @@ class LinkTask:
                     data.edge_time = times[kept].repeat(2)
         return data
 
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(sum(self.num_nodes.values()), "nodes", len(self.num_nodes))
+        edges = typed(sum(edges.size(1) for edges in self.edge_index.values()), "edges", len(self.edge_index))
+        splits = "/".join(str(sum(map(len, each.values()))) for each in (self.train_idx, self.val_idx, self.test_idx))
+        return f"{self.name!r}, {nodes}, {edges}, {splits} to train/validate/test"
+
 
 # Tasks in ``.npz`` files of plain arrays, nothing of which is unpickled.
 
 
 class NpzFile:
-    """The arrays of an open ``.npz`` file, read with errors that name them."""
+    """The arrays of an open ``.npz`` file, read with errors that name them.
+
+    Example:
+        >>> np.savez("task.npz", y=np.arange(3))
+        >>> glt.data.tasks.NpzFile("task.npz").ids("y")
+        tensor([0, 1, 2])
+    """
 
     def __init__(self, path: str | Path) -> None:
         try:
@@ -326,6 +386,10 @@ class NpzFile:
         np.add.at(x, (np.repeat(np.arange(num_rows), counts), columns), values.astype(np.float32))
         return torch.from_numpy(x)
 
+    @says
+    def __repr__(self) -> str:
+        return ", ".join(self.names)
+
 
 @contextmanager
 def _opened(path: str | Path, reader: str) -> Iterator[NpzFile]:
@@ -350,6 +414,13 @@ def read_npz(path: str | Path, split: Literal["default", "split20"] = "default")
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If an array is missing or does not fit the others; names the file and the array.
+
+    Example:
+        >>> task = glt.data.synthetic.synthetic_graph(num_nodes=200)
+        >>> sets = {"train_idx": task.train_idx, "val_idx": task.val_idx, "test_idx": task.test_idx}
+        >>> np.savez("task.npz", edge_index=task.edge_index, x=task.x, y=task.y, **sets)
+        >>> glt.data.tasks.read_npz("task.npz")
+        NodeTask('task', 200 nodes, 2494 edges, x: float32 [200, 64], 16 classes, 100/50/50 to train/validate/test)
     """
     if split not in ("default", "split20"):
         raise ValueError(f"read_npz: split = {split!r}, expected 'default' or 'split20'")
@@ -370,6 +441,15 @@ def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool =
         split: ``'default'`` reads ``TYPE/{train,val,test}_idx``; another name, such as ``'split20'``, reads
             ``TYPE/split20_{train,val,test}_idx``.
         reverse: Add to every relation its reverse, named ``rev_...``.
+
+    Example:
+        >>> meta = np.frombuffer(b'{"node_types": {"user": {"num_nodes": 2}, "item": {"num_nodes": 3}}}', np.uint8)
+        >>> sets = {f"user/{name}_idx": [0] for name in ("train", "val", "test")}
+        >>> arrays = {"user__buys__item/edge_index": [[0, 1], [2, 0]], "user/y": [0, 1]}
+        >>> np.savez("task.npz", meta=meta, **arrays, **sets, **{"user/x": np.ones((2, 4), np.float32)})
+        >>> glt.data.tasks.read_hetero_npz("task.npz")
+        HeteroNodeTask('task', 5 nodes of 2 types, 4 edges of 2 types, 2 classes of 'user', 1/1/1 to
+        train/validate/test)
     """
     with _opened(path, "read_hetero_npz") as file:
         types = file.meta().get("node_types", {})
@@ -408,6 +488,14 @@ def read_links_npz(
         relations: Name of each value of ``edge_type``. Default: ``'relation_0'``, ``'relation_1'``, ...
         node_type: Name of the node type.
         typed: False reads all edges as of one type, into a homogeneous task.
+
+    Example:
+        >>> edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+        >>> sets = {"train_idx": [0], "val_idx": [1], "test_idx": [2]}
+        >>> meta = np.frombuffer(b'{"num_nodes": 4}', np.uint8)
+        >>> np.savez("links.npz", edge_index=edges, meta=meta, **sets)
+        >>> glt.data.tasks.read_links_npz("links.npz")
+        LinkTask('links', 4 nodes, 3 edges, 1/1/1 to train/validate/test)
     """
     with _opened(path, "read_links_npz") as file:
         edges, sets = file.ids("edge_index"), file.sets()
@@ -451,6 +539,11 @@ def read_pyg(data: Data, name: str = "data") -> NodeTask:
 
     Raises:
         ValueError: If one of them is missing, a mask is not one bool per node, or ``y`` is not one class per node.
+
+    Example:
+        >>> data = glt.data.synthetic.synthetic_graph(num_nodes=200).to_pyg()
+        >>> glt.data.tasks.read_pyg(data, "mine")
+        NodeTask('mine', 200 nodes, 2494 edges, x: float32 [200, 64], 16 classes, 100/50/50 to train/validate/test)
     """
     for key in ("edge_index", "x", "y", "train_mask", "val_mask", "test_mask"):
         if data.get(key) is None:
@@ -490,6 +583,9 @@ def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
         OSError: If the data set is neither in ``root`` nor can be downloaded.
         ValueError: If OGB does not know the name, or it is not a single-label task on one homogeneous graph with node
             features.
+
+    Example:
+        >>> task = glt.data.tasks.read_ogb("ogbn-products", root="data")  # doctest: +SKIP
     """
     try:
         nodeproppred = importlib.import_module("ogb.nodeproppred")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import says, size_of
 from glt.data.arrays import NativeView, Packed, as_numpy, from_array, require_data
 from glt.data.schema import PartitionBook, check_edge_dir
 
@@ -191,6 +192,13 @@ class Topology:
     Raises:
         IndexError: If an id is outside the graph; names the first.
         TypeError, ValueError: If shapes, dtypes, weights, times or the layout do not fit.
+
+    Example:
+        >>> topology = glt.data.Topology([[0, 0, 1], [1, 2, 2]], num_nodes=3)
+        >>> topology
+        Topology(3 nodes, 3 edges, CSR, 56 B)
+        >>> topology.degrees
+        tensor([2, 1, 0])
     """
 
     indptr: Tensor
@@ -389,9 +397,17 @@ class Topology:
             state["weights"] = EdgeWeights(*(Packed.open(array) for array in state["weights"]))
         self.__dict__.update(state)
 
+    @property
+    def arrays(self) -> tuple[Tensor | None, ...]:
+        """All memory that it has; None for what it lacks."""
+        return self.indptr, self.indices, self.edge_ids, *(self.weights or ()), *(self.by_time or ())
+
+    @says
     def __repr__(self) -> str:
-        num_nodes = self.num_nodes if self.num_nodes == self.num_neighbor_nodes else self.size
-        return f"Topology(num_nodes={num_nodes}, num_edges={self.num_edges}, layout={self.layout!r})"
+        nodes = self.num_nodes if self.num_nodes == self.num_neighbor_nodes else self.size
+        kinds = {"weighted": self.weights, "timed": self.by_time}
+        extra = "".join(f", {name}" for name, has in kinds.items() if has is not None)
+        return f"{nodes} nodes, {self.num_edges} edges, {self.layout}{extra}, {size_of(self.arrays)}"
 
 
 def _native_csr(columns: dict[str, Tensor | None], book: PartitionBook | None, options: dict[str, Any]) -> _core.Csr:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 class DistRole(Enum):
-    """What a process does: a trainer that samples by itself, a server, or a client of servers."""
+    """What a process does: a trainer that samples by itself, a server, or a client of servers.
+
+    Example:
+        >>> [role.value for role in glt.distributed.DistRole]
+        ['worker', 'server', 'client']
+    """
 
     WORKER = "worker"
     SERVER = "server"
@@ -33,6 +38,11 @@ class DistContext:
         group_name: Name of the group that they form.
         global_world_size: Processes of all roles.
         global_rank: This one among all.
+
+    Example:
+        >>> context = glt.distributed.init_worker_group(world_size=2, rank=1)
+        >>> context.worker_name, context.role.value
+        ('distributed-worker-1', 'worker')
     """
 
     role: DistRole
@@ -71,6 +81,11 @@ def init_worker_group(world_size: int, rank: int, group_name: str = "distributed
     Raises:
         RuntimeError: If this process was already given another place.
         TypeError, ValueError: If an argument is out of range.
+
+    Example:
+        >>> context = glt.distributed.init_worker_group(world_size=2, rank=1, group_name="trainer")
+        >>> context.worker_name
+        'trainer-1'
     """
     check_place(world_size, rank, group_name)
     return become(DistContext(DistRole.WORKER, world_size, rank, group_name, world_size, rank))
@@ -112,7 +127,14 @@ def resign() -> None:
 
 
 def get_context() -> DistContext | None:
-    """Returns the place of this process, or None before ``init_worker_group``, ``init_server`` or ``init_client``."""
+    """Returns the place of this process, or None before ``init_worker_group``, ``init_server`` or ``init_client``.
+
+    Example:
+        >>> glt.distributed.get_context() is None
+        True
+        >>> glt.distributed.init_worker_group(world_size=2, rank=1) == glt.distributed.get_context()
+        True
+    """
     return _context
 
 

@@ -124,6 +124,10 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
     Raises:
         TypeError, ValueError: If a value is out of range, or a GPU cannot be used here; names the option, and says what
             is missing.
+
+    Example:
+        >>> glt.distributed.CollocatedDistSamplingWorkerOptions(worker_concurrency=2).worker_concurrency
+        2
     """
 
     device: torch.device | str | int | None = None
@@ -153,6 +157,10 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
             both processes. Without a GPU there is nothing to register it with, which is said in a warning.
 
     The others, and the errors, as in :class:`CollocatedDistSamplingWorkerOptions`.
+
+    Example:
+        >>> glt.distributed.MpDistSamplingWorkerOptions(num_workers=2, channel_size="64MB").num_workers
+        2
     """
 
     num_workers: int = 1
@@ -205,6 +213,10 @@ class RemoteDistSamplingWorkerOptions:
 
     Raises:
         TypeError, ValueError: If a value is out of range; names the option.
+
+    Example:
+        >>> glt.distributed.RemoteDistSamplingWorkerOptions(server_rank=[0, 1], prefetch_size=8).prefetch_size
+        8
     """
 
     server_rank: int | Sequence[int] | None = None

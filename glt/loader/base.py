@@ -15,6 +15,7 @@ from torch_geometric.data import Data, GraphStore, HeteroData
 
 from glt import _core
 from glt._checks import check_at_least
+from glt._reprs import options, says
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
@@ -382,6 +383,19 @@ class KeyedBatches(Resumable):
 
     def _expect_order(self, next_batch: int, crc32: int | None) -> None:
         self._order_crcs = {next_batch: 0 if crc32 is None else crc32}
+
+    @says
+    def __repr__(self) -> str:
+        place = f"on {self._ahead.accelerator}" if self._ahead else "in this process"
+        where = f"in {self.num_workers} processes" if self.num_workers else place
+        count, size = self._num_batches(), self.batch_size
+        batches = f"{'' if count is None else f'{count} '}batches{'' if size is None else f' of {size} {self._seeds}'}"
+        sampler = self.node_sampler if self._seeds == "nodes" else self.link_sampler
+        how = sampler.config.says() if isinstance(sampler, NeighborSampler) else f"sampler {type(sampler).__name__}"
+        negatives = getattr(self, "neg_sampling", None)  # of links
+        given = {"neg_sampling": None if negatives is None else negatives.mode.value}
+        given |= {"shuffle": self._shuffles, "drop_last": self.drop_last, "random_seed": self.random_seed}
+        return f"{where}, {batches}, {len(self.dataset)} seeds, {how}, {options(given)}"
 
 
 class _BatchIndices:

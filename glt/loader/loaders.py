@@ -72,6 +72,16 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
+
+    Example:
+        >>> data = glt.testing.ring_graph().to_data()
+        >>> loader = glt.NeighborLoader(data, [2, 2], batch_size=10, shuffle=True, random_seed=7)
+        >>> loader
+        NeighborLoader(in this process, 4 batches of 10 nodes, 40 seeds, num_neighbors=[2, 2], shuffle=True,
+        random_seed=7)
+        >>> batch = next(iter(loader))
+        >>> batch.batch_size, batch.n_id[:4].tolist(), batch.x[:4, 0].tolist()
+        (10, [16, 19, 0, 36], [16.0, 19.0, 0.0, 36.0])
     """
 
     _seeds = "nodes"
@@ -155,6 +165,13 @@ class SubGraphLoader(NeighborLoader):
     :class:`NeighborLoader` with ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node
     ``mapping[i]`` of the batch. In heterogeneous graphs it stands in the store of the seeds' type. The fan-outs bound
     which nodes are found, not which edges are returned.
+
+    Example:
+        >>> data = glt.testing.ring_graph().to_data()
+        >>> loader = glt.SubGraphLoader(data, [2], torch.tensor([0, 1]), batch_size=2, random_seed=0)
+        >>> batch = next(iter(loader))
+        >>> batch.mapping, batch.n_id
+        (tensor([0, 1]), tensor([ 0,  1, 38, 39]))
     """
 
     def __init__(self, data: Any, num_neighbors: Any, input_nodes: Any = None, **kwargs: Any) -> None:
@@ -241,6 +258,13 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
+
+    Example:
+        >>> data = glt.testing.ring_graph().to_data()
+        >>> loader = glt.LinkNeighborLoader(data, [2], batch_size=10, neg_sampling="binary", random_seed=0)
+        >>> batch = next(iter(loader))
+        >>> batch.edge_label_index.shape, batch.edge_label.tolist()[8:12]
+        (torch.Size([2, 20]), [1.0, 1.0, 0.0, 0.0])
     """
 
     _seeds = "edges"

@@ -60,9 +60,7 @@ def partition_graph(
     progress: bool = False,
     **options: Any,
 ) -> Manifest | tuple[IdsOf, IdsOf]:
-    """Partitions a graph into a directory that glt samples from, and gives it a name::
-
-        partition_graph(data, "products", 4, "4part_data", balance_ntypes=data.train_mask, balance_edges=True)
+    """Partitions a graph into a directory that glt samples from, and gives it a name.
 
     All attributes of nodes and edges come along: batches have them, and ``g.ndata['train_mask']`` is one. The directory
     is that of a partitioner (:class:`PartitionerBase`), with ``<graph_name>.json`` beside its manifest.
@@ -105,6 +103,12 @@ def partition_graph(
         TypeError, ValueError, KeyError, IndexError: If an argument is unusable; names it, and what to do.
         PartitionError: If ``out_path`` is not empty, or has no room.
         ImportError: If pymetis is needed and not there.
+
+    Example:
+        >>> glt.partition.partition_graph(glt.testing.ring_graph().to_data(), "ring", 2, "ring", part_method="random")
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='in', 16 files, 5.5 KB)
+        >>> glt.partition.load_partition("ring/ring.json", 0)
+        Partition(0 of 2, 20 nodes, 40 edges, edge_dir='in')
     """
     require_graph_name(graph_name)
     if not isinstance(out_path, str | os.PathLike):

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from glt._checks import format_size
+from glt._reprs import says, typed
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
@@ -143,6 +144,10 @@ class Inspection:
         unlisted: Files that the manifest does not know; nothing reads them.
         bad: Files that are missing, truncated or altered.
         verified: Whether contents were compared with the checksums; otherwise sizes and headers only.
+
+    Example:
+        >>> glt.partition.inspect_partitions("parts").hosts[0]
+        HostReport(host='host0', parts=(0,), num_bytes=2352)
     """
 
     root: str
@@ -174,6 +179,16 @@ class Inspection:
         """Whether all partitions are here."""
         return len(self.parts) == self.num_parts
 
+    @says
+    def __repr__(self) -> str:
+        here = (
+            f"{self.num_parts} partitions" if self.is_complete else f"{len(self.parts)} of {self.num_parts} partitions"
+        )
+        nodes, edges = typed(self.num_nodes, "nodes", len(self.nodes)), typed(self.num_edges, "edges", len(self.edges))
+        state = f"{len(self.bad)} bad files" if self.bad else "verified" if self.verified else "not verified"
+        cut = f"{self.edge_cut_ratio:.1%} of edges cut"
+        return f"{here} by {self.strategy}, {nodes}, {edges}, {cut}, {format_size(self.num_bytes)}, {state}"
+
 
 # What an inspection says as the manifest does.
 _OF_MANIFEST: Final = (
@@ -203,6 +218,10 @@ def inspect_partitions(
     Raises:
         PartitionError: If the manifest is missing, damaged or of another version; names it.
         ValueError: If ``hosts`` names a partition that there is not, or leaves one out.
+
+    Example:
+        >>> glt.partition.inspect_partitions("parts", verify=True)
+        Inspection(2 partitions by RandomPartitioner, 40 nodes, 80 edges, 60.0% of edges cut, 4.1 KB, verified)
     """
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)

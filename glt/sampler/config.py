@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from glt._checks import check_flag, check_one_of
+from glt._reprs import options
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
 
 GIVEN = object()  # in a rule: any value but None; as a value: given, but not worth printing
@@ -201,7 +202,13 @@ class SamplingConfig:
     """Options of a multi-hop sample, checked: build it with :meth:`checked`. They are those of
     :class:`glt.sampler.NeighborSampler`, with ``num_neighbors`` for each edge type and hop; ``disjoint`` is always so
     when temporal. ``weighted``: draw edges with probability proportional to their weight. ``temporal``: ``'uniform'``
-    or ``'last'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or ``'edge'``."""
+    or ``'last'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or ``'edge'``.
+
+    Example:
+        >>> config = glt.sampler.SamplingConfig(num_neighbors=((15, 10),), replace=True)  # by edge type
+        >>> config.num_hops
+        2
+    """
 
     num_neighbors: tuple[tuple[int, ...], ...]
     replace: bool = False
@@ -269,3 +276,13 @@ class SamplingConfig:
         counts, exclude = options["num_neighbors"], options["exclude_edges"]
         exclude = tuple(exclude) if isinstance(exclude, list) else exclude
         return cls(**{**options, "num_neighbors": tuple(map(tuple, counts)), "exclude_edges": exclude})
+
+    def says(self) -> str:
+        """The options that are not those of a plain sampler, for reprs."""
+        fan_outs = [list(each) for each in self.num_neighbors]
+        told: dict[str, Any] = {"num_neighbors": fan_outs[0] if len({*self.num_neighbors}) == 1 else fan_outs}
+        plain = {each.name: each.default for each in fields(self)}
+        for name in ("replace", "disjoint", "weighted", "temporal", "subgraph_type", "exclude_edges"):
+            if getattr(self, name) != plain[name]:
+                told[name] = getattr(self, name)
+        return options(told)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import repr_of_fields
 from glt.data.arrays import require_in_range
 from glt.data.dataset import Dataset, Graph
 from glt.data.pyg import GraphArrays, arrays_of_pyg, require_num_nodes
@@ -251,8 +252,20 @@ def bidirectional(out: Output, keep_orig_edges: bool = False) -> Output:
 @dataclass(frozen=True)
 class NeighborOutput:
     """One hop: ids ``nbr [E]`` of the seeds' neighbours, seed after seed; edges per seed ``nbr_num [S]``, which sum to
-    E; edge ids ``edge [E]`` or None; int64."""
+    E; edge ids ``edge [E]`` or None; int64.
+
+    Example:
+        >>> dataset = glt.testing.ring_graph().to_dataset()
+        >>> sampler = glt.sampler.NeighborSampler(dataset, [2], random_seed=0)
+        >>> out = sampler.sample_one_hop(torch.tensor([5, 9]), 2)
+        >>> out
+        NeighborOutput(nbr=int64 [4], nbr_num=int64 [2], edge=int64 [4])
+        >>> out.nbr
+        tensor([3, 4, 7, 8])
+    """
 
     nbr: Tensor
     nbr_num: Tensor
     edge: Tensor | None
+
+    __repr__ = repr_of_fields

@@ -45,6 +45,12 @@ def hotness_from_counts(
     Raises:
         IndexError, KeyError, TypeError, ValueError: If ``num_nodes`` does not fit a batch, one has no ``n_id``, or
             there are none.
+
+    Example:
+        >>> loader = glt.NeighborLoader(glt.testing.ring_graph().to_data(), [2], torch.tensor([5]), random_seed=0)
+        >>> hotness = glt.sampler.hotness_from_counts(loader, num_nodes=40)
+        >>> hotness.nonzero().flatten()
+        tensor([3, 4, 5])
     """
     is_hetero = isinstance(num_nodes, Mapping)
     sizes: Mapping[Any, int] = num_nodes if isinstance(num_nodes, Mapping) else {None: num_nodes}
@@ -93,6 +99,10 @@ def hotness_from_degrees(
     Raises:
         IndexError: If a node id is outside the graph.
         KeyError, TypeError, ValueError: If types or shapes do not fit.
+
+    Example:
+        >>> glt.sampler.hotness_from_degrees(torch.tensor([[0, 1, 1], [2, 2, 0]]), num_nodes=3)
+        tensor([0.3333, 0.6667, 0.0000])
     """
     if isinstance(num_nodes, Mapping) != isinstance(edge_index, Mapping):
         raise TypeError("num_nodes and edge_index: expected dicts by type of both, or of neither")

@@ -21,6 +21,7 @@ from torch_geometric.sampler import (
 
 from glt import _core
 from glt._checks import check_at_least, check_one_of
+from glt._reprs import says, typed
 from glt.data.arrays import as_ids
 from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
@@ -86,6 +87,13 @@ class NeighborSampler(BaseSampler):
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
 
     Source: Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987) on Philox4x32-10 (Salmon et al., SC 2011).
+
+    Example:
+        >>> from torch_geometric.sampler import NodeSamplerInput
+        >>> dataset = glt.testing.ring_graph().to_dataset()
+        >>> sampler = glt.sampler.NeighborSampler(dataset, [2, 2], random_seed=0)
+        >>> sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([5]))).node
+        tensor([5, 3, 4, 1, 2])
     """
 
     def __init__(
@@ -445,8 +453,13 @@ class NeighborSampler(BaseSampler):
         seed = self.random_seed if worker is None else _core.batch_key(self.random_seed, 0, worker.seed)
         return _core.batch_key(seed, 2**32 - 1, call)
 
+    @says
     def __repr__(self) -> str:
-        return f"NeighborSampler({self.graph!r}, num_neighbors={self.num_neighbors})"
+        schema = self.graph.schema
+        nodes = typed(sum(self.graph.num_nodes), "nodes", len(schema.node_types))
+        edges = typed(sum(each.num_edges for each in self.graph.topologies), "edges", len(schema.edge_types))
+        where = f"on {self.accelerator}" if self.accelerator else "on the CPU"
+        return f"{where}, {nodes}, {edges}, {self.config.says()}, random_seed={self.random_seed}"
 
 
 _METHODS = {name: getattr(NeighborSampler, name) for name in ("sample", "sample_from_nodes", "sample_from_edges")}

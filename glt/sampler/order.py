@@ -13,6 +13,7 @@ from torch import Tensor
 
 from glt import _core
 from glt._checks import check_at_least, integer
+from glt._reprs import says
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,13 @@ def check_epoch(epoch: int) -> None:
 @dataclass(frozen=True)
 class BatchIndex:
     """One batch of an epoch: ``input_id`` are positions of the seeds in the loader's input, ``[batch size]``, int64.
-    ``random_seed`` comes with it since a loader that resumes takes over the seed of the run before."""
+    ``random_seed`` comes with it since a loader that resumes takes over the seed of the run before.
+
+    Example:
+        >>> order = glt.sampler.SeedOrder(num_seeds=5, batch_size=2)
+        >>> list(order.batches(epoch=0))[-1]
+        BatchIndex(batch 2 of epoch 0, 1 seeds, random_seed=0)
+    """
 
     input_id: Tensor
     epoch: int
@@ -92,12 +99,24 @@ class BatchIndex:
     def key(self) -> int:
         return _core.batch_key(self.random_seed, self.epoch, self.index)
 
+    @says
+    def __repr__(self) -> str:
+        return f"batch {self.index} of epoch {self.epoch}, {len(self.input_id)} seeds, random_seed={self.random_seed}"
+
 
 @dataclass(frozen=True)
 class SeedOrder:
     """The batches of every epoch as a function of these values alone, in whatever process: ``batch_size`` of
     ``num_seeds`` seeds each, permuted anew in each epoch with ``shuffle``; ``drop_last`` leaves out a last batch that
-    is not full. Raises TypeError or ValueError if ``batch_size`` or ``random_seed`` is out of range."""
+    is not full. Raises TypeError or ValueError if ``batch_size`` or ``random_seed`` is out of range.
+
+    Example:
+        >>> order = glt.sampler.SeedOrder(num_seeds=5, batch_size=2)
+        >>> len(order)
+        3
+        >>> [batch.input_id.tolist() for batch in order.batches(0)]
+        [[0, 1], [2, 3], [4]]
+    """
 
     num_seeds: int
     batch_size: int

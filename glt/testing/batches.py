@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._reprs import says
 from glt.data import Dataset
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.testing.reference import ReferenceEdges, ReferenceTypedBatch, reference_typed_batch
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class SmallGraph:
     """A graph, ``edge_index [2, E]`` int64, whose features are its ids, so that a batch shows by itself whether its
-    rows are right."""
+    rows are right.
+
+    Example:
+        >>> glt.testing.SmallGraph(torch.tensor([[0, 1], [1, 2]]), num_nodes=3).to_data()
+        Data(x=[3, 4], edge_index=[2, 2], edge_attr=[2, 2], y=[3], num_nodes=3)
+    """
 
     edge_index: Tensor
     num_nodes: int
@@ -56,9 +62,19 @@ class SmallGraph:
         tables = {"node_features": self.x, "node_labels": self.y, "edge_features": self.edge_attr}
         return Dataset.from_arrays(self.edge_index, self.num_nodes, **tables, edge_dir=edge_dir)
 
+    @says
+    def __repr__(self) -> str:
+        return f"{self.num_nodes} nodes, {self.num_edges} edges"
+
 
 def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
-    """A ring: node v has edges to v + 1, ..., v + ``degree`` (modulo ``num_nodes``), with ids from v * degree on."""
+    """A ring: node v has edges to v + 1, ..., v + ``degree`` (modulo ``num_nodes``), with ids from v * degree on.
+
+    Example:
+        >>> glt.testing.ring_graph(num_nodes=5, degree=1).edge_index
+        tensor([[0, 1, 2, 3, 4],
+                [1, 2, 3, 4, 0]])
+    """
     source = torch.arange(num_nodes).repeat_interleave(degree)
     step = torch.arange(1, degree + 1).repeat(num_nodes)
     return SmallGraph(torch.stack([source, (source + step) % max(1, num_nodes)]), num_nodes)
@@ -66,7 +82,12 @@ def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
 
 def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> SmallGraph:
     """A graph with everything that breaks samplers: a fifth of the nodes isolated, the others' degrees by a power law
-    in both directions, about one edge in ten a self-loop, one in ten the copy of another; edges in random order."""
+    in both directions, about one edge in ten a self-loop, one in ten the copy of another; edges in random order.
+
+    Example:
+        >>> glt.testing.random_graph(num_nodes=100, num_edges=300)
+        SmallGraph(100 nodes, 300 edges)
+    """
     rng = np.random.default_rng(seed)
     connected = rng.permutation(num_nodes)[: max(1, num_nodes - num_nodes // 5)]
     places = [(len(connected) * rng.random(num_edges) ** power).astype(np.int64) for power in (2.0, 4.0)]
@@ -100,6 +121,12 @@ def check_batch(
         seeds: The seeds of this batch in order, if known.
         num_nodes: Number of nodes of the whole graph. Default: one more than the largest id in sight.
         **attributes: Whole node attributes (rows by ``n_id``), and those whose names begin with ``edge_``, by ``e_id``.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> for batch in glt.NeighborLoader(graph.to_data(), [2, 2], batch_size=10):
+        ...     glt.testing.check_batch(batch, graph.edge_index, [2, 2], x=graph.x)
+        ...
     """
     from torch_geometric.data import Data
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from glt._reprs import repr_of_fields
+
 Draw = Callable[[int, int], int]  # (number of the draw, bound) -> a number in [0, bound)
 
 
@@ -84,7 +86,12 @@ _BATCH_KEY, _TREE = 1, 5  # purposes of derived keys
 
 
 def philox(counter: Sequence[int], key: int) -> tuple[int, int, int, int]:
-    """Philox4x32-10 of four 32-bit words under a 64-bit key (Salmon et al., SC 2011)."""
+    """Philox4x32-10 of four 32-bit words under a 64-bit key (Salmon et al., SC 2011).
+
+    Example:
+        >>> [hex(word) for word in glt.testing.philox((0, 0, 0, 0), key=0)]
+        ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    """
     c0, c1, c2, c3 = counter
     for number in range(10):
         k0 = (key + number * 0x9E3779B9) & 0xFFFFFFFF
@@ -100,12 +107,25 @@ def _derive_key(key: int, purpose: int, a: int, b: int) -> int:
 
 
 def reference_key(random_seed: int, epoch: int, index: int) -> int:
+    """The key of a batch, 64 bits: all of its draws derive from it.
+
+    Example:
+        >>> glt.testing.reference_key(random_seed=7, epoch=0, index=0) == glt.testing.reference_key(7, 0, 1)
+        False
+    """
     return _derive_key(random_seed, _BATCH_KEY, epoch, index)
 
 
 @dataclass(frozen=True)
 class ReferenceBatch:
-    """What PyG calls a ``SamplerOutput``, as int64 arrays: ``node [N]``, ``row``, ``col`` and ``edge`` ``[E]``."""
+    """What PyG calls a ``SamplerOutput``, as int64 arrays: ``node [N]``, ``row``, ``col`` and ``edge`` ``[E]``.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.testing.reference_batch(graph.edge_index, 40, seeds=[5], num_neighbors=[2])
+        ReferenceBatch(node=int64 [3], row=int64 [2], col=int64 [2], edge=int64 [2], num_sampled_nodes=[1, 2],
+        num_sampled_edges=[2])
+    """
 
     node: np.ndarray
     row: np.ndarray
@@ -113,6 +133,8 @@ class ReferenceBatch:
     edge: np.ndarray
     num_sampled_nodes: list[int]
     num_sampled_edges: list[int]
+
+    __repr__ = repr_of_fields
 
 
 @dataclass(frozen=True)
@@ -122,6 +144,12 @@ class ReferenceEdges:
     ``expanded`` and ``found`` are the positions of the node types whose nodes are expanded, and found; ``center`` and
     ``neighbor`` the ends of each edge ``[E]``; ``time`` and ``weight`` those of each edge ``[E]``. None: an edge is
     always there, all are equally likely.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> edges = glt.testing.ReferenceEdges(0, 0, center=graph.edge_index[1], neighbor=graph.edge_index[0])
+        >>> edges
+        ReferenceEdges(expanded=0, found=0, center=int64 [80], neighbor=int64 [80])
     """
 
     expanded: int
@@ -131,12 +159,22 @@ class ReferenceEdges:
     time: Any = None
     weight: Any = None
 
+    __repr__ = repr_of_fields
+
 
 @dataclass(frozen=True)
 class ReferenceTypedBatch:
     """Lists by node type (``node``, ``tree``, ``num_sampled_nodes``) and by edge type (the others).
 
     ``tree`` is the position of the seed that a node was reached from, in a disjoint batch; otherwise meaningless.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> edges = glt.testing.ReferenceEdges(0, 0, center=graph.edge_index[1], neighbor=graph.edge_index[0])
+        >>> key = glt.testing.reference_key(7, 0, 0)
+        >>> batch = glt.testing.reference_typed_batch(1, [edges], [(0, [5])], [[2]], key=key)
+        >>> batch.num_sampled_nodes
+        [[1, 2]]
     """
 
     node: list[np.ndarray]
@@ -146,6 +184,8 @@ class ReferenceTypedBatch:
     edge: list[np.ndarray]
     num_sampled_nodes: list[list[int]]
     num_sampled_edges: list[list[int]]
+
+    __repr__ = repr_of_fields
 
 
 def reference_batch(
@@ -169,6 +209,11 @@ def reference_batch(
         replace: Draw with replacement.
         edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
         edge_weight: The weight of each edge ``[E]``. Default: all are equally likely.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.testing.reference_batch(graph.edge_index, 40, seeds=[5], num_neighbors=[2], random_seed=7).node
+        array([5, 3, 4])
     """
     ends = np.asarray(edge_index)
     center, neighbor = (ends[1], ends[0]) if edge_dir == "in" else (ends[0], ends[1])
@@ -203,6 +248,14 @@ def reference_typed_batch(
         seed_time: One per tree; edges with a later time are not there. Needs ``disjoint``.
         last: Of edges with times, take the latest, not random ones.
         exclusions: Per edge type, pairs (expanded node, neighbour) whose edges are not there.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> edges = glt.testing.ReferenceEdges(0, 0, center=graph.edge_index[1], neighbor=graph.edge_index[0])
+        >>> key = glt.testing.reference_key(7, 0, 0)
+        >>> batch = glt.testing.reference_typed_batch(1, [edges], [(0, [5])], [[2]], key=key)
+        >>> batch.node
+        [array([5, 3, 4])]
     """
     rows_of = [_rows_of(e, seed_time is not None or last) for e in edges]
     node, tree = _lists(num_node_types), _lists(num_node_types)

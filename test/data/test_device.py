@@ -117,7 +117,7 @@ def test_a_feature_travels_with_its_options_and_places_nothing_yet(two_gpus):
     copy = pickle.loads(pickle.dumps(feature))
     assert copy.split_ratio == 0.25 and copy.device_group_list[0].device_list == groups[0].device_list
     assert copy.hotness.tolist() == [0, 1, 2, 3] and copy.uses_gpu and not copy._placed
-    assert repr(copy) == "Feature(shape=(4, 4), dtype=torch.float32, split_ratio=0.25)"
+    assert repr(copy) == "Feature(float32 [4, 4], split_ratio=0.25, 64 B)"
     assert torch.equal(copy[torch.tensor([2])], torch.eye(4)[2:3])  # ids on the CPU: as ever
     copy.check()
     copy.close()

@@ -57,7 +57,7 @@ def test_the_page_is_short():
     assert len(TEXT.splitlines()) <= 150
 
 
-@pytest.mark.parametrize("path", sorted({each for each in re.findall(r"\]\(([^)#:]+)\)", TEXT)}))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)", TEXT))))
 def test_links_of_the_page_lead_somewhere(path):
     assert (ROOT / path).exists()
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._checks import format_size
+from glt._reprs import says, typed
 from glt.data.arrays import as_rows, from_array, load_saved, map_npy
 from glt.data.dataset import Graph
 from glt.data.device import Accelerator
@@ -150,6 +152,11 @@ class DistDataset:
             new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
+
+    Example:
+        >>> dataset = glt.distributed.DistDataset().load("parts", partition_idx=0)
+        >>> dataset
+        DistDataset(partition 0 of 2, 40 nodes, 80 edges, edge_dir='in', 4.1 KB in all partitions)
     """
 
     def __init__(self) -> None:
@@ -420,13 +427,16 @@ class DistDataset:
                 "that sent this dataset had loaded; partition into a new directory, or load the dataset again"
             )
 
+    @says
     def __repr__(self) -> str:
         if self._args is None:
-            return "DistDataset(empty)"
-        return (
-            f"DistDataset(partition {self.partition_idx} of {self.num_partitions}, num_nodes={self.num_nodes}, "
-            f"num_edges={self.num_edges}, edge_dir={self.edge_dir!r})"
-        )
+            return "empty"
+        nodes = typed(sum(self.num_nodes_of), "nodes", len(self.schema.node_types))
+        edges = typed(sum(self.num_edges_of), "edges", len(self.schema.edge_types))
+        size = format_size(sum(entry.num_bytes for entry in self.manifest.files.values()))
+        modes = "" if self._args["graph_mode"] == "CPU" else f", graph_mode={self._args['graph_mode']!r}"
+        part = f"partition {self.partition_idx} of {self.num_partitions}"
+        return f"{part}, {nodes}, {edges}, edge_dir={self.edge_dir!r}{modes}, {size} in all partitions"
 
 
 def _original_rows(nodes: NodePart) -> Tensor | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._reprs import says
 from glt.channel.message import MessageLayout
 from glt.data.device import Event
 from glt.data.feature import Feature
@@ -117,6 +118,15 @@ class DistNeighborSampler:
 
     Raises:
         ValueError: If there are several partitions and no router.
+
+    Example:
+        >>> dataset = glt.distributed.DistDataset().load("parts", 0)
+        >>> others = {1: dataset.map_other("parts", 1)}
+        >>> config = glt.sampler.SamplingConfig(num_neighbors=((2, 2),))
+        >>> loop = glt.distributed.ConcurrentEventLoop(concurrency=1)
+        >>> glt.distributed.DistNeighborSampler(dataset, config, None, loop, others=others).is_local
+        True
+        >>> loop.shutdown()
     """
 
     def __init__(
@@ -414,6 +424,10 @@ class DistNeighborSampler:
             num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
             for name, counts in (("num_sampled_nodes", num_nodes), ("num_sampled_edges", num_edges)):
                 out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
+
+    @says
+    def __repr__(self) -> str:
+        return f"{self.dataset!r}, {self.config.says()}"
 
 
 def _written(tensor: Tensor) -> Any:

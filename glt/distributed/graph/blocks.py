@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from glt._reprs import repr_of_fields
 from glt.data.arrays import as_ids
 
 
@@ -30,6 +31,14 @@ class Block:
         srcdata, dstdata: By name, the tables of the nodes that the graph was partitioned with, such as ``x [num_src,
             F]``; empty unless the loader was asked for them (``collect_features``).
         edata: Likewise those of the edges, ``edge_attr`` and others ``[E, ...]``.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> inputs, seeds, blocks = glt.distributed.MultiLayerNeighborSampler([2]).sample(graph, torch.tensor([5]))
+        >>> blocks[0]
+        Block(edge_index=int64 [2, 2], src_id=int64 [3], dst_id=int64 [1], e_id=int64 [2])
+        >>> glt.distributed.finalize()
     """
 
     edge_index: Any
@@ -51,6 +60,8 @@ class Block:
     def to(self, device: torch.device | str | int) -> Block:
         """The same on another device."""
         return Block(*(_each(getattr(self, each.name), lambda t: t.to(device)) for each in fields(self)))
+
+    __repr__ = repr_of_fields
 
 
 def layered(batch: Data | HeteroData, tables: tuple[list[str], list[str]]) -> list[Block]:
@@ -110,6 +121,14 @@ def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
     Raises:
         TypeError: If frontier is no graph, or seeds are not by type where there are types.
         ValueError: If a seed is named twice, or an edge ends in none; names it.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> block = glt.distributed.to_block(graph.sample_neighbors(torch.tensor([5]), 2), torch.tensor([5]))
+        >>> block.src_id, block.dst_id
+        (tensor([5, 3, 4]), tensor([5]))
+        >>> glt.distributed.finalize()
     """
     if not isinstance(frontier, Data | HeteroData):
         raise TypeError(f"frontier is a {type(frontier).__name__}: expected what sample_neighbors returns")

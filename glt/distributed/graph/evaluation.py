@@ -79,6 +79,10 @@ def gather_metrics(
         glt.errors.RendezvousError: If another trainer gave unusable arguments, or others than this one; names it.
         glt.errors.PeerLost: If not all trainers have come after ``timeout_s``; names those missing.
         glt.errors.RemoteError: If a metric failed on trainer 0.
+
+    Example:
+        >>> glt.distributed.gather_metrics({"loss": 0.5}, count=10, sums={"hits": 7})
+        {'loss': 0.5, 'hits': 7, 'count': 10}
     """
     timeout_s = real_number("timeout_s", timeout_s, above=True)
     error: Exception | None = None

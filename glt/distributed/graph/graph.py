@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt import _core
 from glt._checks import check_count, check_flag, check_path
+from glt._reprs import says, typed
 from glt.data.arrays import as_ids, require_in_range
 from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World
@@ -217,9 +218,10 @@ class GraphPartitionBook:
         assert book is not None, "nodes have one"
         return book
 
+    @says
     def __repr__(self) -> str:
         kind = "ranges" if self.is_relabelled else "arrays"
-        return f"GraphPartitionBook({self.num_partitions} partitions, {kind})"
+        return f"{self.num_partitions} partitions, {kind}"
 
 
 INT32_MAX = 2**31 - 1
@@ -242,6 +244,15 @@ class DistGraph:
         RuntimeError: If :func:`initialize` was not called.
         ValueError: If no partitions are named, or others than those there are.
         glt.errors.PartitionError: If they are damaged or missing.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> graph
+        DistGraph('ring', 40 nodes, 80 edges, 2 partitions)
+        >>> graph.in_degrees(torch.tensor([3, 7])), graph.ndata["x"][torch.tensor([3])]
+        (tensor([2, 2]), tensor([[3., 3., 3., 3.]]))
+        >>> glt.distributed.finalize()
     """
 
     def __init__(
@@ -488,6 +499,8 @@ class DistGraph:
             store.num_nodes = num_nodes if nodes is None else len(nodes[node_type])
         return graph
 
+    @says
     def __repr__(self) -> str:
-        counts = f"num_nodes={self._data.num_nodes_of}, num_edges={self._data.num_edges_of}"
-        return f"DistGraph({self.name!r}, {counts}, {self._data.num_partitions} partitions)"
+        nodes = typed(sum(self._data.num_nodes_of), "nodes", len(self.schema.node_types))
+        edges = typed(sum(self._data.num_edges_of), "edges", len(self.schema.edge_types))
+        return f"{self.name!r}, {nodes}, {edges}, {self._data.num_partitions} partitions"

@@ -106,6 +106,15 @@ def infer_layerwise(
         glt.errors.PartitionError: If original ids are wanted, and the partitions' map of ids is not on this host.
         glt.errors.PeerLost: If a trainer has failed, or a trainer or a server is lost meanwhile; names it, and why.
         OSError: If there is no room in ``spill_dir``.
+
+    Example:
+        >>> from torch_geometric.nn import GraphSAGE
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> model = GraphSAGE(in_channels=4, hidden_channels=8, num_layers=2)
+        >>> rows = glt.distributed.infer_layerwise(model)
+        >>> rows.shape
+        torch.Size([40, 8])
+        >>> glt.distributed.finalize()
     """
     world = require_world()
     with ExitStack() as resources, CollectiveTask(world, "infer_layerwise") as task:

@@ -17,6 +17,7 @@ from torch_geometric.sampler import NegativeSampling, NumNeighbors
 from torch_geometric.sampler.base import SubgraphType
 
 from glt._checks import check_count, check_flag, check_one_of, real_number
+from glt._reprs import options, says
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
 from glt.distributed.engine.dataset import DistDataset
@@ -39,6 +40,10 @@ class MultiLayerNeighborSampler:
         fanouts: Edges per node, by layer; -1: all.
         replace: Draw with replacement.
         prob: Any name: draw proportionally to the weights that the graph was partitioned with.
+
+    Example:
+        >>> glt.distributed.MultiLayerNeighborSampler([10, 25]).num_neighbors()
+        [25, 10]
     """
 
     fanouts: Sequence[int]
@@ -74,19 +79,34 @@ class MultiLayerNeighborSampler:
 
 
 def MultiLayerFullNeighborSampler(num_layers: int) -> MultiLayerNeighborSampler:
-    """All edges in each of ``num_layers`` layers."""
+    """All edges in each of ``num_layers`` layers.
+
+    Example:
+        >>> glt.distributed.MultiLayerFullNeighborSampler(2)
+        MultiLayerNeighborSampler(fanouts=[-1, -1], replace=False, prob=None)
+    """
     check_count("num_layers", num_layers, 1, 1024)
     return MultiLayerNeighborSampler([-1] * num_layers)
 
 
 def PerSourceUniform(k: int) -> NegativeSampling:
-    """For each seed edge ``k`` destinations that its source has no edge to."""
+    """For each seed edge ``k`` destinations that its source has no edge to.
+
+    Example:
+        >>> glt.distributed.PerSourceUniform(5)
+        NegativeSampling(mode=<NegativeSamplingMode.triplet: 'triplet'>, amount=5, src_weight=None, dst_weight=None)
+    """
     check_count("k", k, 1, INT32_MAX)
     return NegativeSampling("triplet", k)
 
 
 def GlobalUniform(k: float) -> NegativeSampling:
-    """``k`` times as many pairs as there are seed edges, of any nodes, that are no edges."""
+    """``k`` times as many pairs as there are seed edges, of any nodes, that are no edges.
+
+    Example:
+        >>> glt.distributed.GlobalUniform(2.0)
+        NegativeSampling(mode=<NegativeSamplingMode.binary: 'binary'>, amount=2.0, src_weight=None, dst_weight=None)
+    """
     real_number("k", k, above=True)
     return NegativeSampling("binary", k)
 
@@ -112,6 +132,15 @@ class NodeDataLoader(DistNeighborLoader):
 
     Raises:
         The same as :class:`glt.distributed.DistNeighborLoader`; ValueError also if an option does not go with blocks.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> with glt.distributed.NodeDataLoader(graph, torch.arange(20), [2, 2], 10, random_seed=7) as loader:
+        ...     [batch.x.shape for batch in loader]
+        ...
+        [torch.Size([14, 4]), torch.Size([14, 4])]
+        >>> glt.distributed.finalize()
     """
 
     def __init__(
@@ -163,6 +192,15 @@ class EdgeDataLoader(DistLinkNeighborLoader):
 
     Raises:
         The same as :class:`glt.distributed.DistLinkNeighborLoader`.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> with glt.distributed.EdgeDataLoader(graph, torch.arange(20), [2], batch_size=10, random_seed=7) as loader:
+        ...     [batch.edge_label_index.shape for batch in loader]
+        ...
+        [torch.Size([2, 10]), torch.Size([2, 10])]
+        >>> glt.distributed.finalize()
     """
 
     def __init__(
@@ -228,6 +266,11 @@ class DistDataLoader:
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
+
+    Example:
+        >>> loader = glt.distributed.DistDataLoader(torch.arange(5), batch_size=2, collate_fn=lambda ids: ids * 10)
+        >>> [batch.tolist() for batch in loader]
+        [[0, 10], [20, 30], [40]]
     """
 
     def __init__(
@@ -278,6 +321,12 @@ class DistDataLoader:
         if isinstance(self.dataset, Tensor):
             return self.collate_fn(self.dataset[positions])
         return self.collate_fn([self.dataset[at] for at in positions.tolist()])
+
+    @says
+    def __repr__(self) -> str:
+        order = self._order
+        told = options({"shuffle": order.shuffle, "drop_last": order.drop_last, "random_seed": order.random_seed})
+        return f"{self.num_threads} threads, {len(order)} batches of {order.batch_size} ids, {told}"
 
 
 def _data(graph: DistGraph) -> DistDataset | None:

@@ -309,6 +309,12 @@ def node_split(
     Raises:
         TypeError, ValueError, IndexError, KeyError: If an argument is unusable; names it.
         RuntimeError: If nothing says which trainer this is.
+
+    Example:
+        >>> book = glt.partition.load_partition("parts", 0).nodes[0].book
+        >>> shares = [glt.distributed.node_split(torch.arange(10), book, rank=rank, num_trainers=2) for rank in (0, 1)]
+        >>> [len(share) for share in shares]
+        [5, 5]
     """
     options = {"force_even": force_even, "remainder": remainder}
     return _share("node", nodes, partition_book, ntype, rank, num_trainers, homes, node_trainer_ids, options)
@@ -330,6 +336,13 @@ def edge_split(
 
     Edges of a directory that was not relabelled have owners only if they have features or attributes; without those
     shares are even, but no edge counts as local.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> len(glt.distributed.edge_split(torch.arange(80) % 2 == 0))
+        40
+        >>> glt.distributed.finalize()
     """
     options = {"force_even": force_even, "remainder": remainder}
     return _share("edge", edges, partition_book, etype, rank, num_trainers, homes, edge_trainer_ids, options)

@@ -126,6 +126,12 @@ def initialize(
         OSError: If a file cannot be read.
         glt.errors.PartitionError: If partitions are damaged or missing.
         glt.errors.RendezvousError: If this host is not in ``ip_config``, or the others are not reached in time.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")  # in a notebook; under torchrun, the same line
+        >>> glt.distributed.get_rank(), glt.distributed.num_trainers()
+        (0, 1)
+        >>> glt.distributed.finalize()
     """
     global _job
     check_transport(None, None, rpc_timeout)
@@ -380,6 +386,10 @@ def finalize(timeout_s: float | None = None) -> None:
 
     A trainer that also serves waits until the others have left, for those that died a minute at most, and ``timeout_s``
     seconds at most if given.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> glt.distributed.finalize()
     """
     _finalize(timeout_s)
 
@@ -422,12 +432,26 @@ def _at_exit() -> None:
 
 
 def get_rank() -> int:
-    """The number of this trainer, from 0. RuntimeError without :func:`initialize`."""
+    """The number of this trainer, from 0. RuntimeError without :func:`initialize`.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> glt.distributed.get_rank()
+        0
+        >>> glt.distributed.finalize()
+    """
     return _world_or_env().rank
 
 
 def num_trainers() -> int:
-    """How many trainers the job has. RuntimeError without :func:`initialize`."""
+    """How many trainers the job has. RuntimeError without :func:`initialize`.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> glt.distributed.num_trainers()
+        1
+        >>> glt.distributed.finalize()
+    """
     return _world_or_env().num_trainers
 
 
@@ -449,6 +473,11 @@ def barrier(timeout_s: float | None = None) -> None:
     Raises:
         glt.errors.PeerLost: If a trainer does not come in time, or is gone; names it.
         Exception: What went wrong with a write that was not waited for; see :meth:`DistTensor.flush`.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> glt.distributed.barrier(timeout_s=60)
+        >>> glt.distributed.finalize()
     """
     world = require_world()
     flush_all(world)

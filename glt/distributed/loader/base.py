@@ -17,6 +17,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt._checks import check_flag, integer
+from glt._reprs import options, says
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
@@ -355,8 +356,13 @@ class DistLoader(Resumable):
             self._deployment.group.give_up(error)
         self.shutdown()
 
+    @says
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.context.worker_name}, {self._deployment.mode})"
+        who, order = self.context.worker_name, self.order
+        batches = f"{len(order)} batches of {order.batch_size} {'edges' if 'Link' in type(self).__name__ else 'nodes'}"
+        told = options({"shuffle": order.shuffle, "drop_last": order.drop_last, "random_seed": self.random_seed})
+        state = "shut down, " if self._closed else ""
+        return f"{who}, {state}{self._deployment.mode}, {self.data!r}, {batches}, {self.config.says()}, {told}"
 
 
 def collate(

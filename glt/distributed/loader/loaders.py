@@ -242,6 +242,17 @@ class DistLinkNeighborLoader(DistLoader):
 
     Raises:
         The same as :class:`glt.distributed.DistNeighborLoader`.
+
+    Example:
+        >>> context = glt.distributed.init_worker_group(world_size=1, rank=0)
+        >>> dataset = glt.distributed.DistDataset().load("parts", partition_idx=0)
+        >>> options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+        >>> edges = torch.tensor([[0, 1], [1, 2]])
+        >>> with glt.distributed.DistLinkNeighborLoader(
+        ...     dataset, [2], edges, batch_size=2, neg_sampling="binary", random_seed=7, worker_options=options
+        ... ) as loader:
+        ...     [batch.edge_label.tolist() for batch in loader]
+        [[1.0, 1.0, 0.0, 0.0]]
     """
 
     def __init__(
@@ -431,6 +442,18 @@ class DistNeighborLoader(DistLoader):
         glt.errors.RemoteError: If one raises an exception while it does; carries its traceback.
 
     Iterating raises ``PeerLost``, ``WorkerDied`` and ``RemoteError`` too, in the place of the batch that is missing.
+
+    Example:
+        >>> context = glt.distributed.init_worker_group(world_size=1, rank=0)
+        >>> dataset = glt.distributed.DistDataset().load("parts", partition_idx=0)
+        >>> options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+        >>> loader = glt.distributed.DistNeighborLoader(
+        ...     dataset, [2, 2], torch.arange(40), 10, collect_features=True, random_seed=7, worker_options=options
+        ... )
+        >>> with loader:
+        ...     [batch.x.shape[0] for batch in loader]
+        ...
+        [14, 14, 14, 14]
     """
 
     def __init__(
@@ -511,6 +534,16 @@ class DistSubGraphLoader(DistNeighborLoader):
     ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node ``mapping[i]`` of its type. Arguments and
     errors are those of :class:`DistNeighborLoader`; the fan-outs bound which nodes are found, not which edges are
     returned.
+
+    Example:
+        >>> context = glt.distributed.init_worker_group(world_size=1, rank=0)
+        >>> dataset = glt.distributed.DistDataset().load("parts", partition_idx=0)
+        >>> options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+        >>> with glt.distributed.DistSubGraphLoader(
+        ...     dataset, [2], torch.tensor([0, 1]), batch_size=2, random_seed=7, worker_options=options
+        ... ) as loader:
+        ...     [(batch.mapping.tolist(), batch.num_edges) for batch in loader]
+        [([0, 1], 5)]
     """
 
     def __init__(

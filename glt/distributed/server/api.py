@@ -66,6 +66,16 @@ def init_server(
         ImportError: If ``metrics_port`` is given and ``prometheus_client`` is not installed.
         glt.errors.RendezvousError: If a port cannot be opened, or server 0 is not reached or refuses this one.
         glt.errors.WorkerDied: If a sampling process does not come up.
+
+    Example:
+        >>> dataset = glt.distributed.DistDataset().load("parts", 0)
+        >>> context = glt.distributed.init_server(
+        ...     1, None, 0, dataset, "localhost", glt.testing.cluster.free_port()
+        ... )  # one server, for any number of clients
+        >>> glt.distributed.server_stats()["num_clients"]
+        0
+        >>> glt.distributed.wait_and_shutdown_server(timeout_s=0)
+        False
     """
     global _server
     options = _server_options(options, flags)
@@ -116,7 +126,12 @@ def _server_options(options: Any, flags: dict[str, Any]) -> ServerOptions:
 
 
 def get_server() -> DistServer | None:
-    """Returns the server of this process, or None."""
+    """Returns the server of this process, or None.
+
+    Example:
+        >>> glt.distributed.get_server() is None
+        True
+    """
     return _server
 
 
@@ -125,6 +140,14 @@ def wait_and_shutdown_server(timeout_s: float | None = None) -> bool:
 
     A lost client counts as gone if it does not come back within a minute. A server for any number of clients waits
     until it is interrupted. ``timeout_s`` bounds the wait; returns whether all clients had left.
+
+    Example:
+        >>> dataset = glt.distributed.DistDataset().load("parts", 0)
+        >>> context = glt.distributed.init_server(
+        ...     1, None, 0, dataset, "localhost", glt.testing.cluster.free_port()
+        ... )  # one server, for any number of clients
+        >>> glt.distributed.wait_and_shutdown_server(timeout_s=0)
+        False
     """
     global _server
     with _lock:
@@ -167,6 +190,15 @@ def init_client(
         RuntimeError: If this process is a client already, or something else.
         glt.errors.RendezvousError: If servers are not reached in time, or one refuses this client: it runs another
             version, was told other numbers, or has a client of this rank.
+
+    Example:
+        >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR
+        >>> options = glt.distributed.RemoteDistSamplingWorkerOptions()
+        >>> with glt.distributed.DistNeighborLoader(None, [2], torch.arange(20), 10, worker_options=options) as loader:
+        ...     len(loader)
+        ...
+        2
+        >>> glt.distributed.shutdown_client()
     """
     global _client
     check_place(num_clients, client_rank, client_group_name, ("num_clients", "client_rank", "client_group_name"))
@@ -199,7 +231,12 @@ def require_client() -> DistClient:
 
 def shutdown_client(why: str = "") -> None:
     """Tells the servers that this client is done, and leaves them; ends loaders. May be called again. If it has failed,
-    other clients that wait for it are told ``why``."""
+    other clients that wait for it are told ``why``.
+
+    Example:
+        >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR
+        >>> glt.distributed.shutdown_client()
+    """
     global _client
     with _lock:
         client, _client = _client, None
@@ -226,6 +263,13 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
         TypeError: If an argument cannot be sent, or ``func`` is no function.
         ValueError: If there is no such server.
         RuntimeError: Without ``init_client`` or ``initialize``.
+
+    Example:
+        >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR
+        >>> reply = glt.distributed.async_request_server(0, glt.distributed.server_stats)
+        >>> reply.result()["is_draining"]
+        False
+        >>> glt.distributed.shutdown_client()
     """
     name = "glt.stats" if func is server_stats else functions.name_of(func)
     world = current_world()
@@ -242,6 +286,12 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
         glt.errors.PeerLost: If the server is gone, or gives no answer in time.
         glt.errors.RemoteError: If the function raises; carries its traceback. Python's own errors of arguments
             (``TypeError``, ``ValueError``, ``IndexError``, ``KeyError``, ``MemoryError``) are raised as such.
+
+    Example:
+        >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR
+        >>> glt.distributed.request_server(0, glt.distributed.server_stats)["is_draining"]
+        False
+        >>> glt.distributed.shutdown_client()
     """
     return async_request_server(server_rank, func, *args, **kwargs).result()
 
@@ -265,6 +315,12 @@ def server_stats(server_rank: int | None = None) -> dict[str, Any]:
     that is killed loses what it did in the last second.
 
     ``server_rank`` is the server that a client asks; None: that of this process. RuntimeError if there is none.
+
+    Example:
+        >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR
+        >>> glt.distributed.server_stats(0)["totals"]["num_errors"]
+        0.0
+        >>> glt.distributed.shutdown_client()
     """
     if server_rank is not None:
         return require_client().request(server_rank, "glt.stats")

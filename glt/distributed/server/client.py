@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt._reprs import says
 from glt.channel.message import rebuild_error
 from glt.data.schema import PartitionBook
 from glt.distributed.context import DistContext
@@ -120,8 +121,9 @@ class RemoteDataset:
             missing -= set(mine)
         return readers
 
+    @says
     def __repr__(self) -> str:
-        return f"RemoteDataset({self.num_partitions} partitions on {self._client.num_servers} servers)"
+        return f"{self.num_partitions} partitions on {self._client.num_servers} servers"
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------

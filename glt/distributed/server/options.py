@@ -109,6 +109,10 @@ class ServerOptions:
 
     Raises:
         TypeError, ValueError: If a value is wrong; names the option.
+
+    Example:
+        >>> glt.distributed.ServerOptions(num_workers=2, metrics_port=9100).num_workers
+        2
     """
 
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glt._checks import check_at_least
+from glt._reprs import says
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
 from glt.distributed.tensors.tensor import DistTensor, as_tensor
@@ -85,8 +86,9 @@ class DistParameter(_RowsOnServers, nn.Parameter):
             return ids[0].contiguous(), grads[0].contiguous()
         return torch.cat(ids), torch.cat(grads)
 
+    @says
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"DistParameter of {self.tensor.name!r}, {list(self.tensor.shape)}"
+        return f"{self.tensor.name!r}, {list(self.tensor.shape)}"
 
 
 class Lookup(torch.autograd.Function):
@@ -136,6 +138,14 @@ class DistEmbedding(_RowsOnServers, nn.Module):
 
     Raises:
         ValueError, TypeError: If an argument does not fit, or servers have another tensor of this name.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> embedding = glt.distributed.DistEmbedding(graph.num_nodes(), 8, "embedding", part="node")
+        >>> embedding(torch.tensor([3, 7])).shape
+        torch.Size([2, 8])
+        >>> glt.distributed.finalize()
     """
 
     rows: DistParameter
@@ -194,6 +204,10 @@ class DistEmbedding(_RowsOnServers, nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
+
+    @says
+    def __repr__(self) -> str:
+        return self.extra_repr()
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

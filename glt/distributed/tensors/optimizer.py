@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
+from glt._reprs import options, says
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
 from glt.distributed.tensors.barrier import checked_timeout, require_equal
@@ -60,9 +61,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._option_names = tuple(defaults)  # torch adds others to ``defaults`` when it loads
         super().__init__(groups, defaults)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
+        """What messages call it."""
         names = ", ".join(repr(p.tensor.name) for p in self._parameters())
         return f"{type(self).__name__} {self._number} of {names}"
+
+    @says
+    def __repr__(self) -> str:
+        names = ", ".join(repr(p.tensor.name) for p in self._parameters())
+        return f"{names}, {options({name: self.defaults[name] for name in self._option_names})}"
 
     def _parameters(self) -> Iterator[DistParameter]:
         for group in self.param_groups:
@@ -348,6 +355,16 @@ class SparseAdagrad(SparseOptimizer):
     Raises:
         ValueError, TypeError: If an argument does not fit, or trainers give different ones.
         glt.errors.PeerLost: If not all trainers make it.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> embedding = glt.distributed.DistEmbedding(5, 2, "rows")
+        >>> optimizer = glt.distributed.SparseAdagrad([embedding], lr=0.1)
+        >>> embedding(torch.tensor([1, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer
+        SparseAdagrad('rows', lr=0.1, lr_decay=0.0, initial_accumulator_value=0.0, eps=1e-10, reduction='mean')
+        >>> glt.distributed.finalize()
     """
 
     kind, state_names = "adagrad", ("sum",)
@@ -391,6 +408,16 @@ class SparseAdam(SparseOptimizer):
     Raises:
         ValueError, TypeError: If an argument does not fit, or trainers give different ones.
         glt.errors.PeerLost: If not all trainers make it.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> embedding = glt.distributed.DistEmbedding(5, 2, "rows")
+        >>> optimizer = glt.distributed.SparseAdam([embedding], lr=0.1)
+        >>> embedding(torch.tensor([1, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer
+        SparseAdam('rows', lr=0.1, betas=(0.9, 0.999), eps=1e-08, reduction='mean')
+        >>> glt.distributed.finalize()
     """
 
     kind, state_names = "adam", ("exp_avg", "exp_avg_sq")

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt._checks import format_size
+from glt._reprs import says
 from glt.data.arrays import as_ids, require_data, require_in_range
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, require_world
@@ -90,6 +92,14 @@ class DistTensor:
         MemoryError: If it does not fit into the memory of a server; no memory was taken then.
         LookupError: If no function is registered under the name of ``init_func``, or a server has lost its rows.
         glt.errors.PeerLost: If a server is lost.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> counts = glt.distributed.DistTensor([5], torch.int64, "counts")
+        >>> counts.add(torch.tensor([0, 3, 3]), 1)
+        >>> counts[:]
+        tensor([1, 0, 0, 2, 0])
+        >>> glt.distributed.finalize()
     """
 
     def __init__(
@@ -251,8 +261,12 @@ class DistTensor:
     def __reduce__(self) -> Any:
         raise TypeError(f"a DistTensor is not pickled: in the other process, use DistTensor.find({self.name!r})")
 
+    @says
     def __repr__(self) -> str:
-        return f"DistTensor({self.name!r}, {list(self.shape)}, {self.dtype})"
+        state = ", deleted" if self.is_deleted else ""
+        dtype = str(self.dtype).removeprefix("torch.")
+        servers = f"on {self.world.num_servers} servers"
+        return f"{self.name!r}, {dtype} {list(self.shape)}, {format_size(self.nbytes)} {servers}{state}"
 
 
 def _selected(index: Any, num_rows: int) -> tuple[RowIds, bool]:

@@ -135,6 +135,14 @@ def register_server_function(func: F, name: str | None = None) -> F:
     Raises:
         TypeError: If it is not callable, or has no name of its own and none is given.
         ValueError: If the name is taken by another function.
+
+    Example:
+        >>> @glt.distributed.register_server_function
+        ... def free_bytes(path):
+        ...     return shutil.disk_usage(path).free
+        ...
+        >>> free_bytes(".") > 0  # on a client: request_server(0, free_bytes, ".")
+        True
     """
     if not callable(func):
         raise TypeError(f"func = {func!r}: expected a function")

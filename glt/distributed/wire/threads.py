@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from glt import _deadlines as deadlines
+from glt._reprs import says
 
 T = TypeVar("T")
 
@@ -76,6 +77,15 @@ class ConcurrentEventLoop:
 
     Raises:
         ValueError: If ``concurrency`` is below 1.
+
+    Example:
+        >>> async def sample():
+        ...     return "a batch"
+        ...
+        >>> loop = glt.distributed.ConcurrentEventLoop(concurrency=2)
+        >>> loop.submit(sample).result()
+        'a batch'
+        >>> loop.shutdown()
     """
 
     def __init__(self, concurrency: int, name: str = "glt-sampler") -> None:
@@ -159,3 +169,7 @@ class ConcurrentEventLoop:
         self._pool.shutdown(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)
+
+    @says
+    def __repr__(self) -> str:
+        return f"concurrency={self.concurrency}"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._reprs import repr_of_fields
 from glt.data.arrays import as_numpy, require_data
 from glt.partition.format.files import CHUNK_IDS, Array, chunks
 
@@ -22,6 +23,13 @@ class IdMap:
     Attributes:
         original: The original id of each new id, ``[num_ids]`` int32 or int64; DGL's ``orig_nids`` and ``orig_eids``.
         new: The new id of each original id, likewise.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> manifest = glt.partition.RandomPartitioner("relabelled", 2, 40, graph.edge_index, relabel=True).partition()
+        >>> ids = glt.partition.load_id_map("relabelled")
+        >>> ids.to_original(ids.to_new(torch.tensor([3, 30])))
+        tensor([ 3, 30])
     """
 
     original: np.ndarray
@@ -40,6 +48,8 @@ class IdMap:
     def to_new(self, ids: Any) -> Tensor:
         """The reverse of :meth:`to_original`, with the same errors."""
         return _looked_up(self.new, ids)
+
+    __repr__ = repr_of_fields
 
 
 def to_original_order(rows: Array | Sequence[Array], node_map: Array, out: Array | None = None) -> Array:
@@ -60,6 +70,13 @@ def to_original_order(rows: Array | Sequence[Array], node_map: Array, out: Array
     Raises:
         TypeError: If ``rows`` are no tensors or arrays, ``node_map`` has no integers, or dtypes differ.
         ValueError: If there is not one row for each id, or ``node_map`` has an id twice or none that it should have.
+
+    Example:
+        >>> predictions = torch.tensor([[0.1], [0.2], [0.3]])  # rows of new ids, which were 2, 0 and 1
+        >>> glt.partition.to_original_order(predictions, torch.tensor([2, 0, 1]))
+        tensor([[0.2000],
+                [0.3000],
+                [0.1000]])
     """
     sharded = isinstance(rows, list | tuple)
     shards: list[Any] = list(rows) if sharded else [rows]

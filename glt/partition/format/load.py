@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt._checks import integer
+from glt._reprs import repr_of_fields, says, typed
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -23,6 +24,15 @@ class CachePart:
     """Copies of rows that other partitions own, of the nodes of one type that this one is expected to read most.
 
     ``ids [cached]`` int64 are ascending; the other attributes are their rows, None where nodes of the type have none.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.partition.RandomPartitioner(
+        ...     "cached", 2, 40, graph.edge_index, node_feat=graph.x, hotness=torch.arange(40.0), cache_ratio=0.1
+        ... ).partition()
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 18 files, 4.7 KB)
+        >>> glt.partition.load_partition("cached", 0).nodes[0].cache
+        CachePart(ids=int64 [4], feat=float32 [4, 4])
     """
 
     ids: np.ndarray
@@ -30,6 +40,8 @@ class CachePart:
     label: Array | None
     time: np.ndarray | None
     attrs: dict[str, Array]
+
+    __repr__ = repr_of_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +58,11 @@ class NodePart:
         cache: Rows of some nodes of other partitions, or None.
         hotness: How often the trainers of this partition are expected to read each owned node ``[rows]``, float32 or
             float64, or None where the partitioner was given no hotness.
+
+    Example:
+        >>> glt.partition.load_partition("parts", 0).nodes[0]
+        NodePart(book=PartitionBook(arrays, num_ids=40, num_parts=2), feat=float32 [20, 4], label=int64 [20],
+        owned=int64 [20])
     """
 
     book: PartitionBook
@@ -63,16 +80,27 @@ class NodePart:
         """Ids of the owned nodes, ascending, ``[rows]`` int64: row ``r`` belongs to node ``ids[r]``."""
         return np.arange(self.owned.start, self.owned.stop) if isinstance(self.owned, range) else self.owned
 
+    __repr__ = repr_of_fields
+
 
 @dataclass(frozen=True, eq=False)
 class TimedEdges:
     """The edges of :class:`EdgePart` a second time, with its ``indptr``, sorted by ``time [edges]`` int64 inside each
     row; equal times keep their order.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.partition.RandomPartitioner("timed", 2, 40, graph.edge_index, edge_time=torch.arange(80)).partition()
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 16 files, 4.7 KB)
+        >>> glt.partition.load_partition("timed", 0).edges[0].by_time
+        TimedEdges(indices=int32 [40], edge_ids=int32 [40], time=int64 [40])
     """
 
     indices: np.ndarray
     edge_ids: np.ndarray
     time: np.ndarray
+
+    __repr__ = repr_of_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +122,10 @@ class EdgePart:
             tables nor new ids.
         attrs: Named tables of the owned edges by ascending edge id, ``[edges, ...]``.
         id_map: Original ids, where edges were relabelled, else None.
+
+    Example:
+        >>> glt.partition.load_partition("parts", 0).edges[0]
+        EdgePart(indptr=int64 [21], indices=int32 [40], edge_ids=int32 [40])
     """
 
     indptr: np.ndarray
@@ -107,6 +139,8 @@ class EdgePart:
     attrs: dict[str, Array]
     id_map: IdMap | None
 
+    __repr__ = repr_of_fields
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -115,6 +149,13 @@ class Partition:
     Arrays are :class:`numpy.memmap` objects in mode ``"c"``: writable in memory, never written back, and shared in the
     page cache by all processes of a host. A dtype that NumPy lacks (bfloat16) comes as a tensor on such a map.
     ``manifest`` is that of the whole directory; compare ``manifest.run_id`` between ranks.
+
+    Example:
+        >>> part = glt.partition.load_partition("parts", 0)
+        >>> part
+        Partition(0 of 2, 20 nodes, 40 edges, edge_dir='in')
+        >>> part.nodes[0].feat.shape
+        (20, 4)
     """
 
     manifest: Manifest
@@ -122,6 +163,13 @@ class Partition:
     schema: Schema
     nodes: tuple[NodePart, ...]
     edges: tuple[EdgePart, ...]
+
+    @says
+    def __repr__(self) -> str:
+        owned = sum(len(node.owned) for node in self.nodes), sum(len(edge.edge_ids) for edge in self.edges)
+        nodes = typed(owned[0], "nodes", len(self.nodes))
+        edges = typed(owned[1], "edges", len(self.edges))
+        return f"{self.index} of {self.manifest.num_parts}, {nodes}, {edges}, edge_dir={self.manifest.edge_dir!r}"
 
 
 def load_partition(
@@ -141,6 +189,10 @@ def load_partition(
         TypeError: If ``partition_idx`` is not an integer.
         PartitionError: If something is missing, truncated, altered or from another run, or ``partition_idx`` is not in
             the directory; names the file.
+
+    Example:
+        >>> glt.partition.load_partition("parts", 1)
+        Partition(1 of 2, 20 nodes, 40 edges, edge_dir='in')
     """
     root = Path(os.path.abspath(root_dir))
     if root.is_file():
@@ -176,6 +228,12 @@ def load_id_map(
     Raises:
         PartitionError: If the directory was not relabelled, or something is missing, truncated or altered.
         KeyError: If there is no such type; names those there are.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> manifest = glt.partition.RandomPartitioner("relabelled", 2, 40, graph.edge_index, relabel=True).partition()
+        >>> glt.partition.load_id_map("relabelled")
+        IdMap(original=int32 [40], new=int32 [40])
     """
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from glt._checks import format_size
+from glt._reprs import says, typed
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -189,6 +191,14 @@ class Manifest:
         run_id: Digest of all of the above, file checksums included. Two directories with the same run id hold the same
             data and their partitions may be mixed.
         format, version: ``"glt-partition"``, and the version of the format.
+
+    Example:
+        >>> from pathlib import Path
+        >>> manifest = glt.partition.Manifest.read(Path("parts"))
+        >>> manifest
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='in', 14 files, 4.1 KB)
+        >>> manifest.part_num_nodes
+        (20, 20)
     """
 
     num_parts: int
@@ -335,6 +345,13 @@ class Manifest:
                 "partition again"
             ) from error
 
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(self.num_nodes, "nodes", len(self.node_types))
+        edges = typed(self.num_edges, "edges", len(self.edge_types))
+        files = f"{len(self.files)} files, {format_size(sum(entry.num_bytes for entry in self.files.values()))}"
+        return f"{self.num_parts} partitions by {self.strategy}, {nodes}, {edges}, edge_dir={self.edge_dir!r}, {files}"
+
 
 def balance_ratio(counts: Sequence[int]) -> float:
     """Returns the mean of ``counts`` over the largest: 1 is perfectly even, as is nothing at all."""
@@ -385,7 +402,12 @@ _OURS: Final = "glt"  # the key that DGL's own files lack
 
 class PartConfig(NamedTuple):
     """The directory of a partitioned graph, and its name: the directory's where :func:`partition_graph` was told
-    none."""
+    none.
+
+    Example:
+        >>> glt.partition.read_part_config("parts").graph_name
+        'parts'
+    """
 
     directory: Path
     graph_name: str
@@ -464,6 +486,12 @@ def read_part_config(path: str | os.PathLike[str]) -> PartConfig:
 
     Raises:
         PartitionError: If there is no such directory, or the file is of another one; says what to do.
+
+    Example:
+        >>> glt.partition.partition_graph(glt.testing.ring_graph().to_data(), "ring", 2, "ring", part_method="random")
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='in', 16 files, 5.5 KB)
+        >>> glt.partition.read_part_config("ring/ring.json").graph_name
+        'ring'
     """
     given = Path(os.path.abspath(path))
     if given.is_dir():

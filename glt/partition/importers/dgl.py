@@ -272,6 +272,10 @@ def import_dgl(
         PartitionError: If a file is missing, damaged or disagrees with the others (names it), or ``output_dir`` is not
             empty.
         ValueError: If an argument does not fit.
+
+    Example:
+        >>> glt.partition.import_dgl("of-others/dgl_homo/homo.json", "imported")  # written by DGL
+        Manifest(2 partitions by AssignedPartitioner, 20 nodes, 60 edges, edge_dir='in', 20 files, 4.3 KB)
     """
     config = DglConfig.read(Path(part_config))
     require_graph_name(config.graph_name)

@@ -65,6 +65,10 @@ def import_glt(
         PartitionError: If ``source`` is no such directory, incomplete or damaged (names the file), or ``output_dir``
             is not empty.
         ValueError: If an argument does not fit.
+
+    Example:
+        >>> glt.partition.import_glt("of-others/glt_frequency", "imported")  # written by graphlearn_torch
+        Manifest(2 partitions by AssignedPartitioner, 20 nodes, 60 edges, edge_dir='in', 16 files, 3.6 KB)
     """
     root = Path(source)
     require_directory(root, "GLT's partitioner")
@@ -210,6 +214,10 @@ def import_pyg(
         PartitionError: If ``source`` is no such directory, incomplete or damaged (names the file), or ``output_dir``
             is not empty.
         ValueError: If an argument does not fit.
+
+    Example:
+        >>> glt.partition.import_pyg("of-others/pyg", "imported")  # written by torch_geometric.distributed.Partitioner
+        Manifest(2 partitions by AssignedPartitioner, 40 nodes, 80 edges, edge_dir='in', 16 files, 5.1 KB)
     """
     root = Path(source)
     require_directory(root, "torch_geometric.distributed.Partitioner")

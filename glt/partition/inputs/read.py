@@ -234,9 +234,7 @@ def read_graph(
     time_attr: str | None = None,
     outline: bool = False,
 ) -> GraphInput:
-    """Reads and checks a graph on disk, for any partitioner::
-
-        RandomPartitioner("parts", 2, read_graph("dataset/ogbn_products", "/scratch")).partition()
+    """Reads and checks a graph on disk, for any partitioner.
 
     The result is also a mapping of a partitioner's keyword arguments, such as ``num_nodes`` and ``edge_index``.
 
@@ -263,6 +261,13 @@ def read_graph(
         KeyError, TypeError, ValueError, IndexError: If what is there does not fit; names the file and the place in it,
             or the argument of a partitioner.
         OSError: If it cannot be read, or there is no room in ``scratch_dir``.
+
+    Example:
+        >>> os.mkdir("arrays")
+        >>> np.save("arrays/edge_index.npy", glt.testing.ring_graph().edge_index.numpy())
+        >>> graph = glt.partition.read_graph("arrays", "scratch")
+        >>> glt.partition.RandomPartitioner("from-arrays", 2, graph).partition()
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 10 files, 2.7 KB)
     """
     if not os.fspath(path):  # which Path takes for the working directory
         raise ValueError("path is empty: expected a directory or a file; '.' is the working directory")
@@ -333,9 +338,7 @@ _NO_TABLES = frozenset({"edge_index", "adj", "adj_t", "num_nodes", "num_edges"})
 def graph_arguments(
     data: Data | HeteroData, *, weight_attr: str | None = None, time_attr: str | None = None
 ) -> dict[str, Any]:
-    """Returns the keyword arguments of any partitioner that carry a PyG graph, nothing copied::
-
-        RandomPartitioner("parts", num_parts=2, **graph_arguments(data, weight_attr="edge_weight")).partition()
+    """Returns the keyword arguments of any partitioner that carry a PyG graph, nothing copied.
 
     ``x``, ``y`` and ``edge_attr`` become ``node_feat``, ``node_label`` and ``edge_feat``; all other node-level and
     edge-level attributes, as PyG tells them apart, ``node_attrs`` and ``edge_attrs`` under their own names. Others
@@ -350,6 +353,12 @@ def graph_arguments(
 
     Raises:
         KeyError, TypeError, ValueError: If ``data`` is no such graph or has no such attribute; names it.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> arguments = glt.partition.graph_arguments(graph.to_data())
+        >>> glt.partition.RandomPartitioner("from-pyg", 2, **arguments).partition()
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 18 files, 5.7 KB)
     """
     arrays = arrays_of_pyg(data, weight_attr=weight_attr, time_attr=time_attr)
     schema: Schema = arrays.schema

@@ -106,6 +106,10 @@ class AdjacencyPartitioner(PartitionerBase):
             that partitions own, but may be out of reach, for example where one node has more edges than that.
 
     The other arguments are those of :class:`PartitionerBase`, as are the errors.
+
+    Example:
+        >>> issubclass(glt.partition.MetisPartitioner, glt.partition.AdjacencyPartitioner)
+        True
     """
 
     balances: ClassVar[frozenset[str]] = frozenset({"balance_ntypes", "balance_edges"})
@@ -256,6 +260,12 @@ class FennelPartitioner(AdjacencyPartitioner):
         num_passes: Most passes over the edges, at least 1.
 
     The other arguments are those of :class:`AdjacencyPartitioner`, as are the errors.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> manifest = glt.partition.FennelPartitioner("fennel", 2, graph.num_nodes, graph.edge_index).partition()
+        >>> manifest.edge_cut_ratio < 0.2
+        True
     """
 
     assign_edge_ns: ClassVar[float] = 500  # some seven passes over both ends of an edge, and the sort

@@ -35,6 +35,12 @@ class Forecast:
         scratch_bytes: Largest scratch file beside it.
         work_bytes: What the progress bar counts: bytes of edges read, of scratch files and of the result written.
         seconds: Estimate, from rates of this module; of the assignment, only a random one is included.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> forecast = glt.partition.RandomPartitioner("random", 2, 40, graph.edge_index).forecast()
+        >>> forecast.result_bytes > 0 and forecast.peak_memory_bytes > 0
+        True
     """
 
     peak_memory_bytes: int

@@ -125,6 +125,12 @@ class MetisPartitioner(AdjacencyPartitioner):
         ImportError: If pymetis cannot be imported; says what to install.
         MemoryError: From :meth:`partition`, if the forecast exceeds the memory; names both.
         ValueError: From :meth:`partition`, if METIS's integers cannot hold the graph.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> manifest = glt.partition.MetisPartitioner("metis", 2, graph.num_nodes, graph.edge_index).partition()
+        >>> manifest.edge_cut_ratio < 0.2
+        True
     """
 
     assign_edge_ns: ClassVar[float] = 4000

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from glt._checks import check_flag, integer
+from glt._reprs import says, typed
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
@@ -81,13 +82,7 @@ class PartitionerBase(ABC):
     """Splits a graph and its features by node and writes the result to disk.
 
     To write a partitioner of your own, override :meth:`assign_nodes`, and :meth:`strategy_arguments` if it has
-    arguments of its own::
-
-        class ModuloPartitioner(PartitionerBase):
-            def assign_nodes(self, node_type, num_nodes):
-                return np.arange(num_nodes) % self.num_parts
-
-        ModuloPartitioner("parts", num_parts=2, num_nodes=4, edge_index=edge_index).partition()
+    arguments of its own.
 
     An edge goes to the partition of its source or of its destination; features, labels and times of nodes follow the
     node, features, weights and times of edges the edge. A heterogeneous graph comes as dicts by node type
@@ -160,6 +155,15 @@ class PartitionerBase(ABC):
         KeyError: If a dict names a type that ``num_nodes`` or ``edge_index`` does not.
         IndexError: If a node id is out of range; names the first.
         PartitionError: If ``output_dir`` is not empty.
+
+    Example:
+        >>> class Modulo(glt.partition.PartitionerBase):
+        ...     def assign_nodes(self, node_type, num_nodes):
+        ...         return np.arange(num_nodes) % self.num_parts
+        ...
+        >>> graph = glt.testing.ring_graph()
+        >>> Modulo("modulo", 2, graph.num_nodes, graph.edge_index).partition()
+        Manifest(2 partitions by Modulo, 40 nodes, 80 edges, edge_dir='out', 10 files, 2.7 KB)
     """
 
     balances: ClassVar[frozenset[str]] = frozenset()
@@ -409,6 +413,12 @@ class PartitionerBase(ABC):
             files=dict(sorted(writer.entries().items())),
             glt_version=installed_version(),
         ).signed()
+
+    @says
+    def __repr__(self) -> str:
+        nodes = typed(sum(each.num_nodes for each in self.graph.nodes), "nodes", len(self.graph.schema.node_types))
+        edges = typed(sum(each.num_edges for each in self.graph.edges), "edges", len(self.graph.schema.edge_types))
+        return f"{str(self.output_dir)!r}, {self.num_parts} partitions of {nodes}, {edges}, {self.edge_assign_strategy}"
 
 
 def checked_strategy(value: object) -> str:

@@ -35,6 +35,13 @@ class AssignedPartitioner(PartitionerBase):
 
     The other arguments are those of :class:`PartitionerBase`, as are the errors: beside them a TypeError, KeyError or
     ValueError where ``owners`` does not fit.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> owners = torch.arange(40) // 20
+        >>> manifest = glt.partition.AssignedPartitioner("halves", 2, 40, graph.edge_index, owners=owners).partition()
+        >>> manifest.part_num_nodes, manifest.edge_cut_ratio
+        ((20, 20), 0.075)
     """
 
     needs_graph: ClassVar[bool] = False
@@ -107,6 +114,13 @@ class FrequencyPartitioner(PartitionerBase):
 
     The other arguments and the errors are those of :class:`PartitionerBase`. Peak memory beside its and the inputs is
     16 bytes per node.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> reads = [torch.arange(40.0), torch.arange(40.0).flip(0)]  # by the trainers of each partition
+        >>> manifest = glt.partition.FrequencyPartitioner("by-reads", 2, 40, graph.edge_index, reads).partition()
+        >>> glt.partition.load_partition("by-reads", 0).nodes[0].ids[:4]
+        memmap([20, 21, 22, 23])
     """
 
     needs_graph: ClassVar[bool] = False
@@ -241,6 +255,11 @@ class RandomPartitioner(PartitionerBase):
         random_seed: Seed of the permutation, in ``[0, 2**64)``.
 
     The other arguments, the errors and the memory needed are those of :class:`PartitionerBase`.
+
+    Example:
+        >>> graph = glt.testing.ring_graph()
+        >>> glt.partition.RandomPartitioner("random", 2, 40, graph.edge_index, node_feat=graph.x).partition()
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 12 files, 3.6 KB)
     """
 
     balances: ClassVar[frozenset[str]] = frozenset({"balance_ntypes"})

@@ -219,6 +219,14 @@ def partition_distributed(
         RemoteError: If another rank has raised; with its error and traceback. The leader of a directory, its lowest
             rank, raises PartitionError where its file system lacks the space that is forecast.
         PeerLost: If another rank has died, or ``timeout_s`` has passed.
+
+    Example:
+        >>> from glt.testing.cluster import free_port
+        >>> torch.distributed.init_process_group("gloo", f"tcp://localhost:{free_port()}", None, None, 1, 0)
+        >>> graph = glt.testing.ring_graph()  # with more ranks, a slice of it on each
+        >>> glt.partition.partition_distributed(glt.partition.RandomPartitioner, "shared", 2, 40, graph.edge_index)
+        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 10 files, 2.7 KB)
+        >>> torch.distributed.destroy_process_group()
     """
     if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
         raise ValueError(f"timeout_s = {timeout_s!r}: expected seconds above 0")

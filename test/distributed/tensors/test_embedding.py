@@ -69,7 +69,7 @@ def test_a_module_with_parameters():
     assert [name for name, _ in model.named_parameters()] == ["embedding.rows", "linear.weight", "linear.bias"]
     parameter = model.embedding.rows
     assert isinstance(parameter, DistParameter) and parameter.shape == (0, 4)
-    assert repr(parameter) == "DistParameter of 'rows', [10, 4]"
+    assert repr(parameter) == "DistParameter('rows', [10, 4])"
     for optimizer in (SparseAdam(model), SparseAdam([model.embedding]), SparseAdam([parameter])):
         assert optimizer.param_groups[0]["params"] == [parameter]
 
