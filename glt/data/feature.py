@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._tracebacks import short_traceback
 from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import (
     Accelerator,
@@ -242,6 +243,7 @@ def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:
     return composed
 
 
+@short_traceback
 class Feature:
     """A table of rows in host memory, mapped files included; for GPUs, hot rows in their memory and the rest pinned.
 
@@ -338,6 +340,7 @@ class Feature:
     def __len__(self) -> int:
         return len(self.tensor)
 
+    @short_traceback
     def gather(
         self,
         ids: Tensor,
@@ -390,6 +393,7 @@ class Feature:
         _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
         return out
 
+    @short_traceback
     def __getitem__(self, ids: Tensor) -> Tensor:
         return self.gather(ids)
 
@@ -517,6 +521,7 @@ def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torc
     return value.contiguous()
 
 
+@short_traceback
 class WindowGather:
     """Looks up the rows of the next batches together, where a bus or a disk is what a row costs: the distinct rows are
     fetched once, into memory of the device of the ids.
@@ -537,6 +542,7 @@ class WindowGather:
         where = torch.device("cpu") if self._place is None else self._place.device
         self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
 
+    @short_traceback
     def gather(self, batches: Sequence[Tensor], *, max_blocks: int = 0) -> Iterator[Tensor]:
         """Fetches the distinct rows of all batches now (``max_blocks`` as in :meth:`Feature.gather`).
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from glt._tracebacks import short_traceback
+
 if TYPE_CHECKING:
     from glt.distributed.engine.dataset import DistDataset
     from glt.distributed.options import WorkerOptions
@@ -60,6 +62,7 @@ class DistContext:
 _context: DistContext | None = None
 
 
+@short_traceback
 def init_worker_group(world_size: int, rank: int, group_name: str = "distributed-worker") -> DistContext:
     """Says which trainer this process is. Call it once, before creating loaders.
 

@@ -15,6 +15,7 @@ from torch_geometric.data import Data, GraphStore, HeteroData
 
 from glt import _core
 from glt._checks import check_at_least
+from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
@@ -238,6 +239,7 @@ class KeyedBatches(Resumable):
         assert self.batch_size is not None, "refused in _choose_seed"
         return SeedOrder(len(self.dataset), self.batch_size, self._shuffles, self.drop_last, self.random_seed)
 
+    @short_traceback
     def __iter__(self) -> Any:
         """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
         self._begun = self._position.begin(self._num_batches())
@@ -439,6 +441,7 @@ class _CountedBatches:
             raise TypeError("the sampler of this loader has no length")
         return self._begun.num_batches - self._begun.first
 
+    @short_traceback
     def __next__(self) -> Any:
         try:
             batch = next(self._batches)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 
 
@@ -88,6 +89,7 @@ class _Rows:
         return {name: by_type.get(None, by_type) for name, by_type in found.items()}
 
 
+@short_traceback
 def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
     """Makes a layer of what :meth:`DistGraph.sample_neighbors` has sampled; DGL's ``to_block``::
 

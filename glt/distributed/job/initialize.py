@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
+from glt._tracebacks import short_traceback
 from glt.distributed.context import (
     World,
     current_world,
@@ -90,6 +91,7 @@ class _Job:
     ending: Ending = field(default_factory=Ending)
 
 
+@short_traceback
 def initialize(
     ip_config: str | os.PathLike[str] | None = None,
     num_workers: int | None = None,
@@ -375,6 +377,7 @@ def _require_same(world: World, part_config: str | os.PathLike[str]) -> None:
         )
 
 
+@short_traceback
 def finalize(timeout_s: float | None = None) -> None:
     """Leaves the job; ``initialize`` may then be called again. Done at exit, too; may be called again.
 
@@ -421,11 +424,13 @@ def _at_exit() -> None:
     _finalize(0.0 if why else None, why)
 
 
+@short_traceback
 def get_rank() -> int:
     """The number of this trainer, from 0. RuntimeError without :func:`initialize`."""
     return _world_or_env().rank
 
 
+@short_traceback
 def num_trainers() -> int:
     """How many trainers the job has. RuntimeError without :func:`initialize`."""
     return _world_or_env().num_trainers
@@ -440,6 +445,7 @@ def _world_or_env() -> JobEnvironment | World:
     return _job.env
 
 
+@short_traceback
 def barrier(timeout_s: float | None = None) -> None:
     """Waits until all trainers have come here; what they wrote to distributed tensors before is then seen by all.
 

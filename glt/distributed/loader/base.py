@@ -17,6 +17,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt._checks import check_flag, integer
+from glt._tracebacks import short_traceback
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
@@ -236,6 +237,7 @@ class DistLoader(Resumable):
         self.random_seed = random_seed
         self.order = replace(self.order, random_seed=random_seed)
 
+    @short_traceback
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Begins an epoch; an earlier iteration that was left early ends with this."""
         if self._closed:
@@ -246,6 +248,7 @@ class DistLoader(Resumable):
         self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._batches(begun)
 
+    @short_traceback
     def _batches(self, begun: Iteration) -> Iterator[Data | HeteroData]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):

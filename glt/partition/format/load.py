@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt._checks import integer
+from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -124,6 +125,7 @@ class Partition:
     edges: tuple[EdgePart, ...]
 
 
+@short_traceback
 def load_partition(
     root_dir: str | os.PathLike[str], partition_idx: int, verify: bool = True, verify_whole_bytes: int = WHOLE_BYTES
 ) -> Partition:
@@ -162,6 +164,7 @@ def load_partition(
     return Partition(manifest, index, manifest.schema, tuple(nodes), tuple(edges))
 
 
+@short_traceback
 def load_id_map(
     root_dir: str | os.PathLike[str], type_: NodeType | EdgeType | None = None, verify: bool = True
 ) -> IdMap:

@@ -19,6 +19,7 @@ from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
 from glt._checks import available_memory, integer
+from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
 from glt.partition.format.book import owner_dtype
 from glt.partition.graph_input import GraphInput
@@ -100,6 +101,7 @@ NEIGHBOR_BYTES: Final = {"cut": 130, "vol": 155}
 CONSTRAINT_BYTES: Final = 16  # per node and column of weights
 
 
+@short_traceback
 class MetisPartitioner(AdjacencyPartitioner):
     """Cuts few edges by METIS, through pymetis (``pip install glt[metis]``).
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from glt._checks import check_flag, integer
+from glt._tracebacks import short_traceback
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
@@ -77,6 +78,7 @@ SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sor
 MAX_SORT_BYTES: Final = 1 << 30  # of all threads
 
 
+@short_traceback
 class PartitionerBase(ABC):
     """Splits a graph and its features by node and writes the result to disk.
 
@@ -284,6 +286,7 @@ class PartitionerBase(ABC):
         """Returns the arguments that determine :meth:`assign_nodes`, for the manifest; must be JSON."""
         return {}
 
+    @short_traceback
     def forecast(self) -> Forecast:
         """Returns what :meth:`partition` will take: memory, disk and time."""
         return self.forecast_of(self.graph)
@@ -300,6 +303,7 @@ class PartitionerBase(ABC):
     @overload
     def partition(self, progress: bool = False, *, return_mapping: Literal[True]) -> tuple[Manifest, IdsOf, IdsOf]: ...
 
+    @short_traceback
     def partition(
         self, progress: bool = False, return_mapping: bool = False
     ) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:
