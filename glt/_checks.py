@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import os
@@ -138,6 +139,21 @@ def check_flag(name: str, value: Any) -> None:
 def check_path(name: str, value: Any, what: str) -> None:
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected the path of {what}, text or a pathlib.Path")
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError, suggesting what may be meant, unless the names of arguments ``given`` are all ``known``."""
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1) or [each for each in known if name in each]
+            hint = f"did you mean {close[0]}?" if close else f"expected those of help({what})"
+            raise TypeError(f"{what} has no argument {name}: {hint}")
+
+
+def check_function(name: str, value: Any, what: str) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} = {reprlib.repr(value)}: expected a function of {what}")
 
 
 def check_at_least(name: str, value: Any, least: int) -> None:

@@ -163,7 +163,7 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     if ids.numel() == 0 and not isinstance(value, Tensor):
         ids = ids.to(torch.int64)
     if ids.is_floating_point() or ids.is_complex():
-        raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
+        raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids; convert them, with .long()")
     return ids
 
 

@@ -390,7 +390,10 @@ class Feature:
         # Looked at anew each time: torch may have moved the memory of both.
         table, row_of = as_numpy(self.tensor), None if self.row_of is None else self.row_of.numpy()
         at = None if positions is None else positions.numpy()
-        _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
+        try:
+            _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
+        except IndexError as error:  # of an id: raised here, so that tracebacks are short
+            raise IndexError(*error.args) from None
         return out
 
     @short_traceback

@@ -139,6 +139,10 @@ def initialize(
     check_count("num_workers", num_workers, 0, 1024)
     if ip_config is not None:
         check_path("ip_config", ip_config, "a file of hosts")
+        if not os.path.exists(ip_config):
+            raise FileNotFoundError(
+                f"ip_config = {os.fspath(ip_config)!r}: there is no such file; expected one with lines ADDRESS [PORT]"
+            )
     if part_config is not None:
         check_path("part_config", part_config, "partitions, or their JSON file")
     part_config = part_config or os.environ.get("GLT_PART_CONFIG") or None
