@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import operator
 import os
 import re
 import reprlib
-from collections.abc import Iterable
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,19 @@ def _cgroup_room(folder: Path, limit_name: str, usage_name: str, cache_name: str
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", re.ASCII)
+
+
+@contextmanager
+def naming_the_limit() -> Iterator[None]:
+    """Says of an OSError that this process may open no more files what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = f"{error.strerror}: this process may have {most}; raise the limit before it starts, with ulimit -n"
+        raise OSError(error.errno, text, error.filename) from error
 
 
 def parse_size(size: int | str, name: str = "size") -> int:

@@ -11,10 +11,10 @@ from opcode import opmap
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from glt.errors import GltError
+from glt.errors import GltError, RemoteError
 
 # Of what is raised on purpose; an AssertionError is a bug of glt, and is shown whole.
-_OF_USE = (ValueError, TypeError, LookupError, RuntimeError, OSError, ImportError)
+_OF_USE = (ValueError, TypeError, LookupError, RuntimeError, OSError, ImportError, MemoryError)
 _LIBRARIES = frozenset({"glt", "torch", "torch_geometric", "numpy"}) | sys.stdlib_module_names - {"__main__"}
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -67,7 +67,8 @@ def _shorten(error: Exception) -> None:
         if package == "glt":
             last = each
         end, each = each, each.tb_next
-    if last is not None and (isinstance(error, GltError) or (end is last and _is_at_raise(last))):
+    is_told = isinstance(error, GltError) or isinstance(error.__cause__, RemoteError)  # by another process, perhaps
+    if last is not None and (is_told or (end is last and _is_at_raise(last))):
         error.__traceback__ = TracebackType(None, last.tb_frame, last.tb_lasti, last.tb_lineno)
 
 
