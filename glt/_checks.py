@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import errno
 import math
 import operator
 import os
 import re
 import reprlib
-from collections.abc import Iterable
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +67,19 @@ def _cgroup_room(folder: Path, limit_name: str, usage_name: str, cache_name: str
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", re.ASCII)
+
+
+@contextmanager
+def naming_the_limit() -> Iterator[None]:
+    """Says of an OSError that this process may open no more files what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = f"{error.strerror}: this process may have {most}; raise the limit before it starts, with ulimit -n"
+        raise OSError(error.errno, text, error.filename) from error
 
 
 def parse_size(size: int | str, name: str = "size") -> int:
@@ -148,6 +165,21 @@ def check_flag(name: str, value: Any) -> None:
 def check_path(name: str, value: Any, what: str) -> None:
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected the path of {what}, text or a pathlib.Path")
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError, suggesting what may be meant, unless the names of arguments ``given`` are all ``known``."""
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1) or [each for each in known if name in each]
+            hint = f"did you mean {close[0]}?" if close else f"expected those of help({what})"
+            raise TypeError(f"{what} has no argument {name}: {hint}")
+
+
+def check_function(name: str, value: Any, what: str) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} = {reprlib.repr(value)}: expected a function of {what}")
 
 
 def check_at_least(name: str, value: Any, least: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._checks import naming_the_limit
 
 # What the native core made of tensors, for as long as their memory stays where it is.
 
@@ -64,10 +65,13 @@ def load_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] | 
     FileNotFoundError, or ValueError if it is no such file or one of several arrays."""
     name = os.fspath(path) if name is None else name
     try:
-        array = np.load(path, mmap_mode=mode, allow_pickle=False)
+        with naming_the_limit():
+            array = np.load(path, mmap_mode=mode, allow_pickle=False)
     except FileNotFoundError:
         raise
     except (*BAD_HEADER, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         # NumPy advises to unpickle what it cannot read.
         why = "it has no .npy header, or holds Python objects, which are not read" if "pickle" in str(error) else error
         raise ValueError(f"{name} is not a readable .npy file: {why}") from error
@@ -163,7 +167,7 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     if ids.numel() == 0 and not isinstance(value, Tensor):
         ids = ids.to(torch.int64)
     if ids.is_floating_point() or ids.is_complex():
-        raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
+        raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids; convert them, with .long()")
     return ids
 
 

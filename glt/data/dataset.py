@@ -12,6 +12,7 @@ from torch import Tensor
 
 from glt import _core
 from glt._reprs import says, size_of, typed
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_rows
 from glt.data.device import (
     Accelerator,
@@ -102,6 +103,7 @@ class DeviceTopology:
 _MODES = ("CPU", "ZERO_COPY", "CUDA")
 
 
+@short_traceback
 class Graph:
     """A :class:`Topology` placed for sampling.
 
@@ -206,6 +208,7 @@ class Graph:
         return f"{self.topology!r}, mode={self.mode!r}{at}"
 
 
+@short_traceback
 class Dataset:
     """What a loader samples from: a :class:`Graph` per edge type, and tables of rows per node type and edge type. A
     homogeneous dataset is one with a single type of each; there ``graph``, ``node_features`` and so on are single
@@ -266,6 +269,7 @@ class Dataset:
             self._put("edge" if name == "edge_attr" else "node", name, [table])
 
     @classmethod
+    @short_traceback
     def from_arrays(
         cls,
         edge_index: Any,
@@ -306,6 +310,7 @@ class Dataset:
         return cls._of(GraphArrays.from_arrays(edge_index, num_nodes, nodes, edges, **of_edges), edge_dir)
 
     @classmethod
+    @short_traceback
     def from_pyg(
         cls,
         data: Data | HeteroData,
@@ -324,6 +329,7 @@ class Dataset:
         return cls._of(arrays_of_pyg(data, weight_attr=weight_attr, time_attr=time_attr), edge_dir)
 
     @classmethod
+    @short_traceback
     def of_graphs(
         cls,
         schema: Schema,
@@ -383,6 +389,7 @@ class Dataset:
 
     # What GLT's scripts call, in GLT's order: the graph first.
 
+    @short_traceback
     def init_graph(
         self,
         edge_index: Any,
@@ -416,20 +423,24 @@ class Dataset:
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
 
+    @short_traceback
     def with_mode(self, graph_mode: str, device: Any = None) -> Dataset:
         """Returns a dataset of the same edges and tables with graphs of another mode; see :class:`Graph`."""
         other = copy.copy(self)
         other.graphs = tuple(Graph(graph.topology, graph_mode, device) for graph in self.graphs)
         return other
 
+    @short_traceback
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the nodes: one row per node, or such tables by node type, as tensors, arrays or
         :class:`Feature`. ``placement``: ``split_ratio``, ``device``, ``device_group_list`` of :class:`Feature`."""
         self._init("node", "x", node_feature_data, placement)
 
+    @short_traceback
     def init_node_labels(self, node_label_data: Any) -> None:
         self._init("node", "y", node_label_data, {})
 
+    @short_traceback
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the edges, one row per edge id; see :meth:`init_node_features`."""
         self._init("edge", "edge_attr", edge_feature_data, placement)

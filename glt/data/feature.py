@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glt import _core
 from glt._reprs import brief, says, size_of
+from glt._tracebacks import short_traceback
 from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import (
     Accelerator,
@@ -243,6 +244,7 @@ def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:
     return composed
 
 
+@short_traceback
 class Feature:
     """A table of rows in host memory, mapped files included; for GPUs, hot rows in their memory and the rest pinned.
 
@@ -345,6 +347,7 @@ class Feature:
     def __len__(self) -> int:
         return len(self.tensor)
 
+    @short_traceback
     def gather(
         self,
         ids: Tensor,
@@ -394,9 +397,13 @@ class Feature:
         # Looked at anew each time: torch may have moved the memory of both.
         table, row_of = as_numpy(self.tensor), None if self.row_of is None else self.row_of.numpy()
         at = None if positions is None else positions.numpy()
-        _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
+        try:
+            _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
+        except IndexError as error:  # of an id: raised here, so that tracebacks are short
+            raise IndexError(*error.args) from None
         return out
 
+    @short_traceback
     def __getitem__(self, ids: Tensor) -> Tensor:
         return self.gather(ids)
 
@@ -525,6 +532,7 @@ def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torc
     return value.contiguous()
 
 
+@short_traceback
 class WindowGather:
     """Looks up the rows of the next batches together, where a bus or a disk is what a row costs: the distinct rows are
     fetched once, into memory of the device of the ids.
@@ -550,6 +558,7 @@ class WindowGather:
         where = torch.device("cpu") if self._place is None else self._place.device
         self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
 
+    @short_traceback
     def gather(self, batches: Sequence[Tensor], *, max_blocks: int = 0) -> Iterator[Tensor]:
         """Fetches the distinct rows of all batches now (``max_blocks`` as in :meth:`Feature.gather`).
 

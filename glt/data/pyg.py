@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glt.data.arrays import as_rows
 from glt.data.schema import HOMOGENEOUS, NodeType, Schema
-from glt.data.topology import Topology, as_times, endpoints, layout_of
+from glt.data.topology import Topology, as_times, as_weights, endpoints, layout_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -199,13 +199,18 @@ def arrays_of_pyg(
             hint = "; turn adj_t into edge_index first" if store.get("adj_t") is not None else ""
             raise ValueError(f"{where} has no edge_index: expected edge_index [2, E]{hint}")
 
+    require_rows(data)
     edges, none = [endpoints(store.edge_index) for store in edge_stores], [None] * len(edge_stores)
     num_nodes = [_num_nodes(store) for store in node_stores]
     node_tables = [_tables(store, store.is_node_attr) if with_tables else {} for store in node_stores]
     edge_tables = [_tables(store, store.is_edge_attr) if with_tables else {} for store in edge_stores]
-    weight = none if weight_attr is None else [store.get(weight_attr) for store in edge_stores]
+    weight: list[Any] = none if weight_attr is None else [store.get(weight_attr) for store in edge_stores]
     if weight_attr is not None and all(each is None for each in weight):
         raise KeyError(f"weight_attr = {weight_attr!r}: expected the name of an edge-level attribute of data")
+    for r, given in enumerate(weight):
+        if given is not None:
+            where = f"data[{schema.edge_types[r]}]" if schema.is_hetero else "data"
+            weight[r] = as_weights(given, len(edges[r][0]), f"{where}.{weight_attr}")
     level = None if time_attr is None else _level_of(time_attr, data, schema, node_stores, edge_stores)
     time = [store.get(time_attr) for store in edge_stores] if level == "edge" else none
     if time_attr is not None and level == "node":
@@ -224,6 +229,15 @@ def require_num_nodes(data: Data) -> None:
             f"data has {sorted(data.keys()) or 'nothing in it'}, which does not tell the number of nodes: expected "
             "edge_index, x or num_nodes; set data.num_nodes"
         )
+
+
+def require_rows(data: Data | HeteroData) -> None:
+    """Raises ValueError unless ``x`` has a row per node: PyG takes another for an attribute of the whole graph."""
+    for store in data.node_stores:
+        x, num_nodes = store.get("x"), store.get("num_nodes")
+        if num_nodes is not None and isinstance(x, Tensor | np.ndarray) and x.ndim and len(x) != num_nodes:
+            where = "data" if store._key is None else f"data[{store._key!r}]"
+            raise ValueError(f"{where}.x has {len(x)} rows: expected one per node, {where}.num_nodes = {num_nodes}")
 
 
 def _level_of(name: str, data: Any, schema: Schema, node_stores: list[Any], edge_stores: list[Any]) -> str:

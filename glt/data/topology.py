@@ -28,7 +28,8 @@ def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
     is_array = isinstance(edge_index, Tensor | np.ndarray)
     if (is_array and edge_index.ndim != 2) or len(edge_index) != 2:
         shape = tuple(edge_index.shape) if is_array else (len(edge_index),)
-        raise ValueError(f"edge_index has shape {shape}: expected [2, num_edges], sources and destinations")
+        hint = "; pass edge_index.T" if len(shape) == 2 and shape[1] == 2 else ""
+        raise ValueError(f"edge_index has shape {shape}: expected [2, num_edges], sources and destinations{hint}")
     for name, ends in zip(("sources", "destinations"), edge_index, strict=True):
         if not _is_list(ends):
             raise TypeError(f"edge_index: the {name} are a {type(ends).__name__}, expected ids [num_edges]")
@@ -36,7 +37,10 @@ def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
     if len(row) != len(col):
         raise ValueError(f"edge_index has {len(row)} sources and {len(col)} destinations: expected as many")
     if row.dtype != col.dtype or row.dtype not in (np.int32, np.int64):
-        raise TypeError(f"edge_index has dtypes {row.dtype} and {col.dtype}: expected int32 or int64 for both")
+        raise TypeError(
+            f"edge_index has dtypes {row.dtype} and {col.dtype}: expected int32 or int64 for both; ids are "
+            "positions of nodes, counted from 0"
+        )
     return row, col
 
 
@@ -137,23 +141,23 @@ class EdgeWeights(NamedTuple):
         return EdgeWeights(self.weight_sum, torch.from_numpy(guide))
 
 
-def as_weights(value: Any, num_edges: int) -> np.ndarray:
+def as_weights(value: Any, num_edges: int, name: str = "edge_weight") -> np.ndarray:
     """Returns one weight per edge as float32 or float64, without loss; raises TypeError or ValueError, naming the first
     that is negative or not finite."""
-    tensor = _column(value, "edge_weight", num_edges, "weight per edge")
+    tensor = _column(value, name, num_edges, "weight per edge")
     if tensor.is_complex():
-        raise TypeError(f"edge_weight has dtype {tensor.dtype}: expected real numbers")
+        raise TypeError(f"{name} has dtype {tensor.dtype}: expected real numbers")
     if tensor.dtype not in (torch.float32, torch.float64):
         wide = not tensor.is_floating_point() and tensor.dtype.itemsize > 2
         given, tensor = tensor, tensor.to(torch.float64 if wide else torch.float32)
         if wide and num_edges and not torch.equal(tensor.to(given.dtype), given):
-            raise ValueError("edge_weight holds integers above 2^53: expected weights that a double holds exactly")
+            raise ValueError(f"{name} holds integers above 2^53: expected weights that a double holds exactly")
     weight = as_numpy(tensor.cpu().contiguous())
     # Here rather than when the rows are built: the position to name is the user's.
     bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
     if len(bad):
         raise ValueError(
-            f"edge_weight[{bad[0]}] = {weight[bad[0]]}: expected finite weights of at least 0; a weight of 0 keeps an "
+            f"{name}[{bad[0]}] = {weight[bad[0]]}: expected finite weights of at least 0; a weight of 0 keeps an "
             "edge out while others remain"
         )
     return weight
@@ -242,7 +246,10 @@ class Topology:
         ids = np.empty(num_edges, np.int32 if largest_id <= _INT32_MAX else np.int64)
         names = (f"edge_index[{int(layout == each)}]" for each in ("CSC", "CSR"))
         given = None if by_position else ids_in
-        _core.build_csr(row, col, *ends, indptr, indices, ids, given, None, largest_id, *names)
+        try:
+            _core.build_csr(row, col, *ends, indptr, indices, ids, given, None, largest_id, *names)
+        except IndexError as error:  # of an id: raised here, so that tracebacks are short
+            raise IndexError(*error.args) from None
         self.indptr, self.indices = torch.from_numpy(indptr), torch.from_numpy(indices)
         position = ids
         if by_position and ids_in is not None:

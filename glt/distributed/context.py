@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from glt._tracebacks import short_traceback
+
 if TYPE_CHECKING:
     from glt.distributed.engine.dataset import DistDataset
     from glt.distributed.options import WorkerOptions
@@ -70,6 +72,7 @@ class DistContext:
 _context: DistContext | None = None
 
 
+@short_traceback
 def init_worker_group(world_size: int, rank: int, group_name: str = "distributed-worker") -> DistContext:
     """Says which trainer this process is. Call it once, before creating loaders.
 
@@ -98,11 +101,12 @@ def check_place(
     of, which, group = names
     for name, value in ((of, world_size), (which, rank)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} = {value!r}: expected an integer")
+            hint = f"; give int({name})" if isinstance(value, str) else ""
+            raise TypeError(f"{name} = {value!r}: expected an integer{hint}")
     if world_size < 1:
         raise ValueError(f"{of} = {world_size}: expected at least 1")
     if not 0 <= rank < world_size:
-        raise ValueError(f"{which} = {rank} is outside [0, {world_size}) ({of} = {world_size})")
+        raise ValueError(f"{which} = {rank} is outside [0, {world_size}) ({of} = {world_size}): ranks count from 0")
     if not isinstance(group_name, str):
         raise TypeError(f"{group} = {group_name!r}: expected text")
     if not group_name or not all(c.isalnum() or c in "_-:" for c in group_name) or len(group_name) > 64:

@@ -11,6 +11,7 @@ import torch
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, check_flag, check_text, parse_size
+from glt._tracebacks import short_traceback
 from glt.data.device import HOST, accelerator_of, missing_for_cuda
 
 # Where sampling processes sample: the option ``worker_devices``.
@@ -100,6 +101,7 @@ class _WorkerOptions:
         return self.num_rpc_threads or min(_MAX_RPC_THREADS, max(2, num_partitions))
 
 
+@short_traceback
 @dataclass
 class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
     """Samples inside the trainer's process: ahead of it, on threads in the background. Native calls release the GIL.
@@ -137,6 +139,7 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         accelerator_of(self.device, "device")
 
 
+@short_traceback
 @dataclass
 class MpDistSamplingWorkerOptions(_WorkerOptions):
     """Samples in processes of their own, which hand batches over in shared memory.
@@ -187,6 +190,7 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
             warnings.warn(f"pin_memory = True: memory stays pageable, for {missing}", stacklevel=3)
 
 
+@short_traceback
 @dataclass
 class RemoteDistSamplingWorkerOptions:
     """Samples on servers, for a client (:func:`glt.distributed.init_client`).

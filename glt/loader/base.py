@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,8 +15,9 @@ from torch.utils.data import BatchSampler, RandomSampler
 from torch_geometric.data import Data, GraphStore, HeteroData
 
 from glt import _core
-from glt._checks import check_at_least
+from glt._checks import check_at_least, check_function, refuse_unknown
 from glt._reprs import options, says
+from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
@@ -131,6 +133,10 @@ SAMPLING = (
 )
 
 
+# Arguments that loaders hand on; PyG drops dataset and collate_fn, which PyTorch Lightning gives.
+_OF_PYG = {"custom_cls", "input_id", *inspect.signature(torch.utils.data.DataLoader).parameters}
+
+
 class KeyedBatches(Resumable):
     """What node and link loaders share: the order of the input, and a key for each batch of each epoch.
 
@@ -182,6 +188,9 @@ class KeyedBatches(Resumable):
         """Returns the sampler that the user brought, or a new one; chooses the seed, too. ``given`` are the arguments
         of the loader by name; what PyG's loader takes of them is added to its ``kwargs``."""
         data, num_neighbors, kwargs = given["data"], given["num_neighbors"], given["kwargs"]
+        refuse_unknown(type(self).__name__, kwargs, {*given, *_OF_PYG})
+        for name in ("transform", "transform_sampler_output"):
+            check_function(name, given[name], "a batch" if name == "transform" else "a sampler's output")
         sampler, random_seed = given["neighbor_sampler"], given["random_seed"]
         options = {name: given[name] for name in SAMPLING if name in given}
         options["subgraph_type"] = getattr(options["subgraph_type"], "value", options["subgraph_type"])
@@ -239,6 +248,7 @@ class KeyedBatches(Resumable):
         assert self.batch_size is not None, "refused in _choose_seed"
         return SeedOrder(len(self.dataset), self.batch_size, self._shuffles, self.drop_last, self.random_seed)
 
+    @short_traceback
     def __iter__(self) -> Any:
         """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
         self._begun = self._position.begin(self._num_batches())
@@ -453,6 +463,7 @@ class _CountedBatches:
             raise TypeError("the sampler of this loader has no length")
         return self._begun.num_batches - self._begun.first
 
+    @short_traceback
     def __next__(self) -> Any:
         try:
             batch = next(self._batches)

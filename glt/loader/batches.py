@@ -24,7 +24,7 @@ from glt.data.arrays import from_array, require_data
 from glt.data.dataset import Dataset, Graph
 from glt.data.device import Accelerator, Event
 from glt.data.feature import Feature, WindowGather
-from glt.data.pyg import require_num_nodes
+from glt.data.pyg import require_num_nodes, require_rows
 
 if TYPE_CHECKING:
     from glt.sampler.graph import Output
@@ -251,6 +251,8 @@ def as_pyg(data: Any) -> Any:
         raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
     if isinstance(data, Data):
         require_num_nodes(data)
+    if isinstance(data, Data | HeteroData):
+        require_rows(data)
     if not isinstance(data, Dataset):
         return data
     if data.edge_dir != "in":

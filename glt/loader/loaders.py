@@ -12,6 +12,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler
 from torch_geometric.typing import InputEdges, InputNodes
 
+from glt._tracebacks import short_traceback
 from glt.data.arrays import require_data
 from glt.data.dataset import Dataset
 from glt.data.schema import HOMOGENEOUS, EdgeType
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from glt.sampler.graph import Output
 
 
+@short_traceback
 class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
     """A drop-in ``torch_geometric.loader.NeighborLoader``.
 
@@ -157,6 +159,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         return {"node": inputs.node, "time": inputs.time, "input_id": inputs.input_id}
 
 
+@short_traceback
 class SubGraphLoader(NeighborLoader):
     """Samples around seed nodes and returns *all* edges among the nodes found, with where the seeds are.
 
@@ -230,6 +233,7 @@ def _all_edges(data: Dataset, edge_type: EdgeType | None) -> Tensor:
     return edges if topology.edge_ids is None else edges[:, topology.edge_ids.argsort(stable=True)]
 
 
+@short_traceback
 class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader):
     """A drop-in ``torch_geometric.loader.LinkNeighborLoader``: samples around both ends of edges, and negatives.
 

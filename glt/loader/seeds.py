@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ def as_tensor(name: str, given: Any, expected: str) -> Tensor:
     try:
         made = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
+        hint = f"; give list({name})" if isinstance(given, Iterable) and not isinstance(given, Sequence) else ""
         kind = type(given).__name__
-        raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}") from error
+        raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}{hint}") from error
     # What is empty has no numbers that could tell of which kind it is: torch makes floats of it.
     return made.to(torch.int64) if made.numel() == 0 and not hasattr(given, "dtype") else made
 
@@ -53,6 +55,12 @@ def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:
 
 
 # Seed nodes: ids, a mask, or all nodes, of one node type.
+
+
+_TEXT_IDS = (
+    "expected integer ids, or a bool mask; number the nodes first, as their rows of features: {name: i for i, name in "
+    "enumerate(names)}"
+)
 
 
 def split_node_type(input_nodes: Any) -> tuple[NodeType | None, Any]:
@@ -96,7 +104,7 @@ def require_nodes(seeds: Tensor, num_nodes: int, of_type: str = "") -> None:
 
 def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None) -> Any:
     """Returns seeds as PyG's loaders take them, with ids as a tensor: PyG reads masks that are none as ids 0 and 1, and
-    cuts off fractions. ``schema`` is None where it is not known. Raises KeyError, TypeError or ValueError."""
+    cuts off fractions. ``schema`` is None where it is not known. Raises TypeError or ValueError."""
     node_type, given = split_node_type(input_nodes)
     if schema is not None and schema.is_hetero:
         if node_type is None:
@@ -104,11 +112,16 @@ def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None)
                 f"input_nodes is {'None' if input_nodes is None else 'without a node type'}: expected one of the node "
                 f"types {list(schema.node_types)}, or a pair of one and the seeds"
             )
-        schema.node_index(node_type)
+        if node_type not in schema.node_types:
+            raise ValueError(f"input_nodes is of type {node_type!r}: expected one of {list(schema.node_types)}")
+    elif node_type is not None and isinstance(given, str):  # two texts
+        raise TypeError(f"input_nodes = {input_nodes!r}: {_TEXT_IDS}")
     elif schema is not None and node_type is not None:
         raise ValueError(f"input_nodes = {input_nodes!r} names a node type, but the graph has none: expected ids alone")
     if given is None:
         return node_type  # a type and None: all nodes, also of stores
+    if isinstance(given, Sequence) and given and isinstance(given[0], str):
+        raise TypeError(f"input_nodes = {reprlib.repr(given)}: {_TEXT_IDS}")
     nodes = as_tensor("input_nodes", given, "integer ids, or a bool mask")
     if nodes.numel() == 0 and nodes.is_floating_point():
         nodes = nodes.to(torch.int64)

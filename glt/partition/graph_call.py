@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from glt._checks import check_flag, integer
+from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.partition.format.manifest import Manifest, require_graph_name, write_part_config
 from glt.partition.graph_input import GraphInput, arguments_by_type
@@ -38,6 +39,7 @@ _FINE_METHODS: Final = ("metis", "fennel", "random")
 TRAINER_IDS: Final = {"node": "trainer_id", "edge": "edge_trainer_id"}
 
 
+@short_traceback
 def partition_graph(
     g: Data | HeteroData | Dataset,
     graph_name: str,

@@ -20,6 +20,7 @@ import numpy as np
 
 from glt._checks import format_size
 from glt._reprs import says, typed
+from glt._tracebacks import short_traceback
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
@@ -198,6 +199,7 @@ _OF_MANIFEST: Final = (
 _PLAIN: Final = {"time": "int64 []", "weight": "uint64 []"}  # of weights, what draws need: their sums
 
 
+@short_traceback
 def inspect_partitions(
     root_dir: str | os.PathLike[str],
     *,

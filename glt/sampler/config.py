@@ -162,7 +162,7 @@ def _counts(name: str, counts: Any, replace: bool) -> tuple[int, ...]:
     if isinstance(counts, Tensor | np.ndarray) and counts.ndim == 1:
         counts = counts.tolist()
     if isinstance(counts, str | int) or not isinstance(counts, Sequence):
-        raise TypeError(f"{name} = {counts!r}: expected a list with one count per hop")
+        raise TypeError(f"{name} = {counts!r}: expected a list with one count per hop, such as [15, 10]")
     if len(counts) > MAX_HOPS:
         raise ValueError(f"{name} has {len(counts)} hops: expected at most {MAX_HOPS}")
     for hop, count in enumerate(counts):

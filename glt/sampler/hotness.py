@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glt import _core
 from glt._checks import check_at_least
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_in_range
 from glt.data.schema import HOMOGENEOUS, NodeType, Schema
 from glt.sampler.config import SamplingConfig
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 24  # edges counted at a time
 
 
+@short_traceback
 def hotness_from_counts(
     batches: Iterable[Any], num_nodes: int | Mapping[NodeType, int]
 ) -> Tensor | dict[NodeType, Tensor]:
@@ -81,6 +83,7 @@ def hotness_from_counts(
     return found if is_hetero else found[None]
 
 
+@short_traceback
 def hotness_from_degrees(
     edge_index: Any, num_nodes: int | Mapping[NodeType, int], edge_dir: str = "in"
 ) -> Tensor | dict[NodeType, Tensor]:

@@ -22,6 +22,7 @@ from torch_geometric.sampler import (
 from glt import _core
 from glt._checks import check_at_least, check_one_of
 from glt._reprs import says, typed
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 DIRECTIONS = {"forward": "in", "backward": "out"}
 
 
+@short_traceback
 class NeighborSampler(BaseSampler):
     """Samples multi-hop neighbourhoods: uniformly, by weight or by time, in one tree per seed or one for all.
 
@@ -401,6 +403,7 @@ class NeighborSampler(BaseSampler):
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
         return LocalLinks(self, index, neg_sampling).begin(self._next_key() if batch_key is None else batch_key)
 
+    @short_traceback
     def sample_prob(
         self, seeds: Any, num_nodes: Any = None, *, batch_size: int = BATCH_SIZE, num_batches: int | None = None
     ) -> Tensor | dict[NodeType, Tensor]:

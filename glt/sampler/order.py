@@ -14,6 +14,7 @@ from torch import Tensor
 from glt import _core
 from glt._checks import check_at_least, integer
 from glt._reprs import says
+from glt._tracebacks import short_traceback
 
 
 @dataclass(frozen=True)
@@ -188,11 +189,13 @@ class Resumable:
     def _expect_order(self, next_batch: int, crc32: int | None) -> None:
         """Makes the next iteration check that the batches before its first have that checksum."""
 
+    @short_traceback
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of ``epoch``, in [0, 2^31), from its first batch on; later ones count up from
         there. Without it, from 0. Raises ValueError if ``epoch`` is no such number."""
         self._position.set_epoch(epoch)
 
+    @short_traceback
     def state_dict(self) -> dict[str, Any]:
         """Returns where this loader stands, for :meth:`load_state_dict` of one with the same options.
 
@@ -218,6 +221,7 @@ class Resumable:
             "loader": self._fingerprint(),
         }
 
+    @short_traceback
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another loader stood: the next iteration yields the batches that it had left.
 

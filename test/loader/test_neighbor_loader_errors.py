@@ -65,7 +65,7 @@ def test_seeds_without_times_are_named():
 def test_bad_arguments_are_named():
     for arguments, options, error, message in [
         ((HETERO, [2]), {}, ValueError, r"input_nodes is None: expected one of the node types \['a'\]"),
-        ((HETERO, [2], "b"), {}, KeyError, "'b'"),
+        ((HETERO, [2], "b"), {}, ValueError, "input_nodes is of type 'b': expected one of"),
         ((HETERO, {("a", "to", "b"): [2]}, "a"), {}, ValueError, "Not all edge types specified in 'num_neighbors'"),
         ((DATA.edge_index, [2]), {}, TypeError, "data has type Tensor"),
         ((DATA, [2]), {"time_attr": "when"}, ValueError, "time_attr = 'when'"),

@@ -84,7 +84,9 @@ def nested(layout):
             ({"node_feat": nested(torch.jagged)}, "node_feat is a nested tensor: expected a dense one"),
             ({"num_threads": 1.5}, r"num_threads = 1\.5"),
             ({"edge_weight": {("a", "to", "a"): np.ones(3)}}, "edge_weight is a dict by type: expected a single value"),
-            ({"halo": 1, "attrs": 2}, "RandomPartitioner has no argument attrs, halo: expected those of help"),
+            ({"halo": 1}, "RandomPartitioner has no argument halo: expected those of help"),
+            ({"node_feats": 1}, "RandomPartitioner has no argument node_feats: did you mean node_feat?"),
+            ({"seed": 1}, "RandomPartitioner has no argument seed: did you mean random_seed?"),
         ],
         IndexError: [
             ({"num_nodes": 2}, r"edge_index\[0\]\[2\] = 2 is outside \[0, 2\): pass num_nodes larger"),

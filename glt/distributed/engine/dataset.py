@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glt._checks import format_size
 from glt._reprs import says, typed
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_rows, from_array, load_saved, map_npy
 from glt.data.dataset import Graph
 from glt.data.device import Accelerator
@@ -162,6 +163,7 @@ class DistDataset:
     def __init__(self) -> None:
         self._args: dict[str, Any] | None = None
 
+    @short_traceback
     def load(
         self,
         graph_dir: str | os.PathLike[str],
@@ -358,6 +360,7 @@ class DistDataset:
         """Original id of each edge of the whole graph; as :attr:`node_map`, by edge type."""
         return self._originals("edge")
 
+    @short_traceback
     def map_to_original(self, ids: Any, type_: NodeType | EdgeType | None = None) -> Tensor:
         """Returns the ids that nodes or edges had in the input of the partitioner.
 
@@ -377,6 +380,7 @@ class DistDataset:
         found, num_ids = self._id_map(type_)
         return checked_ids(ids, num_ids) if found is None else found.to_original(ids)
 
+    @short_traceback
     def map_from_original(self, ids: Any, type_: NodeType | EdgeType | None = None) -> Tensor:
         """Returns the ids that original nodes or edges have here, for example of seeds; as :meth:`map_to_original`."""
         found, num_ids = self._id_map(type_)

@@ -35,6 +35,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from glt import _deadlines as deadlines
+from glt._checks import naming_the_limit
 
 PACKET_BYTES = 160 << 10  # what Linux lets through by default
 
@@ -171,7 +172,8 @@ class ProcessPool:
 
     def start(self, number: int, spec: Mapping[str, Any], fds: Sequence[int] = ()) -> SamplingProcess:
         """Starts a process; see :class:`SamplingProcess`."""
-        process = self.processes[number] = SamplingProcess(self.module, number, self.owner, spec, fds)
+        with naming_the_limit():
+            process = self.processes[number] = SamplingProcess(self.module, number, self.owner, spec, fds)
         return process
 
     def look(self, timeout_s: float) -> list[tuple[SamplingProcess, dict[str, Any] | None]]:

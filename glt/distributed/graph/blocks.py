@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt._reprs import repr_of_fields
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 
 
@@ -99,6 +100,7 @@ class _Rows:
         return {name: by_type.get(None, by_type) for name, by_type in found.items()}
 
 
+@short_traceback
 def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
     """Makes a layer of what :meth:`DistGraph.sample_neighbors` has sampled; DGL's ``to_block``::
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from glt._checks import integer, real_number
 from glt._collective import Collective
+from glt._tracebacks import short_traceback
 from glt.errors import RendezvousError
 
 # A gloo group for each group of another backend, whose collectives have no deadline that names who is late.
@@ -36,6 +37,7 @@ def _gloo_group(group: Any) -> Any:
 Metric = Callable[[Tensor, Tensor], Any]
 
 
+@short_traceback
 def gather_metrics(
     means: Mapping[str, Any] | None = None,
     *,

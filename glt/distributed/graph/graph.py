@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from glt import _core
 from glt._checks import check_count, check_flag, check_path
 from glt._reprs import says, typed
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_in_range
 from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World
@@ -227,6 +228,7 @@ class GraphPartitionBook:
 INT32_MAX = 2**31 - 1
 
 
+@short_traceback
 class DistGraph:
     """A partitioned graph: in a notebook, under torchrun and with servers.
 
@@ -286,11 +288,13 @@ class DistGraph:
         """``(source type, relation, destination type)`` of each edge type."""
         return list(self.schema.edge_types)
 
+    @short_traceback
     def num_nodes(self, ntype: NodeType | None = None) -> int:
         """Number of nodes of a type, of all types by default."""
         counts = self._data.num_nodes_of
         return sum(counts) if ntype is None else counts[self.schema.node_index(ntype)]
 
+    @short_traceback
     def num_edges(self, etype: EdgeType | None = None) -> int:
         """Number of edges of a type, of all types by default."""
         counts = self._data.num_edges_of
@@ -323,18 +327,21 @@ class DistGraph:
         flush_all(self.world)
         self.world.barrier(timeout_s)
 
+    @short_traceback
     def find_edges(self, edge_ids: Any, etype: EdgeType | None = None) -> Tensor:
         """Sources and destinations ``[2, n]``, int64, of edges: ids ``[n]`` or a mask. ``etype`` None: the only one.
         IndexError names the first edge that there is not."""
         at = self.schema.edge_index(etype)
         return self._router.find_edges(at, as_ids(edge_ids, "edge_ids", self._data.num_edges_of[at]))[0]
 
+    @short_traceback
     def in_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
         """Edges of a type that end in nodes ``[n]``, int64. ``nodes`` are ids or a mask (default: all), ``etype`` None
         the only type. Where partitions hold out-edges (``by_src``), all of them count. IndexError names the first node
         that there is not."""
         return self._degrees(nodes, etype, "in")
 
+    @short_traceback
     def out_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
         """Edges of a type that begin in nodes ``[n]``, int64; as :meth:`in_degrees`."""
         return self._degrees(nodes, etype, "out")
@@ -345,6 +352,7 @@ class DistGraph:
         ids = torch.arange(num_nodes) if nodes is None else as_ids(nodes, "nodes", num_nodes)
         return self._router.degrees(at, ids, edge_dir)
 
+    @short_traceback
     def has_edges_between(self, sources: Any, targets: Any, etype: EdgeType | None = None) -> Tensor:
         """Which pairs of sources ``[n]`` and targets ``[n]`` are edges ``[n]``, bool. Raises ValueError if there are
         not as many targets as sources, IndexError, which names the first, if there is no such node."""
@@ -358,6 +366,7 @@ class DistGraph:
         require_in_range("targets", target, num_targets)
         return self._router.has_edges(at, source, target)
 
+    @short_traceback
     def sample_neighbors(
         self,
         seeds: Any,
@@ -449,6 +458,7 @@ class DistGraph:
                 "edges only; partition with the other edge_assign_strategy"
             )
 
+    @short_traceback
     def edge_subgraph(self, edges: Any, relabel_nodes: bool = True) -> Data | HeteroData:
         """The graph of some edges.
 

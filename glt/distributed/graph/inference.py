@@ -19,6 +19,7 @@ from torch_geometric.data import HeteroData
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count
+from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, require_world
 from glt.distributed.engine.dataset import DistDataset
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 Rows = dict[NodeType, Any]  # what has a row for each node, by type: LayerRows, DistTensor or Tensor
 
 
+@short_traceback
 def infer_layerwise(
     model: Any,
     x: Any = None,

@@ -18,6 +18,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from glt._checks import check_count, check_flag, check_one_of, real_number
 from glt._reprs import options, says
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
 from glt.distributed.engine.dataset import DistDataset
@@ -32,6 +33,7 @@ from glt.sampler.order import SeedOrder, check_random_seed, draw_random_seed
 _Tables = tuple[list[str], list[str]]
 
 
+@short_traceback
 @dataclass(frozen=True)
 class MultiLayerNeighborSampler:
     """How many edges each layer samples, the first being that of the widest neighbourhood: the reverse of PyG's order.
@@ -111,6 +113,7 @@ def GlobalUniform(k: float) -> NegativeSampling:
     return NegativeSampling("binary", k)
 
 
+@short_traceback
 class NodeDataLoader(DistNeighborLoader):
     """Batches around nodes of a graph; see :class:`glt.distributed.DistNeighborLoader`.
 
@@ -169,6 +172,7 @@ class NodeDataLoader(DistNeighborLoader):
         return self._graph.written_rows()
 
 
+@short_traceback
 class EdgeDataLoader(DistLinkNeighborLoader):
     """Batches around edges of a graph; see :class:`glt.distributed.DistLinkNeighborLoader`.
 
@@ -252,6 +256,7 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         return self._graph.written_rows()
 
 
+@short_traceback
 class DistDataLoader:
     """Batches that a function makes of ids, for samplers of one's own. They are made ahead, and come in order.
 
@@ -301,6 +306,7 @@ class DistDataLoader:
     def __len__(self) -> int:
         return len(self._order)
 
+    @short_traceback
     def __iter__(self) -> Iterator[Any]:
         epoch, self._epoch = self._epoch, self._epoch + 1
         coming: deque[Future[Any]] = deque()

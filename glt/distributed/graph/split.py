@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt._checks import check_flag, check_one_of, integer
+from glt._tracebacks import short_traceback
 from glt.data.arrays import require_data, require_in_range
 from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import World, current_world, get_context
@@ -262,6 +263,7 @@ def _as_array(rows: Any) -> np.ndarray:
 Homes = Sequence[Collection[int]]
 
 
+@short_traceback
 def node_split(
     nodes: Any,
     partition_book: Any = None,
@@ -320,6 +322,7 @@ def node_split(
     return _share("node", nodes, partition_book, ntype, rank, num_trainers, homes, node_trainer_ids, options)
 
 
+@short_traceback
 def edge_split(
     edges: Any,
     partition_book: Any = None,

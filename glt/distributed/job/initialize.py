@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
+from glt._tracebacks import short_traceback
 from glt.distributed.context import (
     World,
     current_world,
@@ -90,6 +91,7 @@ class _Job:
     ending: Ending = field(default_factory=Ending)
 
 
+@short_traceback
 def initialize(
     ip_config: str | os.PathLike[str] | None = None,
     num_workers: int | None = None,
@@ -143,6 +145,10 @@ def initialize(
     check_count("num_workers", num_workers, 0, 1024)
     if ip_config is not None:
         check_path("ip_config", ip_config, "a file of hosts")
+        if not os.path.exists(ip_config):
+            raise FileNotFoundError(
+                f"ip_config = {os.fspath(ip_config)!r}: there is no such file; expected one with lines ADDRESS [PORT]"
+            )
     if part_config is not None:
         check_path("part_config", part_config, "partitions, or their JSON file")
     part_config = part_config or os.environ.get("GLT_PART_CONFIG") or None
@@ -381,6 +387,7 @@ def _require_same(world: World, part_config: str | os.PathLike[str]) -> None:
         )
 
 
+@short_traceback
 def finalize(timeout_s: float | None = None) -> None:
     """Leaves the job; ``initialize`` may then be called again. Done at exit, too; may be called again.
 
@@ -431,6 +438,7 @@ def _at_exit() -> None:
     _finalize(0.0 if why else None, why)
 
 
+@short_traceback
 def get_rank() -> int:
     """The number of this trainer, from 0. RuntimeError without :func:`initialize`.
 
@@ -443,6 +451,7 @@ def get_rank() -> int:
     return _world_or_env().rank
 
 
+@short_traceback
 def num_trainers() -> int:
     """How many trainers the job has. RuntimeError without :func:`initialize`.
 
@@ -464,6 +473,7 @@ def _world_or_env() -> JobEnvironment | World:
     return _job.env
 
 
+@short_traceback
 def barrier(timeout_s: float | None = None) -> None:
     """Waits until all trainers have come here; what they wrote to distributed tensors before is then seen by all.
 

@@ -18,6 +18,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt._checks import check_flag, integer
 from glt._reprs import options, says
+from glt._tracebacks import short_traceback
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
@@ -27,7 +28,8 @@ from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import SamplingJob, Seeds, SeedTable
 from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
-from glt.distributed.options import WorkerOptions
+from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
+from glt.distributed.server.client import refuse_fork
 from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.errors import GltError
@@ -195,7 +197,7 @@ class DistLoader(Resumable):
         self._totals = dict.fromkeys(("num_batches", "num_seeds", "wait_s", "collate_s", *STATS), 0.0)
         self._position = Position()
         self._seeds_crc32: int | None = None
-        self._closed = False
+        self._closed, self._pid = False, os.getpid()
         if group is not None and serving is None:
             group.leave()
         self._finalizer = weakref.finalize(self, abandon, self._backend, serving, os.getpid())
@@ -237,16 +239,20 @@ class DistLoader(Resumable):
         self.random_seed = random_seed
         self.order = replace(self.order, random_seed=random_seed)
 
+    @short_traceback
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Begins an epoch; an earlier iteration that was left early ends with this."""
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
+        if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
+            refuse_fork(self._pid, "iterate where the loader was created, or create it in the fork", "trainer")
         if self._written is not None:
             self._written.begin()
         begun = self._position.begin(len(self))
         self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._batches(begun)
 
+    @short_traceback
     def _batches(self, begun: Iteration) -> Iterator[Data | HeteroData]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):

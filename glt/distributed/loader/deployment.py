@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -303,6 +304,8 @@ class _AmongTrainers(Deployment):
         try:
             self.others[index] = self.data.map_other(graph_dir, index)
         except (PartitionError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # of this process, not of the files
             return str(error)
         self.other_dirs[index] = graph_dir
         return None

@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from glt._checks import check_flag, check_one_of
+from glt._tracebacks import short_traceback
 from glt.channel.message import MAX_DIMS, Message
 from glt.data.arrays import require_in_range
 from glt.distributed.engine.dataset import DistDataset
@@ -207,6 +208,7 @@ def _is_name(given: Any) -> bool:
 _NO_SUM = (torch.uint16, torch.uint32, torch.uint64)  # dtypes that torch does not add
 
 
+@short_traceback
 class DistLinkNeighborLoader(DistLoader):
     """Iterates over sampled neighbourhoods of the seed edges of this trainer, and of negatives, over all partitions.
 
@@ -372,6 +374,7 @@ class DistLinkNeighborLoader(DistLoader):
 # Batches around nodes, for one trainer of a distributed job.
 
 
+@short_traceback
 class DistNeighborLoader(DistLoader):
     """Iterates over sampled neighbourhoods of the seeds of this trainer, as PyG ``Data`` or ``HeteroData``.
 
@@ -527,6 +530,7 @@ class DistNeighborLoader(DistLoader):
         return data
 
 
+@short_traceback
 class DistSubGraphLoader(DistNeighborLoader):
     """Samples around seed nodes and returns *all* edges among the nodes found, with where the seeds are.
 

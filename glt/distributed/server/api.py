@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from glt._checks import check_count, check_text
+from glt._tracebacks import short_traceback
 from glt.distributed.context import DistContext, DistRole, become, check_place, current_world, resign
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
@@ -27,6 +28,7 @@ _server: DistServer | None = None
 _client: DistClient | None = None
 
 
+@short_traceback
 def init_server(
     num_servers: int,
     num_clients: int | None,
@@ -135,6 +137,7 @@ def get_server() -> DistServer | None:
     return _server
 
 
+@short_traceback
 def wait_and_shutdown_server(timeout_s: float | None = None) -> bool:
     """Waits until all clients have left, then ends the server and its sampling processes. May be called again.
 
@@ -163,6 +166,7 @@ def wait_and_shutdown_server(timeout_s: float | None = None) -> bool:
             resign()
 
 
+@short_traceback
 def init_client(
     num_servers: int,
     num_clients: int,
@@ -229,6 +233,7 @@ def require_client() -> DistClient:
     return _client
 
 
+@short_traceback
 def shutdown_client(why: str = "") -> None:
     """Tells the servers that this client is done, and leaves them; ends loaders. May be called again. If it has failed,
     other clients that wait for it are told ``why``.
@@ -245,6 +250,7 @@ def shutdown_client(why: str = "") -> None:
             resign()
 
 
+@short_traceback
 def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Reply:
     """Asks a server to run a function that is registered there; returns at once. In a job of :func:`initialize`, too; a
     standalone process is server 0 itself.
@@ -278,6 +284,7 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
     return require_client().session(server_rank).call(name, *args, **kwargs)
 
 
+@short_traceback
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
     """As :func:`async_request_server`, but waits for the result, ``rpc_timeout`` of the client at most.
 
@@ -296,6 +303,7 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
     return async_request_server(server_rank, func, *args, **kwargs).result()
 
 
+@short_traceback
 def server_stats(server_rank: int | None = None) -> dict[str, Any]:
     """What a server does, in numbers since its start, as plain values.
 

@@ -129,10 +129,10 @@ class RemoteDataset:
 # -- calls ---------------------------------------------------------------------------------------------------------
 
 
-def refuse_fork(pid: int, remedy: str) -> None:
-    """Raises RuntimeError in a fork of the client ``pid``, which has its connections and their threads."""
+def refuse_fork(pid: int, remedy: str, what: str = "client") -> None:
+    """Raises RuntimeError in a fork of the process ``pid``, which has its connections and their threads."""
     if os.getpid() != pid:
-        raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the client (pid {pid}): {remedy}")
+        raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the {what} (pid {pid}): {remedy}")
 
 
 class Reply(Future[Any]):

@@ -248,6 +248,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _start(arguments: argparse.Namespace) -> DistServer:
     num_parts = Manifest.read(Path(arguments.partition)).num_parts
+    if not 0 <= arguments.rank < arguments.servers:
+        raise ValueError(f"--rank {arguments.rank}: expected 0 to {arguments.servers - 1}, as --servers says")
     index = arguments.rank % num_parts if arguments.partition_idx is None else arguments.partition_idx
     if index >= num_parts:
         raise ValueError(f"--partition-idx {index}: {arguments.partition} has {num_parts} partitions, from 0")

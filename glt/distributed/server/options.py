@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from glt._checks import available_memory, check_count, check_flag, check_one_of, check_path, check_text, parse_size
+from glt._tracebacks import short_traceback
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 
 FORMATS = ("text", "json")
@@ -82,6 +83,7 @@ RANGES = {
 }
 
 
+@short_traceback
 @dataclass(frozen=True)
 class ServerOptions:
     """Options of a server, for :func:`glt.distributed.init_server`; ``glt serve`` has a flag for each.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glt._checks import check_at_least
 from glt._reprs import says
+from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
 from glt.distributed.tensors.tensor import DistTensor, as_tensor
@@ -106,6 +107,7 @@ class Lookup(torch.autograd.Function):
         return torch.zeros_like(ctx.parameter, requires_grad=False), None
 
 
+@short_traceback
 class DistEmbedding(_RowsOnServers, nn.Module):
     """:class:`torch.nn.Embedding` with ``sparse=True``, and with its rows on any number of servers.
 
@@ -189,6 +191,7 @@ class DistEmbedding(_RowsOnServers, nn.Module):
     def embedding_dim(self) -> int:
         return self.weight.shape[1]
 
+    @short_traceback
     def forward(self, ids: Any) -> Tensor:
         """Returns rows ``[*ids.shape, embedding_dim]`` for int64 or int32 ids: a tensor on any device, an array, or a
         list. Raises TypeError if ids are no integers, IndexError if there is no such row."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, current_world
 from glt.distributed.engine.partitions import in_message
@@ -54,6 +55,7 @@ class GraphData(MutableMapping[str, DistTensor]):
         self._open: dict[str, DistTensor] = {}  # by name as stored, or as assigned
         self._hidden: set[str] = set()
 
+    @short_traceback
     def __getitem__(self, name: str) -> DistTensor:
         """The tensor of a name; KeyError names those there are."""
         return self._tensor(self._key(name))
@@ -81,6 +83,7 @@ class GraphData(MutableMapping[str, DistTensor]):
                 found[key] = self._tensor(key)
         return found
 
+    @short_traceback
     def __setitem__(self, name: str, tensor: DistTensor) -> None:
         """Gives a tensor a name. Raises TypeError if it is no :class:`DistTensor` or the name no text, ValueError if it
         has not one row per node or edge, or the name is that of stored times."""
@@ -142,6 +145,7 @@ class GraphDataByType(Mapping[Any, GraphData]):
     def __init__(self, by_type: Mapping[Any, GraphData], kind: str) -> None:
         self._by_type, self._kind = by_type, kind
 
+    @short_traceback
     def __getitem__(self, type_: Any) -> GraphData:
         if type_ not in self._by_type:
             raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self)}")
@@ -153,6 +157,7 @@ class GraphDataByType(Mapping[Any, GraphData]):
     def __len__(self) -> int:
         return len(self._by_type)
 
+    @short_traceback
     def __setitem__(self, name: Any, value: Any) -> None:
         example = f"g.{self._kind[0]}data[{next(iter(self), None)!r}][{name!r}]"
         raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")

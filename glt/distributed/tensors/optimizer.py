@@ -16,6 +16,7 @@ from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
 from glt._reprs import options, says
+from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World
 from glt.distributed.tensors.barrier import checked_timeout, require_equal
@@ -135,6 +136,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
+    @short_traceback
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Takes a step, together with all other trainers; returns the loss if there is a closure, which evaluates the
@@ -189,6 +191,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     # -- on disk -------------------------------------------------------------------------------------------------------
 
+    @short_traceback
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
@@ -204,6 +207,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         """
         self._at_first(lambda: save_tensors(self._tensors(), path, self._about()))
 
+    @short_traceback
     def load(self, path: str | os.PathLike[str]) -> None:
         """Goes on from what :meth:`save` wrote, with any number of trainers and servers: weights, state, numbers of
         steps, and options, too, as torch's ``load_state_dict`` does.
@@ -339,6 +343,7 @@ def _gradients_by_server(p: DistParameter) -> list[tuple[Tensor | None, Tensor |
     return found
 
 
+@short_traceback
 class SparseAdagrad(SparseOptimizer):
     """:class:`torch.optim.Adagrad` for the sparse gradients of distributed embeddings (Duchi et al., JMLR 12, 2011).
 
@@ -394,6 +399,7 @@ class SparseAdagrad(SparseOptimizer):
         return ("constant", value) if value else "zeros"
 
 
+@short_traceback
 class SparseAdam(SparseOptimizer):
     """:class:`torch.optim.SparseAdam` for distributed embeddings: the moments of rows without a gradient are left alone
     (Kingma and Ba, ICLR 2015, arXiv 1412.6980).

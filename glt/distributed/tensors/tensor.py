@@ -22,6 +22,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt._checks import format_size
 from glt._reprs import says
+from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_data, require_in_range
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, require_world
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 _NOT_ADDED = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
 
+@short_traceback
 class DistTensor:
     """A dense tensor whose rows are on the servers, read and written by row from any trainer.
 
@@ -127,6 +129,7 @@ class DistTensor:
         self._open(world, spec, "glt.tensor.create", spec.to_json())
 
     @classmethod
+    @short_traceback
     def find(cls, name: str, *, world: World | None = None) -> DistTensor:
         """Finds a tensor that some trainer has created; LookupError names those there are."""
         self = cls.__new__(cls)
@@ -161,6 +164,7 @@ class DistTensor:
     def nbytes(self) -> int:
         return len(self) * self.spec.row_bytes
 
+    @short_traceback
     def __getitem__(self, ids: Any) -> Tensor:
         """Reads rows ``[n, ...]``. IndexError names the first row that is not there, LookupError who deleted the
         tensor; TypeError or ValueError if ``ids`` is no index, PeerLost if an owner is lost."""
@@ -172,27 +176,32 @@ class DistTensor:
             raise
         return found[0] if is_single else found
 
+    @short_traceback
     def __setitem__(self, ids: Any, values: Any) -> None:
         """Writes values ``[n, ...]`` of the same dtype, or one number, and waits until that is acknowledged. Raises as
         reading; TypeError or ValueError also if values do not fit; nothing is written then."""
         self._wait(self._change("write", ids, values))
 
+    @short_traceback
     def write_async(self, ids: Any, values: Any) -> Future[None]:
         """Writes rows; the future is done when that is acknowledged. ``values`` may be changed at once. Errors of
         arguments are raised here, later ones by the future and :meth:`flush`. Waits while an owner has more to do than
         a few pieces of 8 MiB."""
         return self._change("write", ids, values)
 
+    @short_traceback
     def add(self, ids: Any, values: Any) -> None:
         """Adds to rows, and waits until that is acknowledged. A row that is named several times gets all of it. Each
         addition is rounded to the tensor's dtype. Additions of several trainers are all made, in any order: of floats
         the last bits depend on it. Raises as writing; TypeError also of bool and float8."""
         self._wait(self._change("add", ids, values))
 
+    @short_traceback
     def add_async(self, ids: Any, values: Any) -> Future[None]:
         """As :meth:`add`, without waiting; see :meth:`write_async`."""
         return self._change("add", ids, values)
 
+    @short_traceback
     def flush(self) -> None:
         """Waits until all changes made through this tensor are acknowledged; raises the first error since the last
         flush."""
@@ -206,9 +215,11 @@ class DistTensor:
             reply.result()
         self.is_deleted = True
 
+    @short_traceback
     def save(self, path: str | os.PathLike[str]) -> None:
         save_tensors({"tensor": self}, path)
 
+    @short_traceback
     def load(self, path: str | os.PathLike[str]) -> None:
         """Overwrites it with what :meth:`save` wrote, with any number of servers and trainers; see
         :func:`load_tensors`. One trainer does that."""

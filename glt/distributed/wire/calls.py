@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._tracebacks import short_traceback
 from glt.channel.message import MAX_DIMS, MessageKind, MessageLayout, bytes_of, read_message
 from glt.errors import GltError, MessageError, PeerLost
 
@@ -119,6 +120,7 @@ def name_of(func: Callable[..., Any] | str) -> str:
 _registered: dict[str, Callable[..., Any]] = {}
 
 
+@short_traceback
 def register_server_function(func: F, name: str | None = None) -> F:
     """Lets clients run ``func`` on this server through :func:`glt.distributed.request_server`.
 

@@ -136,7 +136,8 @@ class Group:
                 if topic in self._late or time.monotonic() > deadline:
                     raise RendezvousError(
                         f"{self.me}: trainers of rank {self._late.get(topic, [0])} did not tell their {topic} within "
-                        f"{self.timeout_s:g} s; do all ranks create the same loaders in the same order?"
+                        f"{self.timeout_s:g} s: were world_size = {self.size} trainers started, each with a rank of "
+                        "its own, and do all ranks create the same loaders in the same order?"
                     )
                 self._changed.wait(deadlines.POLL_S)
             return self._values.pop(topic)
@@ -479,8 +480,8 @@ def _listen(addr: str, port: int) -> Listener:
         listener = Listener((host, port), 0, (addr, port or 1), _welcome)
     except RendezvousError as error:
         raise RendezvousError(
-            f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "
-            f"choose another, or leave it out to have one found ({error.__cause__ or error})"
+            f"master_port = {port}: cannot be opened on {socket.gethostname()}, another program has it, or another "
+            f"trainer of rank 0; choose another, or leave it out to have one found ({error.__cause__ or error})"
         ) from error
     listener.open()
     return listener

@@ -366,18 +366,37 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
     """
     require_free(target, name)
     existing = next(path for path in target.absolute().parents if path.exists())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(target)
-    with scratch_directory(target) as temporary:
-        yield temporary
-        if durable:
-            for directory, _, files in os.walk(temporary):
-                for each in (*(os.path.join(directory, file) for file in files), directory):
-                    sync(each)
-        require_free(target, name)
-        temporary.rename(target)  # atomic; fails if the target was filled since
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(target)
+        with scratch_directory(target) as temporary:
+            yield temporary
+            if durable:
+                for directory, _, files in os.walk(temporary):
+                    for each in (*(os.path.join(directory, file) for file in files), directory):
+                        sync(each)
+            require_free(target, name)
+            temporary.rename(target)  # atomic; fails if the target was filled since
+    except OSError as error:
+        if error.errno not in _REMEDIES or not _is_beside(error.filename, target):
+            raise
+        text = f"{error.strerror}: {name} = {os.fspath(target)!r} cannot be written; {_REMEDIES[error.errno]}"
+        raise OSError(error.errno, text, os.fsdecode(error.filename)) from error
     if durable:
         _sync_names(target.absolute(), existing)
+
+
+_FULL = "free some, or choose a directory on another file system"
+_FORBIDDEN = "choose a directory in which this user may write"
+_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL)
+_REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT), _FORBIDDEN)
+
+
+def _is_beside(path: object, target: Path) -> bool:
+    """Whether a path is in the temporary directory of ``target``, or one of its parents."""
+    if not isinstance(path, str | bytes):
+        return False
+    return os.fsdecode(path).startswith(f"{target}.tmp-") or Path(os.fsdecode(path)) in target.parents
 
 
 def _sync_names(target: Path, existing: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from glt._checks import integer
 from glt._reprs import repr_of_fields, says, typed
+from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -172,6 +173,7 @@ class Partition:
         return f"{self.index} of {self.manifest.num_parts}, {nodes}, {edges}, edge_dir={self.manifest.edge_dir!r}"
 
 
+@short_traceback
 def load_partition(
     root_dir: str | os.PathLike[str], partition_idx: int, verify: bool = True, verify_whole_bytes: int = WHOLE_BYTES
 ) -> Partition:
@@ -214,6 +216,7 @@ def load_partition(
     return Partition(manifest, index, manifest.schema, tuple(nodes), tuple(edges))
 
 
+@short_traceback
 def load_id_map(
     root_dir: str | os.PathLike[str], type_: NodeType | EdgeType | None = None, verify: bool = True
 ) -> IdMap:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import Unpack
 
+from glt._tracebacks import short_traceback
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.errors import PartitionError
 from glt.partition.format.files import Array
@@ -234,6 +235,7 @@ _USUAL: Final = {"node_feat": "feat", "node_label": "label", "edge_feat": "feat"
 _CHUNK_EDGES: Final = 1 << 20
 
 
+@short_traceback
 def import_dgl(
     part_config: str | os.PathLike[str],
     output_dir: str | os.PathLike[str],

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
+from glt._tracebacks import short_traceback
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition.format.files import Array, chunks
@@ -37,6 +38,7 @@ from glt.partition.methods.partitioner import GraphArguments
 _Type = NodeType | EdgeType | None  # None: of a homogeneous graph, whose files have no directory of their own
 
 
+@short_traceback
 def import_glt(
     source: str | os.PathLike[str],
     output_dir: str | os.PathLike[str],
@@ -191,6 +193,7 @@ def _under(directory: Path, name: str, type_: _Type, suffix: str = "") -> Path:
     return directory / name / f"{type_ if isinstance(type_, str) else '__'.join(type_)}{suffix}"
 
 
+@short_traceback
 def import_pyg(
     source: str | os.PathLike[str],
     output_dir: str | os.PathLike[str],

@@ -50,6 +50,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._tracebacks import short_traceback
 from glt.data.arrays import damaged, load_saved
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
@@ -223,6 +224,7 @@ def _dtype(where: str, name: Any) -> np.dtype:
 _DESCRIPTIONS: Final = (".json", ".toml")
 
 
+@short_traceback
 def read_graph(
     path: str | os.PathLike[str],
     scratch_dir: str | os.PathLike[str],
@@ -335,6 +337,7 @@ _ROLES = {"x": "node_feat", "y": "node_label", "edge_attr": "edge_feat"}
 _NO_TABLES = frozenset({"edge_index", "adj", "adj_t", "num_nodes", "num_edges"})  # what is no table
 
 
+@short_traceback
 def graph_arguments(
     data: Data | HeteroData, *, weight_attr: str | None = None, time_attr: str | None = None
 ) -> dict[str, Any]:

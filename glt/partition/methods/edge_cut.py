@@ -14,6 +14,7 @@ from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
 from glt._checks import integer
+from glt._tracebacks import short_traceback
 from glt.data.schema import HOMOGENEOUS, NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype, owner_dtype
@@ -94,6 +95,7 @@ def _without_loops(edges: EdgeInput, offset: np.ndarray) -> Iterator[tuple[np.nd
 GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the choice of Fennel's paper
 
 
+@short_traceback
 class AdjacencyPartitioner(PartitionerBase):
     """Assigns the nodes of all types together, by the graph without types and directions.
 
@@ -168,6 +170,7 @@ class AdjacencyPartitioner(PartitionerBase):
     def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
         """Returns the most memory that :meth:`assign_all` takes; ``num_neighbors`` is twice the number of edges."""
 
+    @short_traceback
     def forecast(self) -> Forecast:
         expected = super().forecast()
         if self.num_parts == 1:
@@ -237,6 +240,7 @@ TEMPERING: Final = 1.5  # how much dearer load is in each pass than in the one b
 WORTH_A_PASS: Final = 0.01  # of the edges cut
 
 
+@short_traceback
 class FennelPartitioner(AdjacencyPartitioner):
     """Cuts few edges at little more than the cost of random assignment, in bounded memory.
 

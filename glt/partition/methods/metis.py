@@ -19,6 +19,7 @@ from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
 from glt._checks import available_memory, integer
+from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
 from glt.partition.format.book import owner_dtype
 from glt.partition.graph_input import GraphInput
@@ -53,7 +54,7 @@ class Metis:
         except ImportError as error:
             raise ImportError(
                 f"MetisPartitioner needs pymetis, which cannot be imported ({error}): install it with "
-                "`pip install glt[metis]` or `pip install pymetis`, or use FennelPartitioner, which needs nothing"
+                "`pip install pymetis`, or use FennelPartitioner, which needs nothing"
             ) from error
         library = ctypes.CDLL(_internal.__file__)
         if not hasattr(library, "METIS_PartGraphRecursive"):
@@ -100,8 +101,9 @@ NEIGHBOR_BYTES: Final = {"cut": 130, "vol": 155}
 CONSTRAINT_BYTES: Final = 16  # per node and column of weights
 
 
+@short_traceback
 class MetisPartitioner(AdjacencyPartitioner):
-    """Cuts few edges by METIS, through pymetis (``pip install glt[metis]``).
+    """Cuts few edges by METIS, through pymetis (``pip install pymetis``).
 
     METIS sees one graph without types and directions: parallel edges are one edge whose weight is their number, self
     loops are left out. It minimises the number of edges between partitions, or with ``objtype`` ``"vol"`` the number of

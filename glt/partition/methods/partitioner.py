@@ -1,5 +1,6 @@
 """The base of all partitioners: an assignment of nodes becomes a partition directory."""
 
+import inspect
 import json
 import logging
 import os
@@ -11,8 +12,9 @@ from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 import numpy as np
 import torch
 
-from glt._checks import check_flag, integer
+from glt._checks import check_flag, check_path, integer, refuse_unknown
 from glt._reprs import says, typed
+from glt._tracebacks import short_traceback
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
@@ -78,6 +80,7 @@ SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sor
 MAX_SORT_BYTES: Final = 1 << 30  # of all threads
 
 
+@short_traceback
 class PartitionerBase(ABC):
     """Splits a graph and its features by node and writes the result to disk.
 
@@ -210,11 +213,14 @@ class PartitionerBase(ABC):
         cache_memory_budget: int | Mapping[NodeType, int] = 0,
         **unknown: object,
     ) -> None:
-        if unknown:
-            raise TypeError(
-                f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}: expected those of "
-                f"help({type(self).__name__}), and of PartitionerBase"
-            )
+        known = {
+            name
+            for kind in type(self).__mro__
+            if issubclass(kind, PartitionerBase)
+            for name in inspect.signature(kind).parameters
+        }
+        refuse_unknown(type(self).__name__, unknown, known - {"self", "args", "kwargs", "unknown"})
+        check_path("output_dir", output_dir, "a directory to create")
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
         self.num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
@@ -288,6 +294,7 @@ class PartitionerBase(ABC):
         """Returns the arguments that determine :meth:`assign_nodes`, for the manifest; must be JSON."""
         return {}
 
+    @short_traceback
     def forecast(self) -> Forecast:
         """Returns what :meth:`partition` will take: memory, disk and time."""
         return self.forecast_of(self.graph)
@@ -304,6 +311,7 @@ class PartitionerBase(ABC):
     @overload
     def partition(self, progress: bool = False, *, return_mapping: Literal[True]) -> tuple[Manifest, IdsOf, IdsOf]: ...
 
+    @short_traceback
     def partition(
         self, progress: bool = False, return_mapping: bool = False
     ) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:

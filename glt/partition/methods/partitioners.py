@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from glt import _core
 from glt._checks import integer
+from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
 from glt.partition.format.book import owner_dtype
 from glt.partition.graph_input import GraphInput
@@ -25,6 +26,7 @@ from glt.partition.methods.partitioner import (
 )
 
 
+@short_traceback
 class AssignedPartitioner(PartitionerBase):
     """Gives each node to the partition that ``owners`` says, for assignments made elsewhere.
 
@@ -92,6 +94,7 @@ _SAMPLE = 1 << 19  # numbers that prices are found on: a round takes about num_p
 _ROUNDS = 30
 
 
+@short_traceback
 class FrequencyPartitioner(PartitionerBase):
     """Gives each node to the partition that reads it most, as far as all are to own equally many.
 
@@ -244,6 +247,7 @@ def _shares(count: int, num_parts: int) -> np.ndarray:
     return count // num_parts + (np.arange(num_parts) < count % num_parts)
 
 
+@short_traceback
 class RandomPartitioner(PartitionerBase):
     """Gives every partition the same number of nodes, up to one, chosen at random.
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch.distributed as dist
 
 from glt._checks import integer
+from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
 from glt.partition.format.book import id_dtype, owner_dtype
 from glt.partition.format.files import require_space
@@ -151,6 +152,7 @@ def partition_distributed(
 ) -> Manifest: ...
 
 
+@short_traceback
 def partition_distributed(
     partitioner: type[PartitionerBase],
     output_dir: str | os.PathLike[str],

@@ -250,7 +250,7 @@ def glt_serve(monkeypatch, caplog):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--rank", "2", "--servers", "2"], "server_rank = 2"),
+        (["--rank", "2", "--servers", "2"], "--rank 2: expected 0 to 1"),
         (["--rank", "-1"], "argument --rank"),
         (["--partition", "/nowhere"], "'/nowhere' is no directory"),
         (["--partition-idx", "2"], "--partition-idx 2: .* has 2 partitions"),
