@@ -494,7 +494,7 @@ def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
     try:
         nodeproppred = importlib.import_module("ogb.nodeproppred")
     except ImportError as error:
-        raise ImportError(f"read_ogb: {name} needs the package ogb ({error}): pip install 'glt[ogb]'") from error
+        raise ImportError(f"read_ogb: {name} needs the package ogb ({error}): pip install ogb") from error
     try:
         with _ogb_cache_readable():
             dataset = nodeproppred.NodePropPredDataset(name=name, root=str(root))

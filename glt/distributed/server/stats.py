@@ -174,7 +174,7 @@ def require_prometheus() -> None:
         import prometheus_client  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f"metrics_port needs the package prometheus_client ({error}): pip install 'glt[prometheus]'"
+            f"metrics_port needs the package prometheus_client ({error}): pip install prometheus_client"
         ) from error
 
 

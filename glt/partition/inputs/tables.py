@@ -155,7 +155,7 @@ def _arrow(module: str = "pyarrow") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"Parquet and CSV need the package pyarrow ({error}): pip install 'glt[parquet]'") from error
+        raise ImportError(f"Parquet and CSV need the package pyarrow ({error}): pip install pyarrow") from error
 
 
 @contextmanager

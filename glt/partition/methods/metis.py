@@ -53,7 +53,7 @@ class Metis:
         except ImportError as error:
             raise ImportError(
                 f"MetisPartitioner needs pymetis, which cannot be imported ({error}): install it with "
-                "`pip install glt[metis]` or `pip install pymetis`, or use FennelPartitioner, which needs nothing"
+                "`pip install pymetis`, or use FennelPartitioner, which needs nothing"
             ) from error
         library = ctypes.CDLL(_internal.__file__)
         if not hasattr(library, "METIS_PartGraphRecursive"):
@@ -101,7 +101,7 @@ CONSTRAINT_BYTES: Final = 16  # per node and column of weights
 
 
 class MetisPartitioner(AdjacencyPartitioner):
-    """Cuts few edges by METIS, through pymetis (``pip install glt[metis]``).
+    """Cuts few edges by METIS, through pymetis (``pip install pymetis``).
 
     METIS sees one graph without types and directions: parallel edges are one edge whose weight is their number, self
     loops are left out. It minimises the number of edges between partitions, or with ``objtype`` ``"vol"`` the number of
