@@ -2,10 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+export CUDA_HOME ?= /usr/local/cuda
+# Where there is a toolkit the kernels are compiled, though the pinned torch is one for the CPU: tests read what came of it.
+export GLT_CUDA ?= $(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0)
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-integration test-full bench lint clean
+.PHONY: demo test test-integration test-full bench lint wheel clean
 
 demo: $(VENV)/built
 	$(BIN)/glt demo
@@ -23,6 +26,10 @@ test-integration: $(VENV)/built
 test-full: lint
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m ""
 
+# A wheel for this machine, checked, and run where nothing else of this clone is; and that of the kernels, where there is nvcc.
+wheel: $(VENV)/built
+	$(BIN)/python .ci/wheel.py
+
 bench: $(VENV)/built
 	$(BIN)/python -m benchmarks
 
@@ -37,7 +44,7 @@ lint: $(VENV)/built
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0
-	$(PIP) 'setuptools>=70' wheel pybind11
+	$(PIP) 'setuptools>=77' wheel pybind11
 	$(PIP) --no-build-isolation --config-settings editable_mode=compat -e '.[dev]'
 	touch $@
 
@@ -46,4 +53,4 @@ $(VENV)/built: $(VENV)/installed $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info glt/*.so
+	rm -rf build dist cuda13/build $(VENV) *.egg-info cuda13/*.egg-info glt/*.so

@@ -1,95 +1,155 @@
 """Builds ``glt._core``: every source with its own compiler by one rule, then one link. Needs no torch and no GPU.
 
 Environment:
-    GLT_CUDA=0|1       Leave CUDA out, or insist on it. Default: compile the kernels when a toolkit is found.
+    GLT_CUDA=0|1       Leave the CUDA kernels out, or insist on them. Default: see :func:`decide`.
     GLT_CUDA_ARCHS     Real architectures, default "80;90"; PTX of the last one is embedded as well.
     CUDA_HOME          The toolkit. Default: the conventional folder.
     CXX                The host compiler, default g++.
+    MAX_JOBS           Compilations at a time, default the number of processors.
     GLT_SANITIZE       Sanitizers for the host code, for example "address" or "thread".
-    GLT_DEBUG=1        -O0 -g in place of -O3.
+    GLT_DEBUG=1        -O0 -g in place of -O3; symbols are kept.
 """
 
 import hashlib
 import os
+import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pybind11
 from setuptools import Extension, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
+SANITIZE = [f"-fsanitize={s}" for s in os.environ.get("GLT_SANITIZE", "").split(",") if s]
+DEBUG = os.environ.get("GLT_DEBUG") == "1"
 
 
-def cuda_home() -> Path | None:
-    """Returns the CUDA toolkit, or None for a build without CUDA. ``nvcc`` on PATH may be a wrapper, so not that."""
-    wanted = os.environ.get("GLT_CUDA", "auto")
+# Whether the kernels are compiled.
+
+
+def decide(environ: Mapping[str, str], torch: tuple[str, str | None] | None) -> tuple[Path | None, str]:
+    """Returns the CUDA toolkit, or None for a build without kernels, and why, in words.
+
+    Without GLT_CUDA the kernels are compiled where there is a toolkit, unless torch is known to be a build for the CPU.
+    ``torch`` is its version and that of its CUDA (None of a build for the CPU); None where it cannot be seen: pip's
+    isolated builds do not see what is installed.
+    """
+    wanted = environ.get("GLT_CUDA", "auto")
     if wanted not in ("0", "1", "auto"):
         raise SystemExit(f"GLT_CUDA = {wanted!r}: expected 0 (without CUDA) or 1 (insist on CUDA)")
-    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    if wanted != "0" and (home / "bin" / "nvcc").exists():
-        return home
+    home = Path(environ.get("CUDA_HOME", "/usr/local/cuda"))
+    nvcc = home / "bin" / "nvcc"  # one on PATH may be a wrapper, so not that
+    if wanted == "0":
+        return None, "no CUDA kernels: GLT_CUDA=0"
+    if not nvcc.exists():
+        if wanted == "1":
+            raise SystemExit(f"GLT_CUDA = 1, but {nvcc} does not exist: set CUDA_HOME to the toolkit")
+        return None, f"no CUDA kernels: {nvcc} does not exist (CUDA_HOME names the toolkit)"
     if wanted == "1":
-        raise SystemExit(f"GLT_CUDA = 1, but {home}/bin/nvcc does not exist: set CUDA_HOME to the toolkit")
-    return None
+        return home, "with CUDA kernels: GLT_CUDA=1"
+    if torch is None:
+        return home, f"with CUDA kernels: {nvcc} exists, and torch is not seen from here; GLT_CUDA=0 leaves them out"
+    version, cuda = torch
+    if cuda is None:
+        return None, f"no CUDA kernels: torch {version} is a build for the CPU; GLT_CUDA=1 compiles them all the same"
+    return home, f"with CUDA kernels: {nvcc} exists, and torch {version} is built with CUDA {cuda}"
 
 
-CUDA = cuda_home()
-OPTIMIZE = ["-O0", "-g"] if os.environ.get("GLT_DEBUG") == "1" else ["-O3"]
-SANITIZE = [f"-fsanitize={s}" for s in os.environ.get("GLT_SANITIZE", "").split(",") if s]
+def visible_torch() -> tuple[str, str | None] | None:
+    """Returns the version of torch and of its CUDA, without importing it (seconds); None where there is none."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    said = runpy.run_path(str(Path(found.origin).parent / "version.py"))
+    return str(said["__version__"]), said["cuda"]
 
 
-def compiler(source: str) -> list[str]:
-    """Returns the command that compiles ``source``, without its input and output."""
+# How a source is compiled.
+
+
+@cache
+def release_of(program: str) -> str:
+    """Returns what ``program --version`` says: a new compiler makes new objects."""
+    if shutil.which(program) is None:
+        raise SystemExit(
+            f"building glt needs a C++20 compiler, and {program} is not there: install g++ (12 or newer), or set CXX"
+        )
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def compiler(source: str, cuda: Path | None) -> list[str]:
+    """Returns the command that compiles ``source``, without its input, its output and folders of others' headers."""
     if source.endswith(".cu"):
         archs = os.environ.get("GLT_CUDA_ARCHS", "80;90").split(";")
         gencode = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
         gencode.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
-        return [f"{CUDA}/bin/nvcc", "-std=c++20", "-O3", "-lineinfo", "--expt-relaxed-constexpr", "-Xptxas=-v",
+        return [f"{cuda}/bin/nvcc", "-std=c++20", "-O3", "-lineinfo", "--expt-relaxed-constexpr", "-Xptxas=-v",
                 *gencode,
-                "-Xcompiler=-fPIC,-Wall,-fvisibility=hidden"]  # fmt: skip
+                "-Xcompiler=-fPIC,-Wall,-fvisibility=hidden", "-Icsrc"]  # fmt: skip
     cxx = shlex.split(os.environ.get("CXX", "g++"))
+    optimize = ["-O0", "-g"] if DEBUG else ["-O3", "-g1"] if SANITIZE else ["-O3"]
     # No fused multiply-adds: processors that have them would round otherwise than those that do not.
-    return [*cxx, "-std=c++20", *OPTIMIZE, *SANITIZE, "-ffp-contract=off", "-g1", "-fPIC", "-Wall", "-Wextra",
-            "-fvisibility=hidden"]  # fmt: skip
+    return [*cxx, "-std=c++20", *optimize, *SANITIZE, "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra",
+            "-fvisibility=hidden", "-Icsrc"]  # fmt: skip
 
 
-def is_fresh(obj: Path, depfile: Path) -> bool:
-    """Tells whether ``obj`` is newer than everything it was made from."""
+def headers(source: str, cuda: Path | None) -> tuple[list[str], str]:
+    """Returns the options for the headers of others, which only the bindings include, and what tells their version.
+
+    The folders themselves tell nothing: those of pip's isolated builds have another name each time, and are gone
+    afterwards. So neither an object's name nor what it is compared with (``-MMD``) has them.
+    """
+    if not source.startswith("csrc/python/"):
+        return [], ""
+    options = [f"-isystem{folder}" for folder in (pybind11.get_include(), sysconfig.get_path("include"))]
+    told = f"pybind11 {pybind11.__version__}, {sysconfig.get_config_var('SOABI')}"
+    if "GLT_HAS_CUDA" in (ROOT / source).read_text():  # the others are the same with and without kernels
+        options += [f"-DGLT_HAS_CUDA={int(cuda is not None)}", *([f"-isystem{cuda}/include"] if cuda else [])]
+        told += f", CUDA {release_of(f'{cuda}/bin/nvcc') if cuda else None}"
+    return options, told
+
+
+def object_of(source: str, cuda: Path | None) -> Path:
+    """Returns where the object of ``source`` is kept: other options, compilers or headers, another name."""
+    command = compiler(source, cuda)
+    words = [*command, headers(source, cuda)[1], release_of(command[0])]
+    tag = hashlib.md5(" ".join(words).encode()).hexdigest()[:8]
+    return ROOT / "build" / ("obj-sanitized" if SANITIZE else "obj") / f"{source}.{tag}.o"
+
+
+def is_fresh(obj: Path) -> bool:
+    """Tells whether ``obj`` is newer than all of glt's files that it was made from."""
+    depfile = obj.with_suffix(".d")
     if not (obj.exists() and depfile.exists()):
         return False
     made = obj.stat().st_mtime
     names = depfile.read_text().replace("\\\n", " ").split(":", 1)[1].split()
-    return all(Path(n).exists() and Path(n).stat().st_mtime <= made for n in names)
+    return all((ROOT / n).exists() and (ROOT / n).stat().st_mtime <= made for n in names)
 
 
-class BuildExt(build_ext):
-    """Compiles each source with its own compiler, only if it or a header it includes has changed."""
-
-    def build_extension(self, ext: Extension) -> None:
-        with ThreadPool(int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))) as pool:
-            ext.extra_objects = pool.map(lambda source: self.compile(ext, source), sorted(ext.sources))
-        ext.sources = []  # nothing left but the link, which is cheap: always do it
-        Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
-        super().build_extension(ext)
-
-    def compile(self, ext: Extension, source: str) -> str:
-        includes = [f"-I{d}" for d in [*ext.include_dirs, *self.compiler.include_dirs]]
-        command = [*compiler(source), *includes, *(f"-D{k}={v}" for k, v in ext.define_macros)]
-        tag = hashlib.md5(" ".join(command).encode()).hexdigest()[:8]  # new flags, new object
-        obj = ROOT / "build" / ("obj-sanitized" if SANITIZE else "obj") / f"{source}.{tag}.o"
-        depfile = obj.with_suffix(".d")
-        if self.force or not is_fresh(obj, depfile):
-            obj.parent.mkdir(parents=True, exist_ok=True)
-            command += ["-MD", "-MF", str(depfile), "-c", source, "-o", str(obj)]
-            if source.endswith(".cu"):
-                keep_report(command, obj.with_suffix(".ptxas"))
-            else:
-                subprocess.check_call(command, cwd=ROOT)
-        return str(obj)
+def compile_source(source: str, obj: Path, cuda: Path | None) -> float:
+    """Compiles; returns the seconds that it took."""
+    begin = time.monotonic()
+    obj.parent.mkdir(parents=True, exist_ok=True)
+    command = [*compiler(source, cuda), *headers(source, cuda)[0]]
+    command += ["-MMD", "-MF", str(obj.with_suffix(".d")), "-c", source, "-o", str(obj)]
+    if source.endswith(".cu"):
+        keep_report(command, obj.with_suffix(".ptxas"))
+    else:
+        subprocess.check_call(command, cwd=ROOT)
+    return time.monotonic() - begin
 
 
 def keep_report(command: list[str], report: Path) -> None:
@@ -101,28 +161,59 @@ def keep_report(command: list[str], report: Path) -> None:
     report.write_text(done.stderr)
 
 
-def sources() -> list[str]:
-    """All of csrc; the kernels (``.cu``) only where there is a toolkit. The host can run their bodies without one."""
-    kinds = ["*.cc", "*.cu"] if CUDA else ["*.cc"]
-    return sorted(str(f.relative_to(ROOT)) for kind in kinds for f in (ROOT / "csrc").glob(f"*/{kind}"))
+def sources(cuda: Path | None) -> list[str]:
+    """All of csrc, the longest to compile first; the kernels (``.cu``) only with a toolkit. The host can run their
+    bodies without one."""
+    kinds = ["*.cu", "*.cc"] if cuda else ["*.cc"]
+    found = [file for kind in kinds for file in (ROOT / "csrc").glob(f"*/{kind}")]
+    found.sort(key=lambda file: (file.suffix != ".cu", -file.stat().st_size))
+    return [str(file.relative_to(ROOT)) for file in found]
 
 
-def extension() -> Extension:
-    ext = Extension(
-        "glt._core",
-        sources=sources(),
-        include_dirs=[str(ROOT / "csrc"), pybind11.get_include()],
-        define_macros=[("GLT_HAS_CUDA", "1" if CUDA else "0")],
-        language="c++",
-        extra_link_args=[*SANITIZE, "-lrt", "-lpthread", "-ldl"],
-    )
-    if CUDA:
-        ext.include_dirs.append(str(CUDA / "include"))
-        ext.libraries = ["cudart_static"]  # static: no CUDA library is needed to import the module
-        ext.library_dirs = [str(CUDA / "lib64")]
-    return ext
+# The commands of setuptools.
 
 
-if sys.platform != "linux":
-    raise SystemExit(f"glt needs Linux (futex and memfd), found {sys.platform}")
-setup(ext_modules=[extension()], cmdclass={"build_ext": BuildExt})
+class Build(build):
+    """Starts from an empty folder: a wheel has no file that was deleted or renamed since the last build here."""
+
+    def run(self) -> None:
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+class BuildExt(build_ext):
+    """Compiles what has changed, each source with its own compiler, and says so; then links."""
+
+    def build_extension(self, ext: Extension) -> None:
+        cuda, why = decide(os.environ, visible_torch())
+        print(f"glt: {why}", flush=True)
+        if cuda:
+            release = re.findall(r"release ([\d.]+)", release_of(f"{cuda}/bin/nvcc"))[0]
+            archs = os.environ.get("GLT_CUDA_ARCHS", "80;90").split(";")
+            print(f"glt: nvcc {release} compiles them for {' '.join(f'sm_{arch}' for arch in archs)}", flush=True)
+            ext.libraries = ["cudart_static"]  # static: no CUDA library is needed to import the module
+            ext.library_dirs = [str(cuda / "lib64"), str(cuda / "lib")]  # of an installer, of packages
+        objects = {source: object_of(source, cuda) for source in sources(cuda)}
+        stale = [source for source, obj in objects.items() if self.force or not is_fresh(obj)]
+        print(f"glt: {len(objects) - len(stale)} of {len(objects)} files are compiled already", flush=True)
+        with ThreadPool(int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))) as pool:
+            times = pool.imap_unordered(lambda s: (s, compile_source(s, objects[s], cuda)), stale)
+            for number, (source, seconds) in enumerate(times, 1):
+                print(f"[{number}/{len(stale)}] {source} {seconds:.1f} s", flush=True)
+        ext.extra_objects = [str(obj) for _, obj in sorted(objects.items())]
+        Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)  # the link is cheap: always do it
+        super().build_extension(ext)
+
+
+def native(name: str) -> dict:
+    """Returns what setuptools is told of the native module ``name``."""
+    strip = [] if DEBUG or SANITIZE else ["-Wl,-s"]
+    flags = [*SANITIZE, *strip, "-lrt", "-lpthread", "-ldl"]
+    extension = Extension(name, sources=[], language="c++", extra_link_args=flags)
+    return {"ext_modules": [extension], "cmdclass": {"build": Build, "build_ext": BuildExt}}
+
+
+if __name__ == "__main__":
+    if sys.platform != "linux":
+        raise SystemExit(f"glt needs Linux (futex and memfd), found {sys.platform}")
+    setup(**native("glt._core"))

@@ -8,6 +8,11 @@ build has the CUDA kernels; :func:`glt.data.device.missing_for_cuda` what is mis
 
 from typing import TYPE_CHECKING
 
+try:
+    import glt_cuda13
+except ModuleNotFoundError:
+    glt_cuda13 = None
+
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
@@ -17,6 +22,15 @@ if TYPE_CHECKING:
     from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 
 __version__ = "0.1.0"
+
+# glt-graph-cuda13 is the native module compiled with the CUDA kernels: where it is installed, it is found first.
+if glt_cuda13 is not None:
+    if glt_cuda13.__version__ != __version__:
+        raise ImportError(
+            f"glt-graph {__version__} found glt-graph-cuda13 {glt_cuda13.__version__}: expected the same version; "
+            f"pip install glt-graph-cuda13=={__version__}, or pip uninstall glt-graph-cuda13"
+        )
+    __path__.insert(0, glt_cuda13.__path__[0])
 
 __all__ = [
     "Dataset",

@@ -9,6 +9,7 @@ import numpy as np
 RowsPart = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 has_cuda: bool  # built with CUDA kernels; says nothing of a GPU
+cuda_version: int  # of the toolkit that compiled them: 13000 is 13.0; 0 without kernels
 
 # rng.cc
 def batch_key(rng_seed: int, epoch: int, batch: int) -> int: ...

@@ -1,5 +1,11 @@
 #include <pybind11/pybind11.h>
 
+#if GLT_HAS_CUDA
+#include <cuda_runtime_api.h>
+#else
+#define CUDART_VERSION 0
+#endif
+
 namespace glt::python {
 void register_rng(pybind11::module_& m);
 void register_csr(pybind11::module_& m);
@@ -18,6 +24,7 @@ void register_shm_ring(pybind11::module_& m);
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The native core of glt: NumPy arrays in, NumPy arrays out; knows no torch.";
   m.attr("has_cuda") = static_cast<bool>(GLT_HAS_CUDA);
+  m.attr("cuda_version") = CUDART_VERSION;
   // Classes before the functions and classes that take them.
   glt::python::register_rng(m);
   glt::python::register_csr(m);

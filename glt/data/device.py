@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -23,14 +26,54 @@ def missing_for_cuda() -> str | None:
     """Returns what is missing to use a GPU, and what to do about it; None where nothing is."""
     if not _core.has_cuda:
         return (
-            "this build of glt has no CUDA kernels; build it where a CUDA toolkit is: "
-            "GLT_CUDA=1 python setup.py build_ext --inplace"
+            "this build of glt has no CUDA kernels; pip install 'glt-graph[cuda]', or in a clone where a CUDA toolkit "
+            "is: GLT_CUDA=1 python setup.py build_ext --inplace"
         )
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA; install a build of torch with CUDA"
+    driver = _cuda_of_driver()
+    if driver is None:
+        return f"there is no NVIDIA driver (libcuda.so.1); glt's kernels need {_driver_needed()}"
+    if driver // 1000 < _core.cuda_version // 1000:
+        return (
+            f"found NVIDIA's driver{_release_of_driver()}, which runs CUDA {_dotted(driver)}; glt's kernels need "
+            f"{_driver_needed()}: update the driver, or sample on the CPU"
+        )
     if not torch.cuda.is_available():
-        return "torch finds no GPU, or no driver for it; see nvidia-smi"
+        return "torch finds no GPU that it can use; see nvidia-smi and CUDA_VISIBLE_DEVICES"
     return None
+
+
+FIRST_DRIVERS = {12: 525, 13: 580}  # by CUDA's major version: NVIDIA's first driver on which all its minor ones run
+
+
+def _driver_needed() -> str:
+    first = FIRST_DRIVERS.get(_core.cuda_version // 1000)
+    compiled = f"compiled with CUDA {_dotted(_core.cuda_version)}"
+    return f"one for CUDA {_dotted(_core.cuda_version)}" if first is None else f"{first} or newer ({compiled})"
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _cuda_of_driver() -> int | None:
+    """Returns the version of CUDA that the driver runs, 13000 for 13.0; None where there is no driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    return version.value if library.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
+
+
+def _release_of_driver() -> str:
+    """Returns a space and NVIDIA's number of the driver, such as 550.54.14; nothing where the kernel does not tell."""
+    try:
+        found = re.search(r"\d+\.\d+(\.\d+)?", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return ""
+    return f" {found[0]}" if found else ""
 
 
 def default_device() -> str:

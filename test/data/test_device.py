@@ -38,6 +38,16 @@ def test_what_is_missing_is_told_in_order(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     assert "is built without CUDA; install" in cuda_device.missing_for_cuda()
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(glt._core, "cuda_version", 13000, raising=False)
+    monkeypatch.setattr(cuda_device, "_cuda_of_driver", lambda: None)
+    assert "no NVIDIA driver (libcuda.so.1); glt's kernels need 580 or newer" in cuda_device.missing_for_cuda()
+    monkeypatch.setattr(cuda_device, "_cuda_of_driver", lambda: 12040)
+    monkeypatch.setattr(cuda_device, "_release_of_driver", lambda: " 550.54.14")
+    assert cuda_device.missing_for_cuda() == (
+        "found NVIDIA's driver 550.54.14, which runs CUDA 12.4; glt's kernels need 580 or newer "
+        "(compiled with CUDA 13.0): update the driver, or sample on the CPU"
+    )
+    monkeypatch.setattr(cuda_device, "_cuda_of_driver", lambda: 13010)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "torch finds no GPU" in cuda_device.missing_for_cuda()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
