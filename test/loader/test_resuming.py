@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import warnings
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 import torch_geometric.sampler
 from equal_batches import plain
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler
 
 import glt
 from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
@@ -225,6 +226,7 @@ def test_an_order_that_comes_out_otherwise_is_noticed():
         shrunk.load_state_dict(stopped.state_dict())
 
 
+@pytest.mark.skipif("in_order" not in signature(DataLoader).parameters, reason="torch before 2.6 has no in_order")
 def test_without_an_order_there_is_no_state():
     loader = make(num_workers=1, in_order=False)
     with pytest.raises(ValueError, match="in_order = False"):
