@@ -418,4 +418,6 @@ def test_large_requests_travel_in_pieces(servers, few_rows):
 def test_it_does_not_travel_itself(world):
     with pytest.raises(TypeError, match=r"DistTensor.find\('x'\)"):
         pickle.dumps(DistTensor((3,), name="x", world=world))
-    assert repr(DistTensor.find("x", world=world)) == f"DistTensor('x', float32 [3], 12 B on {world.num_servers} servers)"
+    assert (
+        repr(DistTensor.find("x", world=world)) == f"DistTensor('x', float32 [3], 12 B on {world.num_servers} servers)"
+    )
