@@ -82,6 +82,14 @@ class RemoteError(GltError):
         ('server', 1, 'builtins.ValueError')
     """
 
+    type_name: str
+    remote_message: str
+    remote_traceback: str
+    role: str
+    rank: int
+    pid: int
+    host: str
+
     def __init__(
         self, type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
     ) -> None:
@@ -89,6 +97,6 @@ class RemoteError(GltError):
         self.role, self.rank, self.pid, self.host = role, rank, pid, host
         super().__init__(f"{type_name}: {message}\n  in {role} {rank} (pid {pid} on {host}):\n{traceback.rstrip()}")
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[object, ...]:
         texts = self.type_name, self.remote_message, self.remote_traceback
         return partial(RemoteError, role=self.role, rank=self.rank, pid=self.pid, host=self.host), texts

@@ -193,6 +193,8 @@ class LocalChannel(Channel):
         Message(BATCH, loader 0, epoch 3, index 0, x: float32 [2])
     """
 
+    capacity: int
+
     def __init__(self, capacity: int, pinned: bool = False, most_pinned_bytes: int | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"capacity = {capacity}: expected at least 1 message")

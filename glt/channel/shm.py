@@ -196,6 +196,8 @@ class ShmChannel(Channel):
         {'x': tensor([1., 1.])}
     """
 
+    channel_bytes: int
+
     def __init__(self, channel_bytes: int | str, capacity: int = DEFAULT_CAPACITY) -> None:
         arena_bytes = -(-parse_size(channel_bytes, "channel_bytes") // 64) * 64
         if capacity < 1:

@@ -127,6 +127,9 @@ class Graph:
         Graph(Topology(40 nodes, 80 edges, CSC, 968 B), mode='CPU')
     """
 
+    topology: Topology
+    device: torch.device | int | str | None
+
     def __init__(self, topology: Topology, mode: str = "CPU", device: torch.device | int | str | None = None) -> None:
         if mode not in _MODES:
             raise ValueError(f"mode = {mode!r}: expected one of {_MODES}")
@@ -241,6 +244,10 @@ class Dataset:
         tensor([[3., 3., 3., 3.],
                 [7., 7., 7., 7.]])
     """
+
+    schema: Schema
+    edge_dir: str
+    graphs: tuple[Graph, ...]
 
     def __init__(
         self,

@@ -279,6 +279,9 @@ class Feature:
                 [0., 1.]])
     """
 
+    split_ratio: float
+    device: torch.device | str | int | None
+
     def __init__(
         self,
         tensor: Tensor,
@@ -295,16 +298,16 @@ class Feature:
             raise TypeError(f"tensor has type {type(tensor).__name__}: expected a torch.Tensor")
         if tensor.dim() == 0 or tensor.device.type != "cpu":
             raise ValueError(f"tensor has shape {tuple(tensor.shape)} on {tensor.device}: expected rows in CPU memory")
-        self.tensor = tensor.detach().contiguous()
-        self.row_of = row_of if owned is None else owned[0].row_of
+        self.tensor: Tensor = tensor.detach().contiguous()
+        self.row_of: Tensor | None = row_of if owned is None else owned[0].row_of
         self.owned = owned
         self._first_id = 0 if owned is None else owned[0].first_id(owned[1])
         if isinstance(split_ratio, bool) or not isinstance(split_ratio, int | float) or not 0 <= split_ratio <= 1:
             raise ValueError(f"split_ratio = {split_ratio!r}: expected a share of the rows, 0 to 1")
         self.split_ratio, self.device = float(split_ratio), device
-        self.device_group_list = tuple(device_group_list or ())
-        self.hotness = _checked_per_row("hotness", hotness, len(tensor), None)
-        self.scale = _checked_per_row("scale", scale, len(tensor), torch.float32)
+        self.device_group_list: tuple[DeviceGroup, ...] = tuple(device_group_list or ())
+        self.hotness: Tensor | None = _checked_per_row("hotness", hotness, len(tensor), None)
+        self.scale: Tensor | None = _checked_per_row("scale", scale, len(tensor), torch.float32)
         if scale is not None and tensor.dtype != torch.int8:
             raise ValueError(f"scale was given for rows of {tensor.dtype}: expected none but for torch.int8")
         if device is not None:

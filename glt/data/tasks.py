@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -335,7 +335,7 @@ class NpzFile:
         if not isinstance(self._arrays, np.lib.npyio.NpzFile):
             raise ValueError("it holds one array, expected an .npz file of named arrays")
         self.names: list[str] = self._arrays.files
-        self.close = self._arrays.close
+        self.close: Callable[[], None] = self._arrays.close
 
     def array(self, key: str) -> np.ndarray:
         if key not in self.names:

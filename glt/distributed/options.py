@@ -174,8 +174,8 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("num_workers", self.num_workers, 1, 1024)
-        self.devices = checked_devices(self.worker_devices, self.num_workers)
-        self.channel_bytes = (
+        self.devices: list[str] | None = checked_devices(self.worker_devices, self.num_workers)
+        self.channel_bytes: int = (
             self.num_workers * _CHANNEL_BYTES_PER_WORKER
             if self.channel_size is None
             else parse_size(self.channel_size, "channel_size")
@@ -244,11 +244,11 @@ class RemoteDistSamplingWorkerOptions:
             if not ranks or len(set(ranks)) < len(ranks):
                 raise ValueError(f"server_rank = {self.server_rank!r}: expected one rank or more, each once")
         check_count("num_workers", self.num_workers, 1, 1024)
-        self.devices = named_devices(self.worker_devices, self.num_workers)
+        self.devices: list[str] | None = named_devices(self.worker_devices, self.num_workers)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_count("prefetch_size", self.prefetch_size, 1, 1024)
         check_text("master_addr", self.master_addr)
-        self.buffer_bytes = parse_size(self.buffer_size, "buffer_size")
+        self.buffer_bytes: int = parse_size(self.buffer_size, "buffer_size")
         check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
 
     def ranks(self, client_rank: int, num_servers: int) -> list[int]:

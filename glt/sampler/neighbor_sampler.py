@@ -98,6 +98,10 @@ class NeighborSampler(BaseSampler):
         tensor([5, 3, 4, 1, 2])
     """
 
+    config: SamplingConfig
+    time_attr: str | None
+    weight_attr: str | None
+
     def __init__(
         self,
         data: Source | SampledGraph,
@@ -124,11 +128,11 @@ class NeighborSampler(BaseSampler):
         check_one_of("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
         check_one_of("sample_direction", sample_direction, DIRECTIONS)
         check_at_least("num_threads", num_threads, 1)
-        self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
+        self.random_seed: int = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self.num_threads = num_threads
         self.time_attr, self.weight_attr = time_attr, weight_attr
         self._backward = sample_direction == "backward"
-        self.graph = sampled_graph(
+        self.graph: SampledGraph = sampled_graph(
             data, edge_dir=DIRECTIONS[sample_direction], time_attr=time_attr, weight_attr=weight_attr
         )
         require_distinct_reverses(self.graph.schema, self.graph.edge_dir)
@@ -146,7 +150,7 @@ class NeighborSampler(BaseSampler):
             subgraph_type=subgraph_type if directed else "induced",
             exclude_edges=exclude_edges,
         )
-        self.accelerator = sampling_device(device, self.graph)
+        self.accelerator: Accelerator | None = sampling_device(device, self.graph)
         if self.accelerator is not None:
             _ = self.on_device  # says now what it cannot do
         self.keep_orig_edges = False  # PyG's switch: bidirectional batches keep the sampled edges as orig_row, orig_col

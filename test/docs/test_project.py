@@ -28,7 +28,8 @@ def test_all_files_name_the_same_version():
 def test_the_oldest_versions_that_are_claimed_are_those_that_ran(package):
     claimed = first(rf'"{package}>=([0-9.]+)"', "pyproject.toml")
     row = first(r"^\| oldest \|(.*)$", "docs/stability.md")
-    assert re.search(rf"\b{package} {re.escape(claimed)}\b", row), f"{package}>={claimed} is claimed, but did not run: {row}"
+    is_row = re.search(rf"\b{package} {re.escape(claimed)}\b", row)
+    assert is_row, f"{package}>={claimed} is claimed, but did not run: {row}"
 
 
 def test_paths_that_contributors_are_sent_to_exist():

@@ -223,21 +223,21 @@ class DistDataset:
         self.schema: Schema = schema
         self._placing = Placing(graph_mode, device, split_ratio)
         self._local_graphs: dict[frozenset[int], LocalGraph] = {}
-        self.partition_idx = part.index
-        self.num_partitions = manifest.num_parts
-        self.num_nodes_of = tuple(entry.num_nodes for entry in manifest.node_types)
-        self.num_edges_of = tuple(entry.num_edges for entry in manifest.edge_types)
-        self.edge_dir = manifest.edge_dir
-        self.ends = schema.ends(self.edge_dir)
-        self.num_neighbor_nodes_of = tuple(self.num_nodes_of[neighbor] for _, neighbor in self.ends)
-        self.whole_node_labels = tuple(
+        self.partition_idx: int = part.index
+        self.num_partitions: int = manifest.num_parts
+        self.num_nodes_of: tuple[int, ...] = tuple(entry.num_nodes for entry in manifest.node_types)
+        self.num_edges_of: tuple[int, ...] = tuple(entry.num_edges for entry in manifest.edge_types)
+        self.edge_dir: str = manifest.edge_dir
+        self.ends: tuple[tuple[int, int], ...] = schema.ends(self.edge_dir)
+        self.num_neighbor_nodes_of: tuple[int, ...] = tuple(self.num_nodes_of[neighbor] for _, neighbor in self.ends)
+        self.whole_node_labels: tuple[Feature | None, ...] = tuple(
             None if path is None else Feature(_read_labels(Path(path), schema, t, self.num_nodes_of[t]), rows)
             for t, (path, rows) in enumerate(zip(files, map(_original_rows, part.nodes), strict=True))
         )
         self._labelled = [labels is not None for labels in self.whole_node_labels]
-        self.own = LocalPartition(part, self._placing, self._labelled)
-        self.node_books = tuple(node.book for node in part.nodes)
-        self.edge_books = tuple(edge.book for edge in part.edges)
+        self.own: LocalPartition = LocalPartition(part, self._placing, self._labelled)
+        self.node_books: tuple[PartitionBook, ...] = tuple(node.book for node in part.nodes)
+        self.edge_books: tuple[PartitionBook | None, ...] = tuple(edge.book for edge in part.edges)
         self._id_maps = {
             "node": tuple(node.id_map for node in part.nodes),
             "edge": tuple(edge.id_map for edge in part.edges),

@@ -129,6 +129,10 @@ class DistNeighborSampler:
         >>> loop.shutdown()
     """
 
+    dataset: DistDataset
+    config: SamplingConfig
+    loop: ConcurrentEventLoop
+
     def __init__(
         self,
         dataset: DistDataset,
@@ -141,13 +145,13 @@ class DistNeighborSampler:
         *,
         partitions: type[Partitions] = Partitions,
     ) -> None:
-        self.partitions = partitions(dataset, others or {}, router, loop)
+        self.partitions: Partitions = partitions(dataset, others or {}, router, loop)
         self.dataset, self.config, self.loop = dataset, config, loop
         self.collect_features = collect_features
         self._num_node_types, self._num_edge_types = len(dataset.schema.node_types), len(dataset.schema.edge_types)
         self._fetches_edges = config.with_edge or (collect_features and any(dataset.own.edge_tables))
         self._spare = [] if spare is None else spare
-        self.is_local = not self.partitions.elsewhere
+        self.is_local: bool = not self.partitions.elsewhere
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """Samples the edges of a batch and asks for its remote rows.

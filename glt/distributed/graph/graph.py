@@ -16,7 +16,7 @@ from glt._checks import check_count, check_flag, check_path
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_in_range
-from glt.data.schema import EdgeType, NodeType, PartitionBook
+from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.distributed.context import World
 from glt.distributed.engine.partitions import by_owner, copied
 from glt.distributed.graph.blocks import unique_in_order
@@ -265,11 +265,11 @@ class DistGraph:
         if part_config is not None:
             check_path("part_config", part_config, "the partitions, or of the JSON file in them")
         self.name = name
-        self.world = open_world(name, part_config) if world is None else world
+        self.world: World = open_world(name, part_config) if world is None else world
         if self.world.data is None:
             raise ValueError(f"{self.world} has no graph")
         self._data = data = self.world.data
-        self.schema = data.schema
+        self.schema: Schema = data.schema
         self._router = GraphRouter(self.world)
         self._nodes = {t: GraphData(self.world, "node", at) for at, t in enumerate(self.schema.node_types)}
         self._edges = {t: GraphData(self.world, "edge", at) for at, t in enumerate(self.schema.edge_types)}

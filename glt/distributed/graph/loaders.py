@@ -278,6 +278,11 @@ class DistDataLoader:
         [[0, 10], [20, 30], [40]]
     """
 
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    num_threads: int
+    queue_size: int
+
     def __init__(
         self,
         dataset: Any,

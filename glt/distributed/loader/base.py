@@ -157,6 +157,16 @@ class DistLoader(Resumable):
     ``seeds``. Errors are those of :class:`glt.distributed.DistNeighborLoader`.
     """
 
+    data: LoaderData
+    config: SamplingConfig
+    seeds: Seeds
+    table: SeedTable
+    collect_features: bool
+    to_device: torch.device | str | int | None
+    options: WorkerOptions
+    transform: Callable[[Any], Any] | None
+    order: SeedOrder
+    random_seed: int
     custom_cls: Any = None  # of batches; None: PyG's own
 
     def __init__(

@@ -294,7 +294,7 @@ class DistLinkNeighborLoader(DistLoader):
         options = LoaderOptions(
             batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options
         )
-        self.custom_cls = checked_class(custom_cls, filter_per_worker, graph)
+        self.custom_cls: Any = checked_class(custom_cls, filter_per_worker, graph)
         refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)
         config = checked_config(
             graph,

@@ -372,7 +372,8 @@ class SparseAdagrad(SparseOptimizer):
         >>> glt.distributed.finalize()
     """
 
-    kind, state_names = "adagrad", ("sum",)
+    kind: str = "adagrad"
+    state_names: tuple[str, ...] = ("sum",)
 
     def __init__(
         self,
@@ -426,7 +427,8 @@ class SparseAdam(SparseOptimizer):
         >>> glt.distributed.finalize()
     """
 
-    kind, state_names = "adam", ("exp_avg", "exp_avg_sq")
+    kind: str = "adam"
+    state_names: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,

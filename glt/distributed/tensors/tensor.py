@@ -104,6 +104,13 @@ class DistTensor:
         >>> glt.distributed.finalize()
     """
 
+    world: World
+    spec: TensorSpec
+    name: str
+    dtype: torch.dtype
+    shape: torch.Size
+    is_deleted: bool
+
     def __init__(
         self,
         shape: Sequence[int],
@@ -148,8 +155,8 @@ class DistTensor:
         self.world, self.spec = world, spec
         self.name, self.shape, self.dtype = spec.name, torch.Size(spec.shape), spec.torch_dtype
         self.is_deleted = False
-        self.generations = tuple(answer["generation"] for answer in answers)
-        self.placement = Placement.from_spec(spec.placement, world.data)
+        self.generations: tuple[Any, ...] = tuple(answer["generation"] for answer in answers)
+        self.placement: Placement = Placement.from_spec(spec.placement, world.data)
         self._exchange = Exchange(world, self.placement, spec, self.generations)
         handles.hold(self, handle, self._exchange.sequences)
 

@@ -134,7 +134,7 @@ class AdjacencyPartitioner(PartitionerBase):
             raise ValueError(
                 f"imbalance = {imbalance!r}: expected a number from 0 to 1, by which a partition may exceed the mean"
             )
-        self.imbalance = float(imbalance)
+        self.imbalance: float = float(imbalance)
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
         if self.graph.num_nodes >= 1 << 32:
             raise ValueError(
@@ -288,8 +288,8 @@ class FennelPartitioner(AdjacencyPartitioner):
         imbalance: float = 0.05,
         **graph: Unpack[GraphArguments],
     ) -> None:
-        self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed that breaks ties")
-        self.num_passes = integer("num_passes", num_passes, 1, 1000, "the most passes over the edges")
+        self.random_seed: int = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed that breaks ties")
+        self.num_passes: int = integer("num_passes", num_passes, 1, 1000, "the most passes over the edges")
         super().__init__(
             output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, imbalance=imbalance, **graph
         )

@@ -152,7 +152,7 @@ class MetisPartitioner(AdjacencyPartitioner):
         imbalance: float = 0.05,
         **graph: Unpack[GraphArguments],
     ) -> None:
-        self.random_seed = integer("random_seed", random_seed, 0, 2**31 - 1, "METIS's seed")
+        self.random_seed: int = integer("random_seed", random_seed, 0, 2**31 - 1, "METIS's seed")
         if objtype not in ("cut", "vol"):
             raise ValueError(
                 f"objtype = {objtype!r}: expected 'cut' (few edges between partitions) or 'vol' (few nodes needed by "

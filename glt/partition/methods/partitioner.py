@@ -221,20 +221,20 @@ class PartitionerBase(ABC):
         }
         refuse_unknown(type(self).__name__, unknown, known - {"self", "args", "kwargs", "unknown"})
         check_path("output_dir", output_dir, "a directory to create")
-        self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
+        self.output_dir: Path = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
-        self.num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
-        self.chunk_size = integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
+        self.num_parts: int = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
+        self.chunk_size: int = integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
         if num_threads is None:
             num_threads = len(os.sched_getaffinity(0))
-        self.num_threads = integer("num_threads", num_threads, 1, 1024, "threads that work at the same time")
+        self.num_threads: int = integer("num_threads", num_threads, 1, 1024, "threads that work at the same time")
         if sort_memory_bytes is None:
             sort_memory_bytes = min(SORT_BYTES * self.num_threads, MAX_SORT_BYTES)
-        self.sort_memory_bytes = integer(
+        self.sort_memory_bytes: int = integer(
             "sort_memory_bytes", sort_memory_bytes, 1 << 20, 2**63 - 1, "memory for sorting edges, of all threads"
         )
-        self.edge_assign_strategy = checked_strategy(edge_assign_strategy)
-        self.device = _host_device(device)
+        self.edge_assign_strategy: str = checked_strategy(edge_assign_strategy)
+        self.device: torch.device = _host_device(device)
         check_flag("relabel", relabel)
         self.relabel = relabel
         tables: dict[str, Any] = {
@@ -253,15 +253,15 @@ class PartitionerBase(ABC):
             raise ValueError(f"num_nodes is a whole graph, and {given[0]} is given too: leave one of them out")
         else:
             graph = num_nodes
-        self.graph = graph.expanding("out" if self.edge_assign_strategy == "by_src" else "in")
-        self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
+        self.graph: GraphInput = graph.expanding("out" if self.edge_assign_strategy == "by_src" else "in")
+        self.balance: Balance = Balance.of(self.graph, balance_ntypes, balance_edges)
         for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
             if asked and name not in self.balances:
                 raise ValueError(
                     f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
                     "such as FennelPartitioner, or leave it out"
                 )
-        self.caches = CacheInput.of(
+        self.caches: CacheInput = CacheInput.of(
             self.graph, self.num_parts, self.hotness_argument, hotness, cache_ratio, cache_memory_budget
         )
         if not isinstance(hotness, HotnessByType):  # of slices, whose tables are elsewhere

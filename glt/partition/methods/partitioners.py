@@ -63,7 +63,7 @@ class AssignedPartitioner(PartitionerBase):
         **graph: Unpack[GraphArguments],
     ) -> None:
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
-        self.origin = dict(origin or {})
+        self.origin: dict[str, Any] = dict(origin or {})
         schema = self.graph.schema
         self._owners = [
             checked_owners(
@@ -142,7 +142,7 @@ class FrequencyPartitioner(PartitionerBase):
         random_seed: int = 0,
         **graph: Unpack[GraphArguments],
     ) -> None:
-        self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of what is left to chance")
+        self.random_seed: int = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of what is left to chance")
         if probs is None:
             raise TypeError("probs is None: expected a list of one array [num_nodes] for each partition")
         if graph.get("hotness") is not None:
@@ -281,7 +281,7 @@ class RandomPartitioner(PartitionerBase):
         random_seed: int = 0,
         **graph: Unpack[GraphArguments],
     ) -> None:
-        self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of the permutation")
+        self.random_seed: int = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of the permutation")
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
         if self.balance.nodes is not None:
             self.assign_node_bytes = 29  # two permutations more, and the labels as they are and permuted
