@@ -162,7 +162,7 @@ GRAPHS = [
     Mistake(
         "a graph before initialize",
         "gd.DistGraph('papers', part_config='parts')",
-        "RuntimeError", "glt.distributed.initialize()", "", "call", "first",
+        "RuntimeError", "call", "glt.distributed.initialize()", "first",
     ),
     Mistake(
         "hosts in a file that there is not",
@@ -172,7 +172,7 @@ GRAPHS = [
     Mistake(
         "a mask of too few nodes to split",
         STANDALONE + "gd.node_split(torch.ones(99, dtype=torch.bool))",
-        "ValueError", "nodes", "99", "100", "",
+        "ValueError", "nodes", "a mask of 99", "expected one value for each of 100",
     ),
     Mistake(
         "embeddings of no columns",
@@ -187,17 +187,37 @@ GRAPHS = [
     Mistake(
         "rows of another dtype",
         STANDALONE + "graph.ndata['x'][ids] = torch.ones(10, 4, dtype=torch.int64)",
-        "TypeError", "values", "int64", "float32", "",
+        "TypeError", "values", "torch.int64", "expected torch.float32", "convert it with .to()",
     ),
     Mistake(
         "rows of another width",
         STANDALONE + "graph.ndata['x'][ids] = torch.ones(10, 5)",
-        "ValueError", "values", "[10, 5]", "[10, 4]", "",
+        "ValueError", "values", "[10, 5]", "expected a dense one of [10, 4]", "a row for each of ids",
+    ),
+    Mistake(
+        "a tensor in place of a DistTensor",
+        STANDALONE + "graph.ndata['h'] = torch.ones(100, 2)",
+        "TypeError", "['h']", "Tensor", "expected a DistTensor", "make one with DistTensor(shape, dtype, part='node')",
+    ),
+    Mistake(
+        "dense parameters for a sparse optimizer",
+        "gd.SparseAdam(torch.nn.Linear(3, 4).parameters(), lr=0.1)",
+        "TypeError", "params", "Parameter", "expected embeddings", "give dense parameters to",
+    ),
+    Mistake(
+        "one number of neighbours",
+        STANDALONE + "gd.NodeDataLoader(graph, ids, 5)",
+        "TypeError", "sampler", "= 5", "expected a list", "MultiLayerNeighborSampler",
+    ),
+    Mistake(
+        "a keyword of DGL's loader is misspelt",
+        STANDALONE + "gd.NodeDataLoader(graph, ids, [5], shufle=True)",
+        "TypeError", "shufle", "NodeDataLoader", "no argument", "did you mean shuffle?",
     ),
     Mistake(
         "a table that the graph does not have",
         STANDALONE + "graph.ndata['feat2']",
-        "KeyError", "feat2", "", "x", "",
+        "KeyError", "data of nodes", "no 'feat2'", "there are ['x'",
     ),
 ]  # fmt: skip
 

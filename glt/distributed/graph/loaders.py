@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling, NumNeighbors
 from torch_geometric.sampler.base import SubgraphType
 
-from glt._checks import check_count, check_flag, check_one_of, real_number
+from glt._checks import check_count, check_flag, check_one_of, real_number, refuse_unknown
 from glt._reprs import options, says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
@@ -159,6 +160,7 @@ class NodeDataLoader(DistNeighborLoader):
         num_workers: int = 0,
         **options: Any,
     ) -> None:
+        refuse_unknown(type(self).__name__, options, inspect.signature(DistNeighborLoader).parameters)
         given = _loader_options(graph, sampler, blocks, num_workers, options, _node_blocks)
         self._graph = graph
         if isinstance(nodes, Mapping):
@@ -223,6 +225,7 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         num_workers: int = 0,
         **options: Any,
     ) -> None:
+        refuse_unknown(type(self).__name__, options, inspect.signature(DistLinkNeighborLoader).parameters)
         _data(graph)
         self._graph = graph
         if not isinstance(negative_sampler, NegativeSampling | str | Mapping | None):
