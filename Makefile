@@ -45,6 +45,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0
 	$(PIP) 'setuptools>=77' wheel pybind11
+	$(BIN)/python setup.py --quiet build_ext --inplace  # pip would show no progress
 	$(PIP) --no-build-isolation --config-settings editable_mode=compat -e '.[dev]'
 	touch $@
 

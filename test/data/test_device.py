@@ -1,5 +1,6 @@
 """Devices: CUDA's and the meta device."""
 
+import ctypes
 import pickle
 import subprocess
 import sys
@@ -52,6 +53,16 @@ def test_what_is_missing_is_told_in_order(monkeypatch):
     assert "torch finds no GPU" in cuda_device.missing_for_cuda()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert cuda_device.missing_for_cuda() is None
+
+
+def test_the_driver_is_asked_for_its_version(cxx, tmp_path, monkeypatch):
+    source, stand_in, load = tmp_path / "driver.cc", tmp_path / "libcuda.so.1", ctypes.CDLL
+    source.write_text('extern "C" int cuDriverGetVersion(int* version) { *version = 12040; return 0; }')
+    subprocess.run([*cxx, "-shared", "-fPIC", str(source), "-o", str(stand_in)], check=True, timeout=120)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: load(str(tmp_path / name)))
+    assert cuda_device._cuda_of_driver() == 12040
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: load(str(tmp_path / "nowhere" / name)))
+    assert cuda_device._cuda_of_driver() is None
 
 
 def test_importing_initialises_no_gpu():

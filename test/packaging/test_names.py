@@ -13,7 +13,7 @@ import glt
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import pip._vendor.tomli as tomllib
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
