@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-integration test-full bench lint clean
+.PHONY: demo test test-integration test-full bench docs lint clean
 
 demo: $(VENV)/built
 	$(BIN)/glt demo
@@ -15,7 +15,7 @@ test: lint
 
 # Against real components: sshd and rsync, networks that are cut, real graphs. What is not here, and cannot be installed,
 # is skipped by name.
-test-integration: $(VENV)/built
+test-integration: $(VENV)/documented
 	-command -v sshd && command -v rsync && command -v ip || apt-get install --yes --quiet openssh-server rsync iproute2
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m "integration or shared"
 
@@ -25,6 +25,10 @@ test-full: lint
 
 bench: $(VENV)/built
 	$(BIN)/python -m benchmarks
+
+# The site, into build/docs: tutorials run, warnings and broken links are errors.
+docs: $(VENV)/documented
+	$(BIN)/python docs/build.py build/docs
 
 lint: $(VENV)/built
 	$(BIN)/ruff check .
@@ -43,6 +47,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 $(VENV)/built: $(VENV)/installed $(SOURCES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+$(VENV)/documented: $(VENV)/built
+	$(PIP) --no-build-isolation --config-settings editable_mode=compat -e '.[docs]'
 	touch $@
 
 clean:
