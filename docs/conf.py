@@ -102,8 +102,8 @@ def at_documented_path(app: Sphinx, env: BuildEnvironment, node: pending_xref, t
 def with_dashes(app: Sphinx, domain: str, kind: str, content: nodes.Element) -> None:
     """Puts a dash between a parameter and its text, where smartquotes would."""
     for text in list(content.findall(nodes.Text)):
-        if text.astext() == " -- ":
-            text.parent.replace(text, nodes.Text(" \u2013 "))
+        if text.astext().startswith(" -- "):
+            text.parent.replace(text, nodes.Text(" \u2013 " + text.astext()[4:]))
 
 
 def setup(app: Sphinx) -> None:
