@@ -8,7 +8,7 @@ export GLT_CUDA ?= $(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0)
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-integration test-full bench lint wheel clean
+.PHONY: demo test test-integration test-full bench docs lint wheel clean
 
 demo: $(VENV)/built
 	$(BIN)/glt demo
@@ -18,7 +18,7 @@ test: lint
 
 # Against real components: sshd and rsync, networks that are cut, real graphs. What is not here, and cannot be installed,
 # is skipped by name.
-test-integration: $(VENV)/built
+test-integration: $(VENV)/documented
 	-command -v sshd && command -v rsync && command -v ip || apt-get install --yes --quiet openssh-server rsync iproute2
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m "integration or shared"
 
@@ -32,6 +32,10 @@ wheel: $(VENV)/built
 
 bench: $(VENV)/built
 	$(BIN)/python -m benchmarks
+
+# The site, into build/docs: tutorials run, warnings and broken links are errors.
+docs: $(VENV)/documented
+	$(BIN)/python docs/build.py build/docs
 
 lint: $(VENV)/built
 	$(BIN)/ruff check .
@@ -51,6 +55,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 $(VENV)/built: $(VENV)/installed $(SOURCES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+$(VENV)/documented: $(VENV)/built
+	$(PIP) --no-build-isolation --config-settings editable_mode=compat -e '.[docs]'
 	touch $@
 
 clean:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -65,20 +65,26 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs ``glt`` with ``argv`` (the process's own arguments if None) and returns its exit status."""
+def make_parser(commands: Container[str] = tuple(_COMMANDS)) -> Parser:
+    """Returns the parser of ``glt``, with the flags of ``commands``; other commands have but their names, so that
+    neither their modules nor torch need be imported."""
     parser = Parser(prog="glt", description="Decoupled graph sampling for PyTorch Geometric.")
     parser.add_argument("--version", action="version", version=f"glt {glt.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, (module, help_) in _COMMANDS.items():
+        command = parsers.add_parser(name, help=help_)
+        if name in commands:
+            chosen = importlib.import_module(module)
+            chosen.add_arguments(command)
+            command.set_defaults(parser=command, run=run_demo if name == "demo" else chosen.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs ``glt`` with ``argv`` (the process's own arguments if None) and returns its exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     with early_stop(given) if given[:1] == ["serve"] else nullcontext():
-        for name, (module, help_) in _COMMANDS.items():
-            command = commands.add_parser(name, help=help_)
-            if name in given[:1]:  # the others need not be imported, and torch with them
-                chosen = importlib.import_module(module)
-                chosen.add_arguments(command)
-                command.set_defaults(parser=command, run=run_demo if name == "demo" else chosen.run)
-        arguments = vars(parser.parse_args(given))
+        arguments = vars(make_parser(given[:1]).parse_args(given))
         del arguments["command"]
         status: int = arguments.pop("run")(arguments.pop("parser"), argparse.Namespace(**arguments))
         return status

@@ -329,7 +329,7 @@ class Dataset:
         """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes.
 
         ``weight_attr`` names the edge-level attribute to weight draws by, ``time_attr`` the node-level or edge-level
-        one to sample by time; errors are those of :func:`glt.data.pyg.arrays_of_pyg`.
+        one to sample by time; an unusable one is a TypeError or ValueError that names it.
         """
         from glt.data.pyg import arrays_of_pyg  # torch_geometric takes a second to import: not before it is there
 

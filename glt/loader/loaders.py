@@ -69,8 +69,8 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`; for
             rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself, as are those
             of an order of your own.
-        transform, transform_sampler_output, filter_per_worker, **kwargs: As in PyG: ``custom_cls``, ``input_id`` and
-            every argument of ``torch.utils.data.DataLoader``.
+        transform, transform_sampler_output, filter_per_worker: As in PyG.
+        **kwargs: As in PyG: ``custom_cls``, ``input_id`` and every argument of ``torch.utils.data.DataLoader``.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
@@ -254,11 +254,12 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             destination that their source has no edge to: a seed edge without one is refused, where PyG would train on
             an edge as a negative.
         neg_sampling_ratio: PyG's old name for the amount of binary negatives.
-        replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed, exclude_edges:
-            As in :class:`glt.sampler.NeighborSampler`.
+        replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
+            :class:`glt.sampler.NeighborSampler`.
+        exclude_edges: As in :class:`glt.sampler.NeighborSampler`.
         neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window: As in :class:`NeighborLoader`.
-        transform, transform_sampler_output, filter_per_worker, custom_cls, input_id, **kwargs: As in PyG; every
-            argument of ``torch.utils.data.DataLoader`` among them.
+        transform, transform_sampler_output, filter_per_worker: As in PyG.
+        **kwargs: As in PyG: ``custom_cls``, ``input_id`` and every argument of ``torch.utils.data.DataLoader``.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.

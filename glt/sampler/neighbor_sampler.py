@@ -387,7 +387,7 @@ class NeighborSampler(BaseSampler):
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
     ) -> Output:
         """Samples the neighbourhoods of both ends of edges, in PyG's form, and of the negatives that ``neg_sampling``
-        asks for: see :mod:`glt.sampler.negatives`. ``batch_key`` is as in :meth:`sample_from_nodes`.
+        asks for: see ``glt.sampler.negatives``. ``batch_key`` is as in :meth:`sample_from_nodes`.
 
         Returns:
             As :meth:`sample_from_nodes`, the seeds being the distinct ends in ascending order; when disjoint, all ends

@@ -98,6 +98,7 @@ class BatchIndex:
 
     @property
     def key(self) -> int:
+        """Key of the batch's draws, in [0, 2^64)."""
         return _core.batch_key(self.random_seed, self.epoch, self.index)
 
     @says

@@ -158,7 +158,7 @@ class DistNeighborSampler:
 
         Args:
             start: What it is sampled around.
-            batch_key: Key of the draws, in [0, 2^64); see :meth:`glt.sampler.BatchIndex.key`.
+            batch_key: Key of the draws, in [0, 2^64); see :attr:`glt.sampler.BatchIndex.key`.
 
         Raises:
             IndexError: If a seed is outside the graph.

@@ -394,9 +394,8 @@ class DistGraph:
             random_seed: Of the draws. Default: one drawn from torch's generator, which ``torch.manual_seed`` fixes.
 
         Returns:
-            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids, source first, and ``e_id
-                [E]``; by
-            edge type of a heterogeneous graph. Edges of a seed follow each other, in the order of the seeds.
+            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids, source first, and ``e_id [E]``;
+            by edge type of a heterogeneous graph. Edges of a seed follow each other, in the order of the seeds.
 
         Raises:
             TypeError, ValueError, KeyError: If an argument is unusable; names it.

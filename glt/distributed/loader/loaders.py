@@ -237,13 +237,11 @@ class DistLinkNeighborLoader(DistLoader):
         neg_sampling_ratio: PyG's old name for the amount of binary negatives.
         exclude_edges: ``'self'``: the seed edges of a batch are not sampled in it, others taking their place;
             ``'reverse'``: nor are their reverses; an edge type: the same, naming the type that holds these.
-        batch_size, shuffle, drop_last, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr,
-            with_edge, edge_dir, collect_features, to_device, transform, input_id, is_sorted, directed,
-            filter_per_worker, custom_cls, random_seed, worker_options: As in
-            :class:`glt.distributed.DistNeighborLoader`.
+        batch_size, shuffle, drop_last, replace, subgraph_type, disjoint, temporal_strategy, time_attr: As in
+            :class:`glt.distributed.DistNeighborLoader`, and so are all that follow.
 
     Raises:
-        The same as :class:`glt.distributed.DistNeighborLoader`.
+        Exception: The same as :class:`glt.distributed.DistNeighborLoader`.
 
     Example:
         >>> context = glt.distributed.init_worker_group(world_size=1, rank=0)

@@ -196,7 +196,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
         All trainers call it, between steps; trainer 0 writes, to its disk, into ``path``, a new or empty directory.
-        ``load_tensors({f"{name}/weight": embedding.weight}, path)`` of :mod:`glt.distributed.tensors.checkpoint` reads
+        ``load_tensors({f"{name}/weight": embedding.weight}, path)`` of ``glt.distributed.tensors.checkpoint`` reads
         the weights alone.
 
         Raises:

@@ -241,16 +241,17 @@ def read_graph(
     The result is also a mapping of a partitioner's keyword arguments, such as ``num_nodes`` and ``edge_index``.
 
     Args:
-        path: A directory of ``.npy`` files (:mod:`glt.partition.inputs.arrays`), a folder of OGB
-            (:mod:`glt.partition.inputs.ogb`), a description of tables in ``.json`` or ``.toml``
-            (:mod:`glt.partition.inputs.read`), a PyG ``Data`` or ``HeteroData`` that ``torch.save`` wrote (``.pt``,
+        path: A directory of ``.npy`` files (``glt.partition.inputs.arrays``), a folder of OGB
+            (``glt.partition.inputs.ogb``), a description of tables in ``.json`` or ``.toml``
+            (``glt.partition.inputs.read``), a PyG ``Data`` or ``HeteroData`` that ``torch.save`` wrote (``.pt``,
             read without unpickling anything but tensors and PyG's own storages), or a table of edges in Parquet or CSV:
             a file, a directory or a pattern.
         scratch_dir: Directory for tables while they are partitioned: room for their values, on a file system that is
             not memory. Its files have no names: nothing is left there, whatever happens.
         nodes, edges: Of a table of edges: the keys of a description's ``nodes`` and ``edges``; the ``files`` of
             ``edges`` are those of ``path``, and its columns ``src`` and ``dst``, unless said otherwise.
-        add_inverse_edge: Of a folder of OGB: see :func:`glt.partition.inputs.ogb.read_ogb_folder`.
+        add_inverse_edge: Of a folder of OGB: whether the reverse of each edge follows it. Default: as OGB does with the
+            data set that the folder is named after.
         weight_attr, time_attr: Of a PyG graph: see :func:`glt.partition.graph_arguments`.
         outline: Of tables and descriptions of tables, to look at no more than a forecast needs: rows are counted (of
             Parquet, its metadata is read; of CSV, a column), and arrays are zeros of the right shapes and dtypes that

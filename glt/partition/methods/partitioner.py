@@ -92,7 +92,7 @@ class PartitionerBase(ABC):
     (``num_nodes``, which names all of them, ``node_*``) and by edge type (``edge_index``, which names all of them,
     ``edge_*``); their order is part of the key of random draws. Tables may be given for some types only. A graph that
     :func:`glt.partition.read_graph` has read stands in for ``num_nodes``, ``edge_index`` and all tables.
-    :mod:`glt.partition.format.layout` lists the files.
+    ``glt.partition.format.layout`` lists the files.
 
     Inputs are never copied whole, and may be memory-mapped: they are read front to back. Peak memory beside them is 13
     bytes per node of a type (14 with more than 256 partitions) plus ``sort_memory_bytes``, or plus a chunk of features
@@ -141,7 +141,7 @@ class PartitionerBase(ABC):
             root of their size. The result does not depend on it.
         node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and ``[num_edges,
             ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such dicts. Batches
-                have them under these names.
+            have them under these names.
         hotness: Optional: how often each partition's trainers read each node, from
             :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
             one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
