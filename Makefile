@@ -20,6 +20,8 @@ test: lint
 # is skipped by name.
 test-integration: $(VENV)/documented
 	-command -v sshd && command -v rsync && command -v ip || apt-get install --yes --quiet openssh-server rsync iproute2
+	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || apt-get install --yes --quiet qemu-user-static libc6-arm64-cross
+	-$(PIP) ziglang
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m "integration or shared"
 
 # Everything: each product of parameters whole, not only its pairs.
