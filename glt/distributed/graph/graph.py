@@ -15,7 +15,7 @@ from glt import _core
 from glt._checks import check_count, check_flag, check_path
 from glt._reprs import says, typed
 from glt.data.arrays import as_ids, require_in_range
-from glt.data.schema import EdgeType, NodeType, PartitionBook
+from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.distributed.context import World
 from glt.distributed.engine.partitions import by_owner, copied
 from glt.distributed.graph.blocks import unique_in_order
