@@ -224,7 +224,8 @@ def partition_distributed(
 
     Example:
         >>> from glt.testing.cluster import free_port
-        >>> torch.distributed.init_process_group("gloo", f"tcp://localhost:{free_port()}", None, None, 1, 0)
+        >>> address = f"tcp://localhost:{free_port()}"  # torchrun gives its own
+        >>> torch.distributed.init_process_group("gloo", address, rank=0, world_size=1)
         >>> graph = glt.testing.ring_graph()  # with more ranks, a slice of it on each
         >>> glt.partition.partition_distributed(glt.partition.RandomPartitioner, "shared", 2, 40, graph.edge_index)
         Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='out', 10 files, 2.7 KB)
