@@ -70,6 +70,9 @@ _ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
 
 
 class MessageKind(IntEnum):
+    """What a message is: of a loader a batch, an error in its place or the end of an epoch; of servers a request or a
+    reply."""
+
     BATCH = 1
     ERROR = 2
     END = 3

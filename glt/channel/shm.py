@@ -129,6 +129,7 @@ class SharedTensor:
 
 
 def share_tensor(tensor: Tensor) -> SharedTensor:
+    """Copies a tensor into anonymous shared memory, which other processes map when they are handed the result."""
     return SharedTensor(tensor)
 
 

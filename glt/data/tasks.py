@@ -185,6 +185,7 @@ def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tenso
 
 
 def reverse_of(edge_type: EdgeType) -> EdgeType:
+    """Returns the type of the reverse edges, named as PyG's ``ToUndirected`` names it."""
     source, relation, target = edge_type
     return target, f"rev_{relation}", source
 

@@ -100,6 +100,7 @@ def _derive_key(key: int, purpose: int, a: int, b: int) -> int:
 
 
 def reference_key(random_seed: int, epoch: int, index: int) -> int:
+    """Returns the key of the draws of batch ``index`` of ``epoch``."""
     return _derive_key(random_seed, _BATCH_KEY, epoch, index)
 
 
