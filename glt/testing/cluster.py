@@ -41,6 +41,7 @@ class Census:
 
 
 def take_census(pid: int | str = "self") -> Census:
+    """Returns what the process ``pid`` of this host holds now."""
     proc = Path("/proc") / str(pid)
     children: dict[int, str] = {}
     tasks = list((proc / "task").iterdir())
