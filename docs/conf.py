@@ -99,14 +99,14 @@ def at_documented_path(app: Sphinx, env: BuildEnvironment, node: pending_xref, t
     return None
 
 
-def with_dashes(app: Sphinx, domain: str, kind: str, content: nodes.Element) -> None:
+def with_dashes(app: Sphinx, page: nodes.document) -> None:
     """Puts a dash between a parameter and its text, where smartquotes would."""
-    for text in list(content.findall(nodes.Text)):
+    for text in list(page.findall(nodes.Text)):
         if text.astext().startswith(" -- "):
             text.parent.replace(text, nodes.Text(" \u2013 " + text.astext()[4:]))
 
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", is_foreign)
-    app.connect("object-description-transform", with_dashes)
+    app.connect("doctree-read", with_dashes)
     app.connect("missing-reference", at_documented_path)
