@@ -169,10 +169,11 @@ def check_path(name: str, value: Any, what: str) -> None:
 
 def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raises TypeError, suggesting what may be meant, unless the names of arguments ``given`` are all ``known``."""
-    known = sorted(known)
+    known = sorted(set(known) - {"self", "args", "kwargs"})
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1) or [each for each in known if name in each]
+            close = difflib.get_close_matches(name, known, n=1)
+            close = close or [each for each in known if len(name) > 3 and name in each]
             hint = f"did you mean {close[0]}?" if close else f"expected those of help({what})"
             raise TypeError(f"{what} has no argument {name}: {hint}")
 

@@ -24,7 +24,7 @@ def lazy_names(
             value = getattr(import_module(home if home.startswith("glt.") else f"{package}.{home}"), name)
             setattr(modules[package], name, value)
             return value
-        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+        if name.isidentifier() and not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
             return import_module(f"{package}.{name}")
         where = "" if name.startswith("_") else _where(package, name, [*home_of, *modules[package].__all__])
         raise AttributeError(f"module {package!r} has no attribute {name!r}{where}")

@@ -70,3 +70,7 @@ def test_a_name_that_stands_elsewhere_is_told(asked, told):
 def test_a_name_like_no_other_is_told_plainly(name):
     with pytest.raises(AttributeError, match=f"^module 'glt.loader' has no attribute '{name}'$"):
         getattr(glt.loader, name)
+
+
+def test_asking_for_a_name_with_dots_is_no_import():
+    assert not hasattr(glt, "loader.loaders.no_such_name")

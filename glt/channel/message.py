@@ -61,7 +61,9 @@ _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 def _numpy_twin(dtype: torch.dtype) -> tuple[np.dtype, torch.dtype | None]:
     """A NumPy dtype of the same size, and ``dtype`` itself where it then has to be viewed as that."""
     name = str(dtype).removeprefix("torch.")
-    if name in np.sctypeDict:
+    if (
+        getattr(np.sctypeDict.get(name), "__module__", None) == "numpy"
+    ):  # ml_dtypes adds its own, which torch cannot read
         return np.dtype(name), None
     return np.dtype(f"u{dtype.itemsize}"), dtype
 

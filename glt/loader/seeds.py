@@ -120,7 +120,8 @@ def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None)
         raise ValueError(f"input_nodes = {input_nodes!r} names a node type, but the graph has none: expected ids alone")
     if given is None:
         return node_type  # a type and None: all nodes, also of stores
-    if isinstance(given, Sequence) and given and isinstance(given[0], str):
+    is_text = isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], str)
+    if is_text or getattr(getattr(given, "dtype", None), "kind", "") in ("U", "S", "O"):  # or a column of them
         raise TypeError(f"input_nodes = {reprlib.repr(given)}: {_TEXT_IDS}")
     nodes = as_tensor("input_nodes", given, "integer ids, or a bool mask")
     if nodes.numel() == 0 and nodes.is_floating_point():

@@ -1,6 +1,8 @@
 """What a message holds: tensors, sizes, errors."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -207,3 +209,16 @@ def test_what_is_no_size_is_named(sizes, error, words):
 
 def test_sizes_for_people():
     assert [format_size(n) for n in (7, 2048, 64 << 20, 3 << 29)] == ["7 B", "2.0 KB", "64.0 MB", "1.5 GB"]
+
+
+def test_dtypes_that_others_add_to_numpy_are_not_taken_for_its_own():
+    """As ml_dtypes does, which JAX brings: torch cannot read them."""
+    code = """
+import numpy as np, torch
+np.sctypeDict["bfloat16"] = type("bfloat16", (np.uint16,), {"__module__": "ml_dtypes"})
+from glt.channel import MessageKind, encode_message, read_message
+x = torch.ones(2, dtype=torch.bfloat16)
+print(read_message(encode_message({"x": x}, MessageKind.BATCH)).tensors["x"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "tensor([1., 1.], dtype=torch.bfloat16)\n", done.stderr

@@ -87,7 +87,8 @@ def test_ctrl_c_ends_trainers_and_workers(world, mode):
         for process in running:
             # It returns when the workers, too, have let go of the pipe: they have ended.
             _, errors = process.communicate(timeout=100)
-            assert process.returncode == -signal.SIGINT, errors
+            # Python ends by the signal, or with 1 where what runs at exit compiles text, as importing tabulate does.
+            assert process.returncode in (-signal.SIGINT, 1) and "KeyboardInterrupt" in errors, errors
             assert errors.count("KeyboardInterrupt") == 1, errors
             # One error; where it came while another was handled, Python shows that one first.
             assert errors.count("Traceback") == 1 + errors.count("another exception occurred"), errors

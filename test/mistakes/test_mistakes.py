@@ -32,6 +32,11 @@ LOADERS = [
         "TypeError", "input_nodes", "'alice'", "expected integer ids", "number the nodes first",
     ),
     Mistake(
+        "ids are a column of names",
+        "NeighborLoader(data, [5], input_nodes=np.array(['alice', 'bob', 'carol']))",
+        "TypeError", "input_nodes", "'alice'", "expected integer ids", "number the nodes first",
+    ),
+    Mistake(
         "two names are not a node type",
         "NeighborLoader(data, [5], input_nodes=['alice', 'bob'])",
         "TypeError", "input_nodes", "'alice'", "expected integer ids", "number the nodes first",

@@ -237,3 +237,12 @@ def test_bad_arguments_are_refused_by_name_and_type(tmp_path, options, error, me
     with pytest.raises(error, match=message):
         RandomPartitioner(tmp_path / "parts", 2, **{"num_nodes": NODES, "edge_index": TYPED_EDGES, **options})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_partitioner_of_ones_own_hands_on_is_refused_too(tmp_path):
+    class Mine(RandomPartitioner):
+        def __init__(self, *args, weight_scale=1.0, **kwargs):
+            super().__init__(*args, weight_scale=weight_scale, **kwargs)
+
+    with pytest.raises(TypeError, match="Mine has no argument weight_scale"):
+        Mine(tmp_path / "parts", 2, 4, torch.zeros(2, 0, dtype=torch.int64))

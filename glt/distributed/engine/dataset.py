@@ -209,7 +209,7 @@ class DistDataset:
         part = load_partition(graph_dir, partition_idx, verify=verify)
         manifest, schema = part.manifest, part.schema
         files = [path and os.path.abspath(path) for path in _label_files(schema, whole_node_label_file)]
-        self._args = {
+        args = {
             "graph_dir": os.path.abspath(graph_dir),
             "partition_idx": int(partition_idx),
             "graph_mode": graph_mode,
@@ -242,6 +242,7 @@ class DistDataset:
             "node": tuple(node.id_map for node in part.nodes),
             "edge": tuple(edge.id_map for edge in part.edges),
         }
+        self._args = args
         return self
 
     def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:

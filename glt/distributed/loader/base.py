@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -156,6 +156,8 @@ class DistLoader(Resumable):
     ``data`` is the partition of this trainer, loaded, or what servers tell of theirs; the rows of ``table`` are
     ``seeds``. Errors are those of :class:`glt.distributed.DistNeighborLoader`.
     """
+
+    _seed_kind: ClassVar[str] = "nodes"
 
     data: LoaderData
     config: SamplingConfig
@@ -375,7 +377,7 @@ class DistLoader(Resumable):
     @says
     def __repr__(self) -> str:
         who, order = self.context.worker_name, self.order
-        batches = f"{len(order)} batches of {order.batch_size} {'edges' if 'Link' in type(self).__name__ else 'nodes'}"
+        batches = f"{len(order)} batches of {order.batch_size} {self._seed_kind}"
         told = options({"shuffle": order.shuffle, "drop_last": order.drop_last, "random_seed": self.random_seed})
         state = "shut down, " if self._closed else ""
         return f"{who}, {state}{self._deployment.mode}, {self.data!r}, {batches}, {self.config.says()}, {told}"

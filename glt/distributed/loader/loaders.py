@@ -255,6 +255,8 @@ class DistLinkNeighborLoader(DistLoader):
         [[1.0, 1.0, 0.0, 0.0]]
     """
 
+    _seed_kind = "edges"
+
     def __init__(
         self,
         data: DistDataset | None,

@@ -219,7 +219,7 @@ class PartitionerBase(ABC):
             if issubclass(kind, PartitionerBase)
             for name in inspect.signature(kind).parameters
         }
-        refuse_unknown(type(self).__name__, unknown, known - {"self", "args", "kwargs", "unknown"})
+        refuse_unknown(type(self).__name__, unknown, known - unknown.keys() - {"unknown"})
         check_path("output_dir", output_dir, "a directory to create")
         self.output_dir: Path = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
