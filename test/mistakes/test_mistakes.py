@@ -34,7 +34,7 @@ LOADERS = [
     Mistake(
         "ids are a column of names",
         "NeighborLoader(data, [5], input_nodes=np.array(['alice', 'bob', 'carol']))",
-        "TypeError", "input_nodes", "'alice'", "expected integer ids", "number the nodes first",
+        "TypeError", "input_nodes", "'alice", "expected integer ids", "number the nodes first",
     ),
     Mistake(
         "two names are not a node type",
