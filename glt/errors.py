@@ -19,7 +19,7 @@ __all__ = [
 
 
 class GltError(RuntimeError):
-    """Root of everything that glt raises when a service fails.
+    """Root of what glt raises when processes, partitions or connections fail.
 
     Example:
         >>> try:
@@ -60,15 +60,15 @@ class PartitionError(GltError, ValueError):
 
 
 class PeerLost(GltError):
-    """A process of another trainer died, hangs or cannot be reached; the text names it."""
+    """A process of another trainer, a server or a client died, gave up, hangs or is not reached; the text names it."""
 
 
 class RendezvousError(GltError):
-    """The trainers of a job do not find each other, or were given options that contradict each other."""
+    """Trainers, clients and servers do not find each other, were given options that differ, or a port is taken."""
 
 
 class WorkerDied(GltError):
-    """A sampling process of this trainer died or did not come up; the text names it and its exit code."""
+    """A sampling process of this trainer, or of a server, died or did not come up; the text says which, and how."""
 
 
 class RemoteError(GltError):

@@ -26,8 +26,8 @@ def missing_for_cuda() -> str | None:
     """Returns what is missing to use a GPU, and what to do about it; None where nothing is."""
     if not _core.has_cuda:
         return (
-            "this build of glt has no CUDA kernels; pip install 'glt-graph[cuda]', or in a clone where a CUDA toolkit "
-            "is: GLT_CUDA=1 python setup.py build_ext --inplace"
+            "this build of glt has no CUDA kernels: install glt-graph-cuda13, or build with GLT_CUDA=1 where a CUDA "
+            "toolkit is"
         )
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA; install a build of torch with CUDA"

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.description = (
         "Turns the partition directory of another library into one of glt, with the same assignment of nodes. Nothing "
-        "in it is unpickled. Exit status 0: written; 1: the source is damaged or incomplete, or the output is not "
+        "in it is executed. Exit status 0: written; 1: the source is damaged or incomplete, or the output is not "
         "empty; 2: wrong usage."
     )
     libraries = parser.add_subparsers(dest="library", required=True, metavar="library")

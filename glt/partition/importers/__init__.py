@@ -1,4 +1,4 @@
-"""Partition directories of other libraries become glt's, with the assignment that they have. Nothing is unpickled."""
+"""Partition directories of other libraries become glt's, with the assignment that they have. Nothing in them runs."""
 
 from typing import TYPE_CHECKING
 
