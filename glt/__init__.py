@@ -12,6 +12,9 @@ try:
     import glt_cuda13
 except ModuleNotFoundError:
     glt_cuda13 = None
+else:
+    if glt_cuda13.__file__ is None:  # a folder without modules, which an uninstall may leave
+        glt_cuda13 = None
 
 from glt._faces import lazy_names
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHARED_RULES = ("rng", "pick_rules", "weights", "rows", "hotness")  # what kernels share with the host
 KERNEL = re.compile(
     r"Compiling entry function '(?P<name>\S+)' for '(?P<arch>\w+)'\n"
     r"(?:.*\n)*?\s+(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
@@ -71,14 +71,11 @@ def _short_names(mangled: list[str]) -> list[str]:
 
 def reports() -> list[Path]:
     """The report of each source of the last build with CUDA; none without one since kernels changed."""
-    written = max(
-        path.stat().st_mtime
-        for pattern in ("cuda/*.h", "cuda/*.cu", *(f"core/{name}.h" for name in SHARED_RULES))
-        for path in (ROOT / "csrc").glob(pattern)
-    )
+    build = runpy.run_path(str(ROOT / "setup.py"))
+    files = build["digests"]()
     newest: dict[str, Path] = {}
     for path in sorted((ROOT / "build" / "obj" / "csrc" / "cuda").glob("*.ptxas"), key=lambda p: p.stat().st_mtime):
-        if path.stat().st_mtime > written:
+        if build["is_fresh"](path.with_suffix(".o"), files):
             newest[path.name.split(".cu.")[0]] = path
     return [path for name, path in sorted(newest.items()) if (ROOT / "csrc" / "cuda" / f"{name}.cu").exists()]
 

@@ -33,7 +33,10 @@ def missing_for_cuda() -> str | None:
         return f"torch {torch.__version__} is built without CUDA; install a build of torch with CUDA"
     driver = _cuda_of_driver()
     if driver is None:
-        return f"there is no NVIDIA driver (libcuda.so.1); glt's kernels need {_driver_needed()}"
+        return (
+            f"there is no NVIDIA driver (libcuda.so.1); glt's kernels need {_driver_needed()}: "
+            "install or update the driver"
+        )
     if driver // 1000 < _core.cuda_version // 1000:
         return (
             f"found NVIDIA's driver{_release_of_driver()}, which runs CUDA {_dotted(driver)}; glt's kernels need "

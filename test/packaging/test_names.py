@@ -97,3 +97,10 @@ def test_the_module_with_the_kernels_is_loaded_in_place_of_glts_own(version, sai
         cwd=ROOT,
     )
     assert said in done.stdout, done.stderr
+
+
+def test_a_folder_that_an_uninstall_left_is_no_module_with_kernels(tmp_path):
+    (tmp_path / "glt_cuda13" / "__pycache__").mkdir(parents=True)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import glt; print(glt.glt_cuda13, glt.has_cuda)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout.startswith("None "), done.stderr

@@ -1,6 +1,7 @@
 """Builds a ``glt._core`` whose kernels are those that nvcc wrote, run by the host; and small kernels of tests."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sysconfig
@@ -13,6 +14,7 @@ from ptx_to_cpp import cpp_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+BUILD = runpy.run_path(str(ROOT / "setup.py"))  # which tells what objects were made from
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
 ARCH = "90"
 # The sources whose objects differ in a build with CUDA: these are compiled here. host_launcher.cc has a stand-in in
@@ -50,17 +52,10 @@ def reused_sources():
 
 def objects_of(source):
     """Returns what setup.py made of a source as it is now, the latest last."""
+    files = BUILD["digests"]()
     folder = ROOT / "build" / "obj" / source.parent.relative_to(ROOT)
-    return sorted(filter(is_fresh, folder.glob(f"{source.name}.*.o")), key=lambda path: path.stat().st_mtime)
-
-
-def is_fresh(obj):
-    depfile = obj.with_suffix(".d")
-    if not depfile.exists():
-        return False
-    made_of = depfile.read_text().replace("\\\n", " ").split(":", 1)[1].split()
-    made = obj.stat().st_mtime
-    return all((ROOT / name).exists() and (ROOT / name).stat().st_mtime <= made for name in made_of)
+    fresh = [obj for obj in folder.glob(f"{source.name}.*.o") if BUILD["is_fresh"](obj, files)]
+    return sorted(fresh, key=lambda path: path.stat().st_mtime)
 
 
 def run(*command, folder):
