@@ -43,7 +43,7 @@ def test_workers_take_devices_in_turn():
 @pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", 0, torch.device("cuda", 0)], ids=str)
 def test_without_a_gpu_everything_says_what_is_missing(world, device):
-    missing = r"(no CUDA kernels|without CUDA|no GPU)"
+    missing = r"(no CUDA kernels|without CUDA|no GPU|no NVIDIA driver)"
     load = glt.distributed.DistDataset().load
     for make in (
         lambda: Workers(worker_devices=[device]),
