@@ -213,13 +213,14 @@ class PartitionerBase(ABC):
         cache_memory_budget: int | Mapping[NodeType, int] = 0,
         **unknown: object,
     ) -> None:
-        known = {
-            name
-            for kind in type(self).__mro__
-            if issubclass(kind, PartitionerBase)
-            for name in inspect.signature(kind).parameters
-        }
-        refuse_unknown(type(self).__name__, unknown, known - unknown.keys() - {"unknown"})
+        if unknown:
+            known = {
+                name
+                for kind in type(self).__mro__
+                if issubclass(kind, PartitionerBase)
+                for name in inspect.signature(kind).parameters
+            }
+            refuse_unknown(type(self).__name__, unknown, known - unknown.keys() - {"unknown"})
         check_path("output_dir", output_dir, "a directory to create")
         self.output_dir: Path = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
