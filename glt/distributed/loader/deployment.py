@@ -36,8 +36,8 @@ from glt.distributed.options import (
 from glt.distributed.server.api import require_client
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.remote import RemoteSampler
-from glt.distributed.wire.connection import host_id
 from glt.distributed.wire.group import Group, require_equal
+from glt.distributed.wire.old_connection import host_id
 from glt.distributed.wire.store import connect
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import Peer, RpcTransport, Transport

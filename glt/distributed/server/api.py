@@ -19,7 +19,7 @@ from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
 from glt.distributed.server.stats import require_prometheus
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.connection import own_address
+from glt.distributed.wire.old_connection import own_address
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from glt.data.schema import PartitionBook
 from glt.distributed.context import DistContext
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value
-from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.listener import dial, introduce
+from glt.distributed.wire.old_connection import Connection
+from glt.distributed.wire.old_listener import dial, introduce
 from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError, WorkerDied
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 

@@ -11,8 +11,8 @@ from typing import Any
 from glt import _deadlines as deadlines
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.sessions import ClientRegistry
-from glt.distributed.wire.connection import Connection, pulse
-from glt.distributed.wire.listener import dial, introduce, refuse
+from glt.distributed.wire.old_connection import Connection, pulse
+from glt.distributed.wire.old_listener import dial, introduce, refuse
 from glt.distributed.wire.transport import Peer
 from glt.errors import ChannelTimeout, GltError, PartitionError, RendezvousError
 from glt.partition import load_partition

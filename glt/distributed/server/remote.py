@@ -21,8 +21,8 @@ from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
-from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.listener import dial, introduce
+from glt.distributed.wire.old_connection import Connection
+from glt.distributed.wire.old_listener import dial, introduce
 from glt.errors import ChannelTimeout, GltError, PeerLost
 
 logger = logging.getLogger(__name__)

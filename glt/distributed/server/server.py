@@ -31,8 +31,8 @@ from glt.distributed.server.stats import MetricsEndpoint, total, with_ratios
 from glt.distributed.tensors.barrier import Barriers
 from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
-from glt.distributed.wire.listener import Listener, introduce, refuse
+from glt.distributed.wire.old_connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
+from glt.distributed.wire.old_listener import Listener, introduce, refuse
 from glt.distributed.wire.threads import NativePool
 from glt.errors import GltError, RendezvousError
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.distributed.context import check_place
 from glt.distributed.wire.calls import decode_value, encode_value
-from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.old_connection import Connection
 from glt.distributed.wire.threads import NativePool
 from glt.errors import ChannelTimeout, GltError, RendezvousError
 

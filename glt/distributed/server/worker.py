@@ -44,8 +44,8 @@ from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.options import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stats import COUNTERS
-from glt.distributed.wire.connection import Connection, allow_descriptors, pulse
-from glt.distributed.wire.listener import introduce, refuse
+from glt.distributed.wire.old_connection import Connection, allow_descriptors, pulse
+from glt.distributed.wire.old_listener import introduce, refuse
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, MessageError

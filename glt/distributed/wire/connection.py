@@ -1,30 +1,32 @@
-"""Frames over a socket: JSON for what is agreed, flat messages for data, and a beat every second; and what reads them.
+"""Connections: frames over a socket, read on the asyncio loop of this process, with a beat every second.
 
 ::
 
-    offset 0   magic "GLTF" · kind u8 · what u8 · 2 bytes unused · number u64 · length u64     24 bytes, little-endian
-          24   JSON object (kind 1), message of :mod:`glt.channel.message` (kind 2), nothing (kind 3, a beat)
+    offset 0   magic "GLT2" · kind u8 · what u8 · 2 bytes unused · length of the JSON u32 · number u64 · length of the
+               data u64                                                                28 bytes, little-endian
+          28   JSON object, UTF-8; then data, a message of :mod:`glt.channel.message` as a rule
 
-Nothing that is read is executed. What does not begin like a frame, or claims to be longer than allowed, ends the
-connection before memory is taken for it.
+Kinds are 1, a frame; 2, a greeting of the handshake (data alone, of :mod:`glt.distributed.wire.handshake`); 3, a beat
+(nothing). Nothing that is read is executed. What does not begin like a frame, or claims to be longer than allowed, ends
+the connection; no memory is taken for what has not come yet, unless this process has asked for it.
 """
 
 from __future__ import annotations
 
+import array
+import asyncio
 import json
 import logging
-import math
 import os
-import resource
-import select
 import socket
+import ssl
 import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,545 +35,648 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
-from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
+from glt.distributed.wire.threads import call_on_loop, process_loop
+from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost
 
 # Of Linux: retransmissions and probes that were not answered, milliseconds since something was acknowledged.
 _TCP_INFO = struct.Struct("2xBB52xI")
-_HEADER = struct.Struct("<4sBB2xQQ")
-_MAGIC = b"GLTF"
-_JSON, _DATA, _BEAT = 1, 2, 3
-_BEAT_FRAME = _HEADER.pack(_MAGIC, _BEAT, 0, 0, 0)
+_HEADER = struct.Struct("<4sBB2xIQQ")
+_MAGIC = b"GLT2"
+_FRAME, _GREETING, _BEAT = 1, 2, 3
+_BEAT_FRAME = _HEADER.pack(_MAGIC, _BEAT, 0, 0, 0, 0)
 MAX_JSON_BYTES = 64 << 20
+MAX_HELLO_BYTES = 64 << 10  # of those who have not said, and where that is asked proven, who they are
+MAX_GREETING_BYTES = 128
+_AT_ONCE = 1 << 20  # memory that is taken for data of unknown peers before they have come
+_TURN_BYTES = 8 << 20  # that are read of one connection before others have their turn
+_MOST_PARTS = 64  # of one call of sendmsg
+_MOST_FDS = 4
+
+_scratch = memoryview(bytearray(64 << 10))  # what is read goes through it, but for long data; the loop's thread has it
 
 logger = logging.getLogger(__name__)
 
 
-class Connection:
-    """One end of a connection. Any thread may send; one at a time may receive.
+@dataclass(slots=True)
+class Frame:
+    """What came: two numbers that mean what both ends agree on, JSON, and data, uint8 ``[n]``, 64-byte aligned.
 
-    Attributes:
-        max_bytes, max_json_bytes: Longest data and control frame that are taken.
-        heard_s: When anything last arrived, of ``time.monotonic()``.
-        is_closed: Whether it was closed here.
-        what, number: The two numbers of the data frame that was received last.
+    ``is_landed``: the data are in the landing that :attr:`Connection.find_landing` gave, and ``data`` is its front.
     """
 
-    def __init__(self, sock: socket.socket, peer: str, max_bytes: int = 1 << 20) -> None:
-        self.socket, self.peer, self.max_bytes, self.max_json_bytes = sock, peer, max_bytes, MAX_JSON_BYTES
+    what: int
+    number: int
+    value: dict[str, Any]
+    data: Tensor | None
+    is_landed: bool = False
+
+
+class Connection:
+    """One end of a connection. Any thread may send; what comes is read on the loop.
+
+    It is made with a socket that is connected, and reads nothing until :meth:`receive` is awaited, as handshakes do, or
+    until it is started: then ``on_frame`` is called with each frame and ``on_end`` once with the reason of its end,
+    both on the loop. What ``on_frame`` raises of LookupError, TypeError, ValueError and GltError ends the connection.
+
+    Attributes:
+        peer: Who is at the other end, as errors name it; ``host`` where that is.
+        max_json_bytes, max_data_bytes: Of the frames that are taken.
+        is_ours: Whether this process asked for what comes: memory is then taken for what is announced.
+        may_write: Whether the peer has proven that it may write, or nothing has to be proven.
+        heard_s: When anything last arrived, of ``time.monotonic()``.
+        silence_s: A peer that is silent for so long is given up; None: never.
+        stall_s: One that takes nothing of what is sent for so long is given up; None: never, while it gives signs of
+            life.
+        find_landing: Asked, with number and length, where data that come are to be received; None: in memory of their
+            own.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.socket, self.peer, self.host = sock, peer, "its host"
+        self.max_json_bytes, self.max_data_bytes = MAX_HELLO_BYTES, 0
+        self.is_ours, self.may_write = False, True
+        self.silence_s: float | None = None
+        self.stall_s: float | None = deadlines.MESSAGE_S
+        self.find_landing: Callable[[int, int], Landing | None] | None = None
+        self.fds: list[int] = []  # descriptors that came over a Unix socket; who takes them closes them
         sock.setblocking(False)
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
+        self._is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
+        if self._is_tcp:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.heard_s = time.monotonic()
+        self._fd = sock.fileno()
+        self._loop = process_loop.get()
         self._sending = threading.Lock()
-        self.is_closed = False
-        self._why_cut = ""
-        self._header = bytearray(_HEADER.size)
-        self._body: Any = None  # of the frame that is arriving
-        self._rest: memoryview | None = None  # where it goes on, behind the view
-        self._landing: Landing | None = None
-        self._view = memoryview(self._header)
-        self._num_read = 0
-        self._kind = self.what = self.number = 0
+        self._outbox: deque[memoryview] = deque()
+        self._moved_s = time.monotonic()  # when the peer last took something
+        self._drained: list[asyncio.Future[None]] = []
+        self._error: GltError | None = None  # why it ended
+        self._is_finished = self._has_writer = self._has_reader = self._is_parting = False
+        self._on_frame: Callable[[Frame], None] | None = None
+        self._on_end: Callable[[GltError], None] | None = None
+        self._frames: deque[Frame | bytes] = deque()  # that came before it was started
+        self._waiter: asyncio.Future[None] | None = None
+        self.heard_s = time.monotonic()
+        self._begin_frame()
+        with _lock:
+            _open[id(self)] = weakref.ref(self)
 
     def __repr__(self) -> str:
         return f"Connection({self.peer})"
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self._error is not None
+
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, value: Mapping[str, Any], timeout_s: float = deadlines.MESSAGE_S) -> None:
-        """Sends a JSON object; errors as of :meth:`send_data`."""
-        self._send([self._control_frame(value)], timeout_s)
-
-    def send_data(
-        self, message: Tensor, timeout_s: float = deadlines.MESSAGE_S, what: int = 0, number: int = 0
+    def send(
+        self,
+        value: Mapping[str, Any] | None = None,
+        data: Sequence[Tensor] = (),
+        *,
+        what: int = 0,
+        number: int = 0,
+        fds: Sequence[int] = (),
     ) -> None:
-        """Sends a message, uint8 [n], contiguous, and two numbers that mean what the two ends agree on.
+        """Sends a frame; waits for nothing. The tensors, uint8 and contiguous, must not change until it has gone out.
 
         Raises:
-            glt.errors.ConnectionLost: If the connection broke or was closed.
-            glt.errors.ChannelTimeout: If the other end takes nothing for ``timeout_s``; the connection is closed, since
-                part of the frame may have gone out.
+            glt.errors.ConnectionLost: If the connection has ended; MessageError, PeerLost and ChannelTimeout, if that
+                is why.
+            ValueError: If the JSON is longer than ``MAX_JSON_BYTES``; nothing is sent.
         """
-        body = _bytes_of(message)
-        self._send([_HEADER.pack(_MAGIC, _DATA, what, number, len(body)), body], timeout_s)
-
-    def send_all(
-        self, value: Mapping[str, Any], message: Sequence[Tensor], timeout_s: float = deadlines.MESSAGE_S
-    ) -> None:
-        """Sends a JSON object and, with nothing in between, the message that belongs to it, if there is one: the parts
-        that it consists of, uint8, contiguous."""
-        parts: list[Any] = [self._control_frame(value)]
-        if message:
-            parts.append(_HEADER.pack(_MAGIC, _DATA, 0, 0, sum(part.numel() for part in message)))
-            parts += map(_bytes_of, message)
-        self._send(parts, timeout_s)
-
-    def _control_frame(self, value: Mapping[str, Any]) -> bytes:
-        body = json.dumps(value).encode()
+        body = b"" if value is None else json.dumps(value).encode()
         if len(body) > MAX_JSON_BYTES:
             raise ValueError(
-                f"a control frame of {len(body)} bytes for {self.peer}: expected at most {MAX_JSON_BYTES}; send long "
-                "lists as tensors"
+                f"{len(body)} bytes of JSON for {self.peer}: expected at most {MAX_JSON_BYTES}; send long lists as "
+                "tensors"
             )
-        return _HEADER.pack(_MAGIC, _JSON, 0, 0, len(body)) + body
+        views = [each.numpy().data.cast("B") for each in data if each.numel()]
+        header = _HEADER.pack(_MAGIC, _FRAME, what, len(body), number, sum(map(len, views)))
+        self._send([memoryview(header + body), *views], fds)
 
-    def _send(self, parts: list[Any], timeout_s: float) -> None:
-        if not self._sending.acquire(timeout=timeout_s):
-            raise ChannelTimeout(f"{self.peer} takes nothing since {timeout_s:g} s")
-        try:
-            views = [memoryview(part).cast("B") for part in parts if len(part)]
-            while views:
-                sent = self._send_some(views, timeout_s)
-                while views and sent >= len(views[0]):
-                    sent -= len(views.pop(0))
-                if sent:
-                    views[0] = views[0][sent:]
-        finally:
-            self._sending.release()
+    def greet(self, greeting: bytes) -> None:
+        """Sends a frame of the handshake."""
+        self._send([memoryview(_HEADER.pack(_MAGIC, _GREETING, 0, 0, 0, len(greeting)) + greeting)])
 
-    def _send_some(self, views: list[memoryview], timeout_s: float) -> int:
-        try:
-            return self.socket.sendmsg(views[:64])
-        except BlockingIOError:
-            if not self._wait(select.POLLOUT, timeout_s):
-                self.close()
-                raise ChannelTimeout(f"{self.peer} took nothing for {timeout_s:g} s") from None
-            return 0
-        except OSError as error:
-            raise self._lost(error) from error
+    def _send(self, parts: list[memoryview], fds: Sequence[int] = ()) -> None:
+        with self._sending:
+            if self._error is not None:
+                raise self._error
+            is_first = not self._outbox
+            if is_first:
+                self._moved_s = time.monotonic()
+            assert is_first or not fds, "descriptors travel with the first frames of a connection"
+            self._outbox.extend(parts)
+            # OpenSSL's state is no affair of two threads: of TLS the loop alone sends.
+            if is_first and (not self._is_tls or process_loop.is_here):
+                self._write(fds)
+            is_left = is_first and bool(self._outbox)
+        if is_left:
+            call_on_loop(self._flush)
 
-    def beat(self) -> None:
-        """Sends a beat, unless something else is being sent: that is a sign of life too. Never waits."""
-        if not self._sending.acquire(blocking=False):
+    def _write(self, fds: Sequence[int] = ()) -> None:
+        """Gives the kernel what it has room for. The lock is held."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        while self._outbox:
+            try:
+                if self._is_tls:
+                    sent = self.socket.send(self._outbox[0])
+                else:
+                    sent = self.socket.sendmsg(
+                        [self._outbox[i] for i in range(min(len(self._outbox), _MOST_PARTS))], ancillary
+                    )
+                    ancillary = []
+            except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as error:
+                self._outbox.clear()
+                self._loop.call_soon_threadsafe(self._end, self._lost(error))  # not now: the lock is held
+                return
+            self._moved_s = time.monotonic()
+            while sent:
+                if sent < len(self._outbox[0]):
+                    self._outbox[0] = self._outbox[0][sent:]
+                    break
+                sent -= len(self._outbox.popleft())
+
+    def _flush(self) -> None:
+        """On the loop: sends what waits, and goes on when there is room."""
+        if self._is_finished:
             return
-        try:
-            if self._wait(select.POLLOUT, 0) and self.socket.send(_BEAT_FRAME) != len(_BEAT_FRAME):
-                self.close()  # half a frame is out; there was room for it, so this does not happen
-        except (OSError, ConnectionLost):
-            pass  # the thread that receives here hears of it
-        finally:
-            self._sending.release()
+        if self._sending.acquire(blocking=False):
+            try:
+                self._write()
+                is_empty = not self._outbox
+            finally:
+                self._sending.release()
+        else:
+            is_empty = False  # another thread writes this moment
+        if is_empty == self._has_writer:
+            self._has_writer = not is_empty
+            if is_empty:
+                self._loop.remove_writer(self._fd)
+            else:
+                self._loop.add_writer(self._fd, self._flush)
+        if is_empty:
+            for waiting in self._drained:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._drained.clear()
+            if self._is_parting:
+                self._shut_down(socket.SHUT_WR)
 
-    def check_route(self) -> None:
+    async def drained(self) -> None:
+        """Waits until all that was sent has been given to the kernel; raises why the connection ended, if it does."""
+        while self._outbox:
+            waiting = self._loop.create_future()
+            self._drained.append(waiting)
+            await waiting
+        if self._error is not None:
+            raise self._error
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout_s: float) -> dict[str, Any]:
+        """The JSON of the next frame, of a connection that is not started.
+
+        Raises:
+            glt.errors.ChannelTimeout: If none is complete within ``timeout_s``.
+            glt.errors.ConnectionLost, glt.errors.MessageError: If the connection ended; if what came is no such frame.
+        """
+        frame = await self._next(timeout_s)
+        if not isinstance(frame, Frame):
+            raise MessageError(f"{self.peer} sent a greeting where a frame was due")
+        return frame.value
+
+    async def receive_greeting(self, timeout_s: float) -> bytes:
+        """As :meth:`receive`, of a frame of the handshake."""
+        frame = await self._next(timeout_s)
+        if isinstance(frame, Frame):
+            raise MessageError(f"{self.peer} sent {sorted(frame.value)} where a greeting was due")
+        return frame
+
+    async def _next(self, timeout_s: float) -> Frame | bytes:
+        if not self._frames and self._error is None:
+            self._waiter = self._loop.create_future()
+            self._read_on()
+            try:
+                await asyncio.wait_for(self._waiter, timeout_s)
+            except asyncio.TimeoutError:
+                raise ChannelTimeout(f"nothing from {self.peer} within {timeout_s:g} s") from None
+            finally:
+                self._waiter = None
+        if not self._frames:
+            assert self._error is not None
+            raise self._error
+        return self._frames.popleft()
+
+    def start(
+        self,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[GltError], None],
+        *,
+        max_data_bytes: int,
+        silence_s: float | None = None,
+    ) -> None:
+        """Calls ``on_frame`` and ``on_end`` from now on, and sends beats. On the loop."""
+        self._on_frame, self._on_end = on_frame, on_end
+        self.max_json_bytes, self.max_data_bytes, self.silence_s = MAX_JSON_BYTES, max_data_bytes, silence_s
+        self.heard_s = time.monotonic()  # it may have waited
+        if self._is_finished:
+            assert self._error is not None
+            self._loop.call_soon(on_end, self._error)
+            return
+        _beating.add(self)
+        while self._frames and not self._is_finished:
+            frame = self._frames.popleft()
+            if isinstance(frame, Frame):
+                self._hand_on(frame)
+            else:
+                self._end(MessageError(f"{self.peer} sent a greeting after the handshake"))
+        self._read_on()
+
+    def pause(self) -> None:
+        """Reads nothing until :meth:`resume`: what has come waits to be dealt with. On the loop."""
+        if self._has_reader:
+            self._has_reader = False
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        """Reads on after :meth:`pause`. On the loop."""
+        self.heard_s = time.monotonic()  # beats were not read meanwhile
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._has_reader and not self._is_finished:
+            self._has_reader = True
+            self._loop.add_reader(self._fd, self._read)
+            if self._is_tls:  # what the SSL object has read already wakes no selector
+                self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        left = _TURN_BYTES
+        try:
+            while self._has_reader and left > 0:
+                room = self._targets[0][self._filled :] if self._targets else None
+                into = _scratch if room is None or len(room) < len(_scratch) else room
+                count = self._receive_into(into)
+                if count == 0:
+                    self._end(self._lost(None))
+                    return
+                self.heard_s = time.monotonic()
+                left -= count
+                if into is room:
+                    self._fill(count)
+                else:
+                    self._feed(_scratch[:count])
+                if count < len(into) and not self._is_tls:
+                    break
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except GltError as error:
+            self._end(error)
+        except OSError as error:
+            self._end(self._lost(error))
+        else:
+            if self._is_tls and self._has_reader:
+                self._loop.call_soon(self._read)
+        if self._is_tls and self._outbox:
+            self._flush()
+
+    def _receive_into(self, into: memoryview) -> int:
+        if self._is_tcp or self._is_tls:
+            return self.socket.recv_into(into)
+        count, ancillary, _, _ = self.socket.recvmsg_into(
+            [into], socket.CMSG_SPACE(_MOST_FDS * 4), socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, body in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                found = array.array("i")
+                found.frombytes(body[: len(body) - len(body) % found.itemsize])
+                self.fds += found
+        if len(self.fds) > (_MOST_FDS if self.is_ours else 0):
+            raise MessageError(f"{self.peer} sent {len(self.fds)} descriptors, which nothing here asked for")
+        return count
+
+    def _begin_frame(self) -> None:
+        self._head = bytearray()
+        self._json = bytearray()
+        self._json_left = self._data_left = 0  # bytes that have not come; of data: for which there is no room yet
+        self._data: Tensor | None = None
+        self._landing: Landing | None = None
+        self._targets: deque[memoryview] = deque()  # where data go that come next
+        self._filled = 0  # bytes of the first
+
+    def _feed(self, view: memoryview) -> None:
+        while len(view) and not self._is_finished:
+            if len(self._head) < _HEADER.size:
+                count = min(_HEADER.size - len(self._head), len(view))
+                self._head += view[:count]
+                if len(self._head) == _HEADER.size:
+                    self._read_header()
+            elif self._json_left:
+                count = min(self._json_left, len(view))
+                self._json += view[:count]
+                self._json_left -= count
+            else:
+                room = self._targets[0]
+                count = min(len(room) - self._filled, len(view))
+                room[self._filled : self._filled + count] = view[:count]
+                self._fill(count)
+                view = view[count:]
+                continue
+            view = view[count:]
+            if len(self._head) == _HEADER.size and not self._json_left and not self._targets:
+                self._complete()
+
+    def _fill(self, count: int) -> None:
+        """Takes note of data that have come."""
+        self._filled += count
+        if self._filled < len(self._targets[0]):
+            return
+        self._targets.popleft()
+        if self._data_left:
+            self._grow()
+        else:
+            self._filled = 0
+            if not self._targets:
+                self._complete()
+
+    def _read_header(self) -> None:
+        magic, kind, _, num_json, _, num_data = _HEADER.unpack(self._head)
+        most_json = self.max_json_bytes if kind == _FRAME else 0
+        most_data = {_FRAME: self.max_data_bytes, _GREETING: MAX_GREETING_BYTES}.get(kind, 0)
+        is_wrong = magic != _MAGIC or kind not in (_FRAME, _GREETING, _BEAT) or (kind == _GREETING and self._on_frame)
+        if is_wrong or num_json > most_json or num_data > most_data:
+            raise MessageError(
+                f"{self.peer} sent {bytes(self._head)!r}, which begins no frame of glt"
+                + (
+                    ", but one of TLS: give this process tls=, too"
+                    if self._head[:2] in (b"\x15\x03", b"\x16\x03")
+                    else ""
+                )
+                + (
+                    ""
+                    if is_wrong
+                    else f" that is taken here, of at most {most_json} bytes of JSON and {most_data} of data"
+                )
+            )
+        self._json_left = num_json
+        if num_data:
+            self._find_room(num_data)
+
+    def _find_room(self, length: int) -> None:
+        number = _HEADER.unpack(self._head)[4]
+        landing = None if self.find_landing is None else self.find_landing(number, length)
+        if landing is not None:
+            self._landing, self._data = landing, landing.front
+            self._targets.extend((landing.front.numpy().data, landing.data.numpy().data))
+            return
+        first = length if self.is_ours else min(length, _AT_ONCE)
+        self._data = self._room(first)
+        self._targets.append(self._data.numpy().data)
+        self._data_left = length - first
+
+    def _grow(self) -> None:
+        """Makes room for as much as has come: a peer cannot take memory by announcing what it does not send."""
+        assert self._data is not None
+        more = min(self._data_left, self._filled)
+        data = self._room(self._filled + more)
+        data[: self._filled] = self._data
+        self._data, self._data_left = data, self._data_left - more
+        self._targets.append(data.numpy().data)
+
+    def _room(self, length: int) -> Tensor:
+        try:
+            return pooled_empty((length,), torch.uint8)
+        except (RuntimeError, MemoryError) as error:
+            raise MessageError(f"{self.peer} sent {length} bytes, for which is no memory: {error}") from error
+
+    def _complete(self) -> None:
+        _, kind, what, _, number, _ = _HEADER.unpack(self._head)
+        text, data, is_landed = self._json, self._data, self._landing is not None
+        self._begin_frame()
+        if kind == _BEAT:
+            return
+        if kind == _GREETING:
+            self._keep(b"" if data is None else bytes(data.numpy()))
+            return
+        value: Any = {}
+        if text:
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise MessageError(f"{self.peer} sent a frame that is no JSON: {error}") from error
+            if not isinstance(value, dict):
+                raise MessageError(f"{self.peer} sent a frame that is no object: {type(value).__name__}")
+        frame = Frame(what, number, value, data, is_landed)
+        if self._on_frame is None:
+            self._keep(frame)
+        elif not self._is_parting:
+            self._hand_on(frame)
+
+    def _keep(self, frame: Frame | bytes) -> None:
+        self._frames.append(frame)
+        self.pause()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _hand_on(self, frame: Frame) -> None:
+        assert self._on_frame is not None
+        try:
+            self._on_frame(frame)
+        except GltError as error:
+            self._end(error)
+        except (LookupError, TypeError, ValueError) as error:
+            self._end(MessageError(f"{self.peer} sent nonsense: {type(error).__name__}: {error}"))
+
+    # -- signs of life ---------------------------------------------------------------------------------------------
+
+    def silent_s(self) -> float:
+        """Seconds since anything arrived."""
+        return time.monotonic() - self.heard_s
+
+    def _tick(self, now: float) -> None:
+        """Every second: looks whether the peer lives and listens, and says that this process does."""
+        if self._is_tcp and not self._check_route():
+            return
+        if self._outbox:
+            if self.stall_s is not None and now - self._moved_s > self.stall_s:
+                self._end(ChannelTimeout(f"{self.peer} took nothing for {self.stall_s:g} s"))
+                return
+        elif not self._is_parting:
+            self._send([memoryview(_BEAT_FRAME)])
+        if self._has_reader and self.silence_s is not None and now - self.heard_s > self.silence_s:
+            self._end(
+                PeerLost(
+                    f"{self.peer} has given no sign of life for {self.silence_s:g} s: it is stopped or stuck (see its "
+                    f"state in ps on {self.host}), or the network is cut"
+                )
+            )
+
+    def _check_route(self) -> bool:
         """Ends the connection if the network is cut: what was sent, beats at least, has not been acknowledged for long.
 
         Not by TCP_USER_TIMEOUT, which also ends a connection whose peer lives and has no room for more.
         """
-        if self.socket.family not in (socket.AF_INET, socket.AF_INET6):
-            return
         try:
             info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        except OSError:
-            return  # it was closed meanwhile
+        except OSError as error:
+            self._end(self._lost(error))
+            return False
         num_retransmits, num_probes, since_ms = _TCP_INFO.unpack(info)
         # A peer that has no room answers the probes of whether it has some; and where the way out of this host is down,
         # nothing is sent that could be acknowledged. What was just sent for the first time says nothing: a process that
         # was busy for long has sent nothing that could have been acknowledged meanwhile.
         if (num_retransmits or num_probes > 1) and since_ms > deadlines.CUT_S * 1000:
             since = f"{since_ms / 1000:.0f} s"
-            self._why_cut = f"its host has not answered for {since}: the network is cut, or the host is down"
-            self.close()
+            why = f"its host has not answered for {since}: the network is cut, or the host is down"
+            self._end(ConnectionLost(f"lost the connection to {self.peer}: {why}"))
+            return False
+        return True
 
-    # -- receiving -------------------------------------------------------------------------------------------------
-
-    def receive(self, timeout_s: float) -> dict[str, Any] | Tensor:
-        """Waits for the next frame: a JSON object, or a message, uint8 [n], 64-byte aligned, in recycled memory.
-
-        Raises:
-            glt.errors.ChannelTimeout: If none is complete within ``timeout_s``; a later call goes on with it.
-            glt.errors.ConnectionLost: If the connection ended.
-            glt.errors.MessageError: If what came is no frame.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                count = self.socket.recv_into(self._view[self._num_read :])
-            except BlockingIOError:
-                if not self._wait(select.POLLIN, deadline - time.monotonic()):
-                    raise ChannelTimeout(f"nothing from {self.peer} within {timeout_s:g} s") from None
-                continue
-            except OSError as error:
-                raise self._lost(error) from error
-            if count == 0:
-                raise self._lost(None)
-            self._num_read += count
-            self.heard_s = time.monotonic()
-            if self._num_read == len(self._view) and self._rest:
-                self._view, self._rest, self._num_read = self._rest, None, 0
-            elif self._num_read == len(self._view):
-                frame = self._next()
-                if frame is not None:
-                    return frame
-
-    def _next(self) -> dict[str, Any] | Tensor | None:
-        """What is complete: after a header, room is made for the body; after a body, the frame."""
-        if self._body is None:
-            magic, kind, what, number, length = _HEADER.unpack(self._header)
-            limit = {_JSON: self.max_json_bytes, _DATA: self.max_bytes, _BEAT: 0}.get(kind, -1)
-            if magic != _MAGIC or length > limit:
-                self.close()
-                raise MessageError(
-                    f"{self.peer} sent {bytes(self._header)!r}, which begins no frame of glt, or one of {length} bytes "
-                    f"where at most {max(limit, 0)} are taken"
-                )
-            self._num_read = 0
-            if kind == _BEAT:
-                return None
-            self._kind, self.what, self.number = kind, what, number
-            if kind == _JSON:
-                self._body = bytearray(length)
-                self._view = memoryview(self._body)
-            elif self._landing is not None and length == self._landing.nbytes:
-                self._body = self._landing.front
-                self._view, self._rest = _bytes_of(self._body), _bytes_of(self._landing.data)
-            else:
-                self._body = self._room(length)
-                self._view = memoryview(self._body.numpy())
-            if length:
-                return None
-        body, kind = self._body, self._kind
-        self._body, self._view, self._num_read = None, memoryview(self._header), 0
-        if kind == _DATA:
-            return body
-        try:
-            value = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise MessageError(f"{self.peer} sent a control frame that is no JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise MessageError(f"{self.peer} sent a control frame that is no object: {type(value).__name__}")
-        return value
-
-    def _room(self, length: int) -> Tensor:
-        try:
-            return pooled_empty((length,), torch.uint8)
-        except (RuntimeError, MemoryError) as error:
-            self.close()
-            raise MessageError(
-                f"{self.peer} sent a message of {length} bytes, for which is no memory: {error}"
-            ) from error
-
-    def receive_json(self, timeout_s: float) -> dict[str, Any]:
-        """As :meth:`receive`, where an object is due."""
-        frame = self.receive(timeout_s)
-        if not isinstance(frame, dict):
-            raise MessageError(f"{self.peer} sent data where a control frame was due")
-        return frame
-
-    def receive_data(self, timeout_s: float) -> Tensor:
-        """As :meth:`receive`, where a message is due."""
-        frame = self.receive(timeout_s)
-        if isinstance(frame, dict):
-            raise MessageError(f"{self.peer} sent a control frame where data were due")
-        return frame
-
-    def receive_rest(self, silence_s: float, landing: Landing | None = None) -> Tensor:
-        """Waits for a message that was announced, however long it is on its way, while it comes; ChannelTimeout if
-        nothing comes for ``silence_s``. If it has the length of ``landing``, it goes there, and the landing's ``front``
-        is returned."""
-        self._landing = landing
-        while True:
-            try:
-                message = self.receive_data(min(deadlines.POLL_S, silence_s))
-                self._landing = None
-                return message
-            except ChannelTimeout:
-                if self.silent_s() >= silence_s:
-                    raise ChannelTimeout(f"{self.peer} sent nothing more for {silence_s:g} s") from None
-
-    def silent_s(self) -> float:
-        """Seconds since anything arrived."""
-        return time.monotonic() - self.heard_s
-
-    def check_beats(self, host: str) -> None:
-        """Raises PeerLost if the peer, a process on ``host``, has been silent for ``STUCK_S`` seconds.
-
-        Called by the one who receives, when all has been read that came: this process may have been stopped itself.
-        """
-        if self.silent_s() > deadlines.STUCK_S:
-            raise PeerLost(
-                f"{self.peer} has given no sign of life for {deadlines.STUCK_S:g} s: it is stopped or stuck (see its "
-                f"state in ps on {host}), or the network is cut"
-            )
-
-    # -- both ------------------------------------------------------------------------------------------------------
-
-    def _wait(self, event: int, timeout_s: float) -> bool:
-        fd = self.socket.fileno()
-        if fd < 0:
-            raise self._lost(None)
-        poller = select.poll()
-        poller.register(fd, event)
-        return bool(poller.poll(max(0.0, timeout_s) * 1000))
+    # -- ending ----------------------------------------------------------------------------------------------------
 
     def _lost(self, error: OSError | None) -> ConnectionLost:
-        if self._why_cut:
-            return ConnectionLost(f"lost the connection to {self.peer}: {self._why_cut}")
-        if self.is_closed:
-            return ConnectionLost(f"the connection to {self.peer} was closed here")
-        return ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
+        why = error or "it was closed there"
+        return ConnectionLost(f"lost the connection to {self.peer}: {why}")
 
-    def detach(self) -> socket.socket:
-        """Gives the socket away, to be handed to another process; nothing may have been read ahead, and nothing is."""
-        self.is_closed = True
-        pulse.discard(self)
-        return self.socket
+    def part(self) -> None:
+        """Ends it so that what was sent arrives: sends no more after that, and closes when the other end does, or after
+        ``GOODBYE_S``. Nothing is heard of it any more. From any thread."""
+        call_on_loop(self._part)
 
-    def end_sending(self) -> None:
-        """Says that nothing more comes from here; what the other end sends can still be received."""
-        pulse.discard(self)
+    def _part(self) -> None:
+        if self._is_finished or self._is_parting:
+            return
+        self._is_parting = True
+        self._on_end = None
+        if self._on_frame is None:
+            self._on_frame = lambda frame: None
+            _beating.add(self)
+        self._flush()
+        self._read_on()
+        self._loop.call_later(deadlines.GOODBYE_S, self._end, ConnectionLost(f"parted from {self.peer}"))
+
+    def close(self, error: GltError | None = None) -> None:
+        """Ends it at once, because of ``error`` if that is given. From any thread; may be called again."""
+        if self._error is None:
+            self._error = error or ConnectionLost(f"the connection to {self.peer} was closed here")
+            self._shut_down(socket.SHUT_RDWR)
+        if not self._is_finished:
+            call_on_loop(self._end, self._error)
+
+    def _shut_down(self, how: int) -> None:
         try:
-            self.socket.shutdown(socket.SHUT_WR)
+            socket.socket.shutdown(self.socket, how)  # of TLS too: frames say how long they are
         except OSError:
             pass  # it is not connected any more
 
-    def close(self) -> None:
-        """Ends it; threads that wait on it are woken. May be called again."""
-        self.is_closed = True
-        pulse.discard(self)
-        try:
-            self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it is not connected any more
+    def _end(self, error: GltError) -> None:
+        """On the loop: the end, whatever brought it about."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._error = error = self._error or error
+        self.pause()
+        if self._has_writer:
+            self._loop.remove_writer(self._fd)
+        _beating.discard(self)
+        with _lock:
+            _open.pop(id(self), None)
+        self._shut_down(socket.SHUT_RDWR)
         self.socket.close()
+        with self._sending:
+            self._outbox.clear()
+        for waiting in (*self._drained, *([self._waiter] if self._waiter else [])):
+            if not waiting.done():
+                waiting.set_result(None)
+        while self.fds:
+            os.close(self.fds.pop())
+        if self._on_end is not None:
+            on_end, self._on_end, self._on_frame = self._on_end, None, None
+            on_end(error)
 
 
-def _bytes_of(message: Tensor) -> memoryview:
-    return message.numpy().data
+# -- all connections of this process -------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_open: dict[int, weakref.ref[Connection]] = {}  # not a WeakSet: that may not be changed while another goes through it
 
 
-class Pulse:
-    """A thread that beats on all connections of this process that were added."""
+class _Beating:
+    """The connections that are started, and what is done for them every second. On the loop."""
 
     def __init__(self) -> None:
-        # By id. Not a WeakSet: that may not be changed by one thread while another goes through it.
-        self._connections: dict[int, weakref.ref[Connection]] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._connections: set[Connection] = set()
+        self._ticks: set[Callable[[], None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticked_s = 0.0
 
     def add(self, connection: Connection) -> None:
-        with self._lock:
-            self._connections[id(connection)] = weakref.ref(connection)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="glt-pulse", daemon=True)
-                self._thread.start()
+        self._connections.add(connection)
+        self._go_on()
 
     def discard(self, connection: Connection) -> None:
-        # Not under the lock: a collection may close a connection on a thread that holds it.
-        self._connections.pop(id(connection), None)
-
-    def _current(self) -> list[Connection]:
-        found = {key: reference() for key, reference in list(self._connections.items())}
-        for key in [key for key, connection in found.items() if connection is None]:
-            self._connections.pop(key, None)  # collected without a close; no other has this id while the lock is held
-        return [connection for connection in found.values() if connection is not None]
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(deadlines.BEAT_S)
-            with self._lock:
-                current = self._current()
-                if not current:
-                    self._thread = None
-                    return
-            for connection in current:
-                connection.check_route()
-                connection.beat()
-            del current
-
-
-pulse = Pulse()
-
-
-@dataclass
-class _Line:
-    """A connection that is read: what takes its frames, and what is told why it ended."""
-
-    connection: Connection
-    hear: Callable[[dict[str, Any]], None]
-    lose: Callable[[str], None]
-    fd: int
-    until: float = math.inf  # it is closed then
-
-
-def _ignore(said: Any) -> None:
-    """Of a connection that parts: the end of it is known."""
-
-
-class Reader:
-    """Reads the connections of all groups of this process, on one thread that is there while there are any."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._lines: dict[Connection, _Line] = {}
-        self._by_fd: dict[int, _Line] = {}
-        self._ticks: set[Callable[[], None]] = set()
-        self._poll: select.epoll | None = None
-
-    def add(
-        self,
-        connection: Connection,
-        hear: Callable[[dict[str, Any]], None],
-        lose: Callable[[str], None],
-    ) -> None:
-        """Reads a connection from now on."""
-        connection.heard_s = time.monotonic()  # it may have waited
-        with self._changed:
-            line = _Line(connection, hear, lose, connection.socket.fileno())
-            self._lines[connection] = self._by_fd[line.fd] = line
-            poll = self._started()
-            try:
-                poll.register(line.fd, select.EPOLLIN)
-            except (OSError, ValueError) as error:  # it was closed this moment, as the next tick finds out
-                logger.debug("%s: %s", connection, error)
+        self._connections.discard(connection)
 
     def add_tick(self, tick: Callable[[], None]) -> None:
-        """Calls ``tick`` every ``POLL_S`` from now on."""
-        with self._changed:
-            self._ticks.add(tick)
-            self._started()
+        """Calls ``tick`` every second from now on."""
+        self._ticks.add(tick)
+        self._go_on()
 
     def discard_tick(self, tick: Callable[[], None]) -> None:
-        with self._changed:
-            self._ticks.discard(tick)
+        self._ticks.discard(tick)
 
-    def part(self, connections: Sequence[Connection], wait_s: float) -> None:
-        """Ends connections so that what was sent over them arrives: sends no more, reads until the other end closes,
-        for ``GOODBYE_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
-        for connection in connections:
-            connection.end_sending()
-            if connection not in self._lines:
-                self.add(connection, _ignore, _ignore)
-        with self._changed:
-            for connection in connections:
-                line = self._lines.get(connection)
-                if line is not None:
-                    line.hear = line.lose = _ignore
-                    line.until = time.monotonic() + deadlines.GOODBYE_S
-            self._changed.wait_for(lambda: all(line.until == math.inf for line in self._lines.values()), wait_s)
+    def _go_on(self) -> None:
+        if self._timer is None:
+            self._ticked_s = time.monotonic()
+            self._timer = process_loop.get().call_later(deadlines.BEAT_S, self._tick)
 
-    def _started(self) -> select.epoll:
-        if self._poll is None:
-            self._poll = select.epoll()
-            threading.Thread(target=self._run, args=(self._poll,), name="glt-reader", daemon=True).start()
-        return self._poll
-
-    def _run(self, poll: select.epoll) -> None:
-        ticked = time.monotonic()
-        while True:
-            for fd, _ in poll.poll(max(0.0, ticked + deadlines.POLL_S - time.monotonic())):
-                line = self._by_fd.get(fd)
-                if line is not None:
-                    self._read(line)
-            if time.monotonic() - ticked < deadlines.POLL_S:
-                continue
-            was_stopped = time.monotonic() - ticked > deadlines.STUCK_S / 2
-            ticked = time.monotonic()
-            with self._changed:
-                ticks, lines = list(self._ticks), list(self._lines.values())
-                if not ticks and not lines:
-                    self._poll = None
-                    poll.close()
-                    return
-            for line in lines if was_stopped else ():
-                line.connection.heard_s = ticked  # the others may have been stopped too, and go on a moment later
-            for tick in ticks:
-                tick()
-            self._look(lines, ticked)
-            del ticks, lines
-
-    def _look(self, lines: Iterable[_Line], now: float) -> None:
-        for line in lines:
-            if line.connection.is_closed:
-                self._read(line)  # which says why
-            elif now > line.until:
-                self._drop(line, "it has parted")
-            elif line.connection.silent_s() > deadlines.STUCK_S:
-                silent = f"{line.connection.peer} has given no sign of life for {deadlines.STUCK_S:g} s"
-                self._drop(line, f"{silent}: it is stopped or stuck, or the network is cut")
-
-    def _read(self, line: _Line) -> None:
-        try:
-            while True:
-                line.hear(line.connection.receive_json(0.0))
-        except ChannelTimeout:
-            return
-        except GltError as error:
-            self._drop(line, f"{error}; its output, or dmesg on its host, says why")
-        except (LookupError, TypeError, ValueError) as error:
-            self._drop(line, f"{line.connection.peer} sent nonsense: {type(error).__name__}: {error}")
-
-    def _drop(self, line: _Line, why: str) -> None:
-        with self._changed:
-            self._lines.pop(line.connection, None)
-            if self._by_fd.get(line.fd) is line:
-                del self._by_fd[line.fd]
-            line.connection.close()  # which takes it from the poll too
-            self._changed.notify_all()
-        line.lose(why)
+    def _tick(self) -> None:
+        now, self._timer = time.monotonic(), None
+        if now - self._ticked_s > deadlines.STUCK_S / 2:  # this process was stopped, and what came has not been read
+            for connection in self._connections:
+                connection.heard_s = connection._moved_s = now
+        for connection in list(self._connections):
+            try:
+                connection._tick(now)
+            except GltError as error:
+                logger.debug("%s", error)
+        for tick in list(self._ticks):
+            tick()
+        if self._connections or self._ticks:
+            self._go_on()
 
 
-reader = Reader()
+_beating = _Beating()
+
+
+def add_tick(tick: Callable[[], None]) -> None:
+    """Calls ``tick`` on the loop every second from now on. From any thread."""
+    call_on_loop(_beating.add_tick, tick)
+
+
+def discard_tick(tick: Callable[[], None]) -> None:
+    call_on_loop(_beating.discard_tick, tick)
 
 
 def _forget() -> None:
     """A fork does not beat or read; its copies of the sockets are closed, so that they do not outlive the parent."""
-    for connection in pulse._current():
-        connection.socket.close()
-    pulse.__init__()  # type: ignore[misc]
-    reader.__init__()  # type: ignore[misc]
+    global _lock
+    _lock = threading.Lock()
+    for reference in list(_open.values()):
+        if (connection := reference()) is not None:
+            connection._error = connection._error or ConnectionLost(
+                f"this process is a fork of the one that {connection.peer} knows"
+            )
+            connection._is_finished = True
+            socket.socket.close(connection.socket)
+    _open.clear()
+    _beating.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-# Addresses of this host, as others reach them and as they are printed.
-
-
-def printed(host: str, port: int) -> str:
-    """``host:port``, or ``[host]:port`` of an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def reachable_address(host: str, master: tuple[str, int]) -> str:
-    """The address under which others reach a server that listens at ``host``: that one; if it listens everywhere, this
-    host's address on the way to server 0."""
-    if host not in ("", "0.0.0.0", "::"):
-        return host if ":" in host else socket.gethostbyname(host)
-    return own_address(master)
-
-
-def own_address(master: tuple[str, int]) -> str:
-    """The address of this host on the way to another, which need not be there: nothing is sent."""
-    try:
-        found = socket.getaddrinfo(*master, type=socket.SOCK_DGRAM)
-    except socket.gaierror as error:
-        raise RendezvousError(f"master_addr = {master[0]!r}: no such host ({error})") from error
-    # IPv4 first, as servers listen: localhost, for example, has addresses of both families.
-    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
-    try:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise RendezvousError(
-            f"there is no way from {socket.gethostname()} to master_addr = {master[0]!r}: {error}; give host=, the "
-            "address of the interface to listen on"
-        ) from error
-
-
-# How many files and connections a process may have open.
-
-
-def allow_descriptors() -> int:
-    """Raises the limit of this process as far as it may itself; returns it.
-
-    Each stream of a client takes two descriptors on a server, and what shells allow by default is soon used up.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
-
-
-def host_id() -> str:
-    """Tells hosts apart, and containers with names of their own."""
-    return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"

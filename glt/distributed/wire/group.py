@@ -34,8 +34,8 @@ from typing import Any, TypeVar
 
 from glt import _deadlines as deadlines
 from glt.distributed.context import DistContext
-from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, own_address, pulse, reader
-from glt.distributed.wire.listener import Listener, dial, introduce
+from glt.distributed.wire.old_connection import MAX_JSON_BYTES, Connection, own_address, pulse, reader
+from glt.distributed.wire.old_listener import Listener, dial, introduce
 from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
 from glt.distributed.wire.threads import NativePool
 from glt.errors import GltError, PeerLost, RendezvousError
@@ -425,7 +425,7 @@ class Hub:
 
     def part(self, wait_s: float) -> None:
         """Ends it, and closes its port if no other group uses that; see
-        :meth:`glt.distributed.wire.connection.Reader.part`."""
+        :meth:`glt.distributed.wire.old_connection.Reader.part`."""
         with self._lock:
             self._has_parted = True
             lines, self._lines = list(self._lines.values()), {}

@@ -1,247 +1,189 @@
-"""The port of a server: takes connections, hears who they are, and passes on those that make sense."""
+"""The port of a process: takes connections, asks for proof and for names, and passes on those that make sense."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
+import secrets
 import socket
-import threading
+import struct
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import glt
 from glt import _deadlines as deadlines
-from glt.distributed.wire.connection import Connection, printed, pulse, reachable_address
-from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
-
-# How two processes of the service begin to talk: who they are, which glt they run, and whether they get along.
-
-
-PROTOCOL = 1
+from glt.distributed.wire.addresses import is_loopback, printed, reachable_address
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.credentials import current_credentials
+from glt.distributed.wire.handshake import NotProven, ask_for_proof, refuse, require_same_version, shake_hands
+from glt.distributed.wire.threads import call_on_loop, process_loop
+from glt.errors import GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
 
+_MOST_HANDSHAKES = 256  # at the same time, of processes that have not proven or said who they are
+_MOST_ACCEPTED = 32  # in one turn of the loop
 
-class Hint:
-    """Says once what a long wait is waiting for: its deadline is minutes."""
+_PEER = struct.Struct("iII")  # of SO_PEERCRED: process, user, group
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._due_s = time.monotonic() + deadlines.HINT_S
-
-    def give(self, missing: str) -> None:
-        """Says so, if it is time: what is missing now."""
-        if time.monotonic() > self._due_s:
-            self._due_s = math.inf
-            logger.warning("%s; waiting for up to %g s", missing, self._timeout_s)
-
-
-def introduce(kind: str, **more: Any) -> dict[str, Any]:
-    """The first frame of a process that connects."""
-    me = {"host": socket.gethostname(), "pid": os.getpid()}
-    return {"protocol": PROTOCOL, "version": glt.__version__, "kind": kind, **me, **more}
-
-
-def require_same_version(theirs: dict[str, Any], who: str) -> None:
-    """Raises RendezvousError unless the other side runs a glt that this one understands; names both versions."""
-    mine = PROTOCOL, _series(glt.__version__)
-    if (theirs.get("protocol"), _series(str(theirs.get("version")))) != mine:
-        raise RendezvousError(
-            f"{who} runs glt {theirs.get('version')} (protocol {theirs.get('protocol')}), this process runs glt "
-            f"{glt.__version__} (protocol {PROTOCOL}) on {socket.gethostname()}: install the same glt on all hosts"
-        )
-
-
-def _series(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
-def dial(
-    address: tuple[str, int],
-    peer: str,
-    hello: dict[str, Any],
-    timeout_s: float,
-    *,
-    max_bytes: int = 1 << 20,
-    retry: bool = True,
-    answer_s: float | None = None,
-) -> tuple[Connection, dict[str, Any]]:
-    """Connects to a server, introduces this process and returns the connection with the server's answer.
-
-    With ``retry`` it tries until the deadline where nothing listens yet. An answer may take ``answer_s``, by default
-    until the deadline, for a server answers when it is ready.
-
-    Raises:
-        glt.errors.RendezvousError: If it refuses; or if nothing listens there, or no server, before the deadline.
-        glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
-    """
-    host, where = address[0], printed(*address)
-    deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            sock = socket.create_connection(address, timeout=max(0.1, min(left, deadlines.HANDSHAKE_S)))
-        except socket.gaierror as error:
-            raise RendezvousError(f"{peer}: there is no host {host!r} ({error}); check master_addr") from error
-        except OSError as error:
-            if not retry:
-                raise PeerLost(f"{peer} cannot be reached at {where}: {error}") from error
-            if left <= 0:
-                raise RendezvousError(
-                    f"{peer} was not reached at {where} within {timeout_s:g} s ({error}): does it run, and do "
-                    f"master_addr and master_port name the host and port of {peer}?"
-                ) from error
-            hint.give(f"{peer} is not reached at {where} yet ({error})")
-            time.sleep(deadlines.RETRY_S)
-            continue
-        connection = Connection(sock, peer, max_bytes)
-        try:
-            connection.send(hello, deadlines.HANDSHAKE_S)
-            wait_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
-            answer = connection.receive_json(wait_s)
-            if "protocol" not in answer and "refused" not in answer:
-                raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
-            if "refused" not in answer:
-                require_same_version(answer, peer)
-                pulse.add(connection)
-                return connection, answer
-        except RendezvousError:
-            connection.close()
-            raise
-        except ConnectionLost as error:
-            connection.close()
-            if retry and time.monotonic() < deadline:
-                time.sleep(deadlines.RETRY_S)  # it is starting, or being replaced
-                continue
-            kind = RendezvousError if retry else PeerLost
-            raise kind(f"{error}; it ended during the handshake") from error
-        except (MessageError, ChannelTimeout) as error:
-            connection.close()
-            raise RendezvousError(
-                f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
-                "master_port"
-            ) from error
-        connection.close()
-        if answer.get("is_ending") and retry and time.monotonic() < deadline:
-            time.sleep(deadlines.RETRY_S)  # another may take its place
-            continue
-        raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
-
-
-_MAX_HANDSHAKES = 256
-_MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
-
-Welcome = Callable[[Connection, dict[str, Any]], None]
+Welcome = Callable[[Connection, dict[str, Any]], Awaitable[None]]
 
 
 class Listener:
-    """Listens from the start; takes connections and passes them on once it is opened, those that came before too, which
-    the kernel keeps until then. RendezvousError if it cannot listen.
+    """Listens from the start; takes connections once it is opened, those that came before too, which the kernel keeps
+    until then. RendezvousError if it cannot listen.
 
     Args:
-        bind: Host and port; port 0: one is found.
-        rank: Of the server.
-        master: Host and port of server 0.
-        welcome: Given each connection with its first frame, on a thread of its own; what it raises for a frame that
-            lacks something, KeyError, TypeError or ValueError, is answered.
+        bind: Host and port; port 0: one is found. Or the name of a Unix socket.
+        name: Of this process, as errors name it; ``flag``: what its user calls the port.
+        master: Host and port of server 0, to which this host's address is looked up.
+        welcome: Given each connection with its first frame, on the loop; it starts the connection, or ends it. What it
+            raises for a frame that lacks something, LookupError, TypeError or ValueError, is answered.
 
     Attributes:
         address: Host and port under which others reach it; ``listens_at`` is of one interface or of all.
-        has_no_threads: The script has ended, and Python 3.12 starts no threads then: connections are passed on one
-            after the other, on the thread that takes them.
     """
 
-    def __init__(self, bind: tuple[str, int], rank: int, master: tuple[str, int], welcome: Welcome) -> None:
+    def __init__(
+        self, bind: tuple[str, int], name: str, master: tuple[str, int], welcome: Welcome, flag: str = "port"
+    ) -> None:
         self._welcome = welcome
-        self._socket = _listen(bind, rank)
+        require_proof_beyond(bind[0], name)
+        self._socket = _listen(bind, name, flag)
         self.listens_at: str = self._socket.getsockname()[0]
         try:
             self.address: tuple[str, int] = (reachable_address(bind[0], master), self._socket.getsockname()[1])
         except BaseException:
             self._socket.close()
             raise
-        self._lock = threading.Lock()
-        self._silent: dict[Connection, None] = {}  # those that have not said yet who they are, the oldest first
-        self._closed = self.has_no_threads = False
+        self._take_care_of(self._socket)
+
+    def _take_care_of(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._silent: dict[asyncio.Task[None], None] = {}  # have not said yet who they are, the oldest first
+        self._closed = False
+        self._complained_s = -math.inf
         _open.add(self)
 
     def open(self) -> None:
-        """Begins to take connections."""
-        threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
+        """Begins to take connections. From any thread."""
+        call_on_loop(self._take)
+
+    def _take(self) -> None:
+        if not self._closed:
+            process_loop.get().add_reader(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
-        complained_s = -math.inf
-        while not self._closed:
+        loop = process_loop.get()
+        for _ in range(_MOST_ACCEPTED):
             try:
                 sock, address = self._socket.accept()
-                connection = Connection(sock, printed(*address[:2]))
+                sock.setblocking(False)
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError as error:
-                if not self._closed:
-                    if (now := time.monotonic()) > complained_s + deadlines.COMPLAINT_S:
-                        logger.error("cannot accept connections: %s", error)
-                        complained_s = now
-                    time.sleep(deadlines.RETRY_S)  # out of descriptors, for example: others may be given back
-                continue
-            with self._lock:
-                # Where all places are taken, the one that is silent for longest loses its own: those who mean it say at
-                # once who they are.
-                if len(self._silent) >= _MAX_HANDSHAKES:
-                    oldest = next(iter(self._silent))
-                    del self._silent[oldest]
-                    oldest.close()
-                self._silent[connection] = None
-            try:
-                threading.Thread(
-                    target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
-                ).start()
-            except RuntimeError as error:  # no thread is to be had: later ones may be
-                if not threading.main_thread().is_alive():
-                    self.has_no_threads = True
-                    self._shake_hands(connection)
-                    continue
-                logger.error("%s is turned away: %s; raise the limit of processes (ulimit -u)", connection.peer, error)
-                with self._lock:
-                    self._silent.pop(connection, None)
-                connection.close()
+                if self._closed:
+                    return
+                if (now := time.monotonic()) > self._complained_s + deadlines.COMPLAINT_S:
+                    logger.error("cannot accept connections: %s", error)
+                    self._complained_s = now
+                # Out of descriptors, for example: others may be given back.
+                loop.remove_reader(self._socket.fileno())
+                loop.call_later(deadlines.RETRY_S, self._take)
+                return
+            # Where all places are taken, the one that is silent for longest loses its own: those who mean it say at
+            # once who they are.
+            if len(self._silent) >= _MOST_HANDSHAKES:
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                oldest.cancel()
+            who = printed(*address[:2]) if isinstance(address, tuple) else "a process of this host"
+            task = loop.create_task(self._shake_hands(sock, who))
+            self._silent[task] = None
+            task.add_done_callback(lambda done: self._silent.pop(done, None))
 
-    def _shake_hands(self, connection: Connection) -> None:
-        connection.max_json_bytes = _MAX_HELLO_BYTES
-        who = connection.peer
+    async def _shake_hands(self, sock: socket.socket, who: str) -> None:
+        connection: Connection | None = None
         try:
-            hello = connection.receive_json(deadlines.HANDSHAKE_S)
+            credentials, until_s = current_credentials(), time.monotonic() + deadlines.HANDSHAKE_S
+            if credentials.tls is not None and sock.family != socket.AF_UNIX:
+                context = credentials.tls.context(of_server=True)
+                sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+                await shake_hands(sock, until_s)
+            connection = Connection(sock, who)
+            await ask_for_proof(connection, credentials, until_s)
+            hello = await connection.receive(max(0.0, until_s - time.monotonic()))
             connection.peer = f"{hello.get('kind')} at {who}"
+            connection.host = str(hello.get("host"))[:64]
             require_same_version(hello, connection.peer)
-        except RendezvousError as error:
-            logger.warning("refused: %s", error)
+        except (NotProven, RendezvousError) as error:
+            assert connection is not None
+            logger.warning("%s is refused: %s", connection.peer, error)
             refuse(connection, str(error))
             return
-        except GltError as error:
+        except (GltError, OSError, asyncio.TimeoutError, ValueError) as error:
             logger.info("no handshake with %s: %s", who, error)
-            connection.close()
+            (sock if connection is None else connection).close()
             return
-        finally:
-            with self._lock:
-                self._silent.pop(connection, None)
+        except BaseException:  # it lost its place
+            (sock if connection is None else connection).close()
+            raise
+        task = asyncio.current_task()
+        assert task is not None
+        self._silent.pop(task, None)
         try:
-            self._welcome(connection, hello)
-        except (KeyError, TypeError, ValueError) as error:
+            await self._welcome(connection, hello)
+        except (LookupError, TypeError, ValueError) as error:
             logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
             refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
+        except GltError as error:
+            logger.info("%s: %s", connection.peer, error)
+            connection.close()
         except Exception:  # no descriptors for it, for example: the other end may try again
             logger.exception("the connection of %s is given up", connection.peer)
             connection.close()
 
     def close(self) -> None:
-        """Ends it. May be called again."""
+        """Ends it. From any thread; may be called again."""
+        if self._closed:
+            return
         self._closed = True
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
+            self._socket.shutdown(socket.SHUT_RDWR)  # at once: others may listen there as soon as this returns
         except OSError as error:
             logger.debug("%s", error)
+        call_on_loop(self._close)
+
+    def _close(self) -> None:
+        if self._socket.fileno() >= 0:
+            process_loop.get().remove_reader(self._socket.fileno())
         self._socket.close()
+        for task in list(self._silent):
+            task.cancel()
+
+
+class LocalListener(Listener):
+    """Listens for processes of this host, at a Unix socket without a file, which nothing of another network namespace
+    reaches. Where no token is asked for, processes of other users are refused."""
+
+    def __init__(self, welcome: Welcome) -> None:
+        self._welcome = self._only_of_this_user
+        self._then = welcome
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.name = f"\0glt-{os.getpid()}-{secrets.token_hex(16)}"
+        self._socket.bind(self.name)
+        self._socket.listen(1024)
+        self._take_care_of(self._socket)
+
+    async def _only_of_this_user(self, connection: Connection, hello: dict[str, Any]) -> None:
+        _, user, _ = _PEER.unpack(connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if user != os.geteuid() and current_credentials().token_file is None:
+            refuse(connection, f"it belongs to user {user}, and this process to user {os.geteuid()}")
+        else:
+            await self._then(connection, hello)
 
 
 _open: weakref.WeakSet[Listener] = weakref.WeakSet()
@@ -256,26 +198,39 @@ def _forget() -> None:
 
 os.register_at_fork(after_in_child=_forget)
 
-
-def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
-    """Ends a connection in words."""
-    try:
-        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=deadlines.SEND_S)
-    except GltError as error:
-        logger.info("%s", error)
-    connection.close()
+_warned: set[str] = set()
 
 
-def _listen(bind: tuple[str, int], rank: int) -> socket.socket:
+def require_proof_beyond(host: str, name: str) -> None:
+    """Says that a process is about to listen beyond its host without asking for a token; refuses, if that is told."""
+    credentials = current_credentials()
+    if is_loopback(host) or host == "localhost":
+        return
+    if credentials.tls is not None:
+        credentials.tls.context(of_server=True)  # raises if it has no certificate
+    if credentials.token_file is not None:
+        return
+    text = (
+        f"{name} listens at {host or 'all interfaces'} and asks for no token: who reaches it can read the "
+        "graph and run registered functions. Give all processes of the job the same token file (`glt token FILE`; "
+        "GLT_TOKEN_FILE, --token-file, token_file=), or let it listen on a network that you trust"
+    )
+    if credentials.require_auth:
+        raise RendezvousError(f"{text}. It was told to refuse that (require_auth)")
+    if host not in _warned:
+        _warned.add(host)
+        logger.warning("%s", text)
+
+
+def _listen(bind: tuple[str, int], name: str, flag: str) -> socket.socket:
     host, port = bind
     try:
         # As reachable_address has it: localhost, for example, has addresses of two families.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024, reuse_port=False)
     except OSError as error:
-        named = "master_port" if rank == 0 else "port"
         raise RendezvousError(
-            f"server {rank} cannot listen at {host!r}, {named} = {port}, on {socket.gethostname()}: {error}. Perhaps "
-            "another program has the port; or the name is no address of this host: then give host='0.0.0.0', which "
-            "listens on all its interfaces"
+            f"{name} cannot listen at {host!r}, {flag} = {port}, on {socket.gethostname()}: {error}. Perhaps another "
+            "program has the port; or the name is no address of this host: then give host='0.0.0.0', which listens on "
+            "all its interfaces"
         ) from error

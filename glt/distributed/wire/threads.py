@@ -1,13 +1,15 @@
-"""Threads: a pool of them for native calls, and one that runs an asyncio loop with a bounded number of tasks."""
+"""The asyncio loop of this process, and threads for native calls; tasks on the loop, a bounded number at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from multiprocessing import util
 from typing import Any, TypeVar
 
 from glt import _deadlines as deadlines
@@ -65,15 +67,84 @@ def _work(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del call  # not kept, with its arguments, until the next one comes
 
 
+# -- the loop of this process --------------------------------------------------------------------------------------
+
+
+class _ProcessLoop:
+    """One asyncio loop on a daemon thread, made when it is first asked for. All connections of this process are read
+    on it, and the tasks of its samplers run on it: a reply needs no change of threads to reach the task that waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def get(self) -> asyncio.AbstractEventLoop:
+        if self._loop is not None:
+            return self._loop
+        with self._lock:
+            if self._loop is None:
+                made = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(made,), name="glt-loop", daemon=True)
+                self._thread.start()
+                # Last of all exit handlers: those of loaders and servers still speak to other processes.
+                util.Finalize(None, self._stop, args=(made,), exitpriority=-1000)
+                self._loop = made
+            return self._loop
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the calling thread is the loop's."""
+        return threading.current_thread() is self._thread
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is self._loop and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join(deadlines.GOODBYE_S)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+process_loop = _ProcessLoop()
+# A fork has no loop: the thread is its parent's.
+os.register_at_fork(after_in_child=process_loop.__init__)  # type: ignore[misc]
+
+
+def call_on_loop(call: Callable[..., Any], *args: Any) -> None:
+    """Runs ``call(*args)`` on the loop: at once on its thread, soon from others."""
+    if process_loop.is_here:
+        call(*args)
+    else:
+        process_loop.get().call_soon_threadsafe(call, *args)
+
+
+def wait_for(coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    """Runs a coroutine on the loop and waits for it, on any thread but the loop's.
+
+    Raises:
+        TimeoutError: If it takes longer than ``timeout_s``; it is cancelled.
+    """
+    assert not process_loop.is_here, "the loop cannot wait for itself"
+    future = asyncio.run_coroutine_threadsafe(coroutine, process_loop.get())
+    try:
+        return future.result(timeout_s)
+    except BaseException:  # also an interrupt of the thread that waits
+        future.cancel()
+        raise
+
+
 class ConcurrentEventLoop:
-    """Runs coroutines concurrently: while one waits for a reply, the others go on.
+    """Runs coroutines concurrently on the asyncio loop of this process: while one waits for a reply, others go on.
 
     Long native calls do not belong on the loop's thread, where they would hold up all tasks: :meth:`run_native` runs
     them on a pool of at most 8 threads (they release the GIL).
 
     Args:
         concurrency: Tasks in flight at most, at least 1; :meth:`submit` waits for a free place.
-        name: Prefix of the names of the threads.
+        name: Prefix of the names of the native threads.
 
     Raises:
         ValueError: If ``concurrency`` is below 1.
@@ -93,23 +164,11 @@ class ConcurrentEventLoop:
             raise ValueError(f"concurrency = {concurrency}: expected at least 1")
         self.concurrency = concurrency
         self._places = threading.Semaphore(concurrency)
-        self._loop = asyncio.new_event_loop()
+        self._loop = process_loop.get()
         self._pool = NativePool(min(concurrency, 8), f"{name}-native")
         self._tasks: set[concurrent.futures.Future[Any]] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        # What was cancelled ends here: a task dropped half-way would complain when it is collected.
-        if pending := asyncio.all_tasks(self._loop):
-            for task in pending:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
-        self._loop.close()
 
     def submit(
         self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
@@ -156,8 +215,8 @@ class ConcurrentEventLoop:
         return not concurrent.futures.wait(tasks, timeout_s).not_done
 
     def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
-        """Cancels what is in flight and ends the threads; waits ``timeout_s`` seconds for the tasks and as long for the
-        loop's thread and each of the native threads. May be called again."""
+        """Cancels what is in flight and ends the native threads; waits ``timeout_s`` seconds for the tasks and as long
+        for each of the threads. May be called again. The asyncio loop goes on: others of this process use it."""
         if self._closed:
             return
         self._closed = True
@@ -167,8 +226,6 @@ class ConcurrentEventLoop:
             task.cancel()
         self.wait_all(timeout_s)
         self._pool.shutdown(timeout_s)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout_s)
 
     @says
     def __repr__(self) -> str:

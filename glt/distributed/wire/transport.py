@@ -25,8 +25,8 @@ from torch.distributed import rpc
 from glt import _deadlines as deadlines
 from glt.channel.message import error_message, starts_like_message
 from glt.distributed.wire.calls import PendingCalls
-from glt.distributed.wire.connection import Connection, pulse
-from glt.distributed.wire.listener import dial, introduce
+from glt.distributed.wire.old_connection import Connection, pulse
+from glt.distributed.wire.old_listener import dial, introduce
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, PeerLost
 
 # Takes the bytes of a request and returns those of the reply: one-dimensional uint8 tensors.

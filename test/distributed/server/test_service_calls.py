@@ -18,7 +18,7 @@ from glt.distributed.server import sessions as session
 from glt.distributed.server.api import require_client
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.calls import name_of, register_server_function, registered
-from glt.distributed.wire.connection import allow_descriptors
+from glt.distributed.wire.old_connection import allow_descriptors
 from glt.errors import RemoteError
 from glt.testing.cluster import free_port
 

@@ -9,8 +9,8 @@ import pytest
 from promptness import eventually
 from service import Stage
 
-from glt.distributed.wire import connection
-from glt.distributed.wire import listener as handshake
+from glt.distributed.wire import old_connection as connection
+from glt.distributed.wire import old_listener as handshake
 from glt.distributed.wire.calls import register_server_function
 
 

@@ -20,7 +20,7 @@ from glt.distributed.server.client import ServerSession
 from glt.distributed.server.membership import Membership
 from glt.distributed.server.sessions import ClientRegistry, ClientSession
 from glt.distributed.wire.calls import encode_value
-from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.old_connection import Connection
 from glt.distributed.wire.threads import NativePool
 from glt.errors import MessageError, PeerLost, WorkerDied
 

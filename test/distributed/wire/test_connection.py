@@ -12,9 +12,9 @@ import torch
 from promptness import eventually
 
 from glt import _deadlines as deadlines
-from glt.distributed.wire import connection as module
-from glt.distributed.wire.connection import Connection, Pulse, own_address, printed, reachable_address
-from glt.distributed.wire.listener import Listener
+from glt.distributed.wire import old_connection as module
+from glt.distributed.wire.old_connection import Connection, Pulse, own_address, printed, reachable_address
+from glt.distributed.wire.old_listener import Listener
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError, RendezvousError
 
 Pair = tuple[Connection, Connection]

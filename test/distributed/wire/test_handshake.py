@@ -11,9 +11,9 @@ from promptness import expect_prompt
 
 import glt
 from glt import _deadlines as deadlines
-from glt.distributed.wire import listener
-from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.listener import Listener, dial, introduce, require_same_version
+from glt.distributed.wire import old_listener as listener
+from glt.distributed.wire.old_connection import Connection
+from glt.distributed.wire.old_listener import Listener, dial, introduce, require_same_version
 from glt.errors import GltError, PeerLost, RendezvousError
 from glt.testing.cluster import free_port
 

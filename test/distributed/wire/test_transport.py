@@ -11,8 +11,8 @@ from promptness import eventually
 
 from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, encode_message, read_message
-from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.listener import introduce
+from glt.distributed.wire.old_connection import Connection
+from glt.distributed.wire.old_listener import introduce
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport, _RpcLine
 from glt.errors import PeerLost, RemoteError
 

@@ -1,0 +1,338 @@
+"""How two processes begin to talk: they prove that they belong to the same job, and say who they are.
+
+::
+
+    1  client -> server   greeting: protocol u16, which token it has u8 (0 none, 1 read, 2 write), 32 random bytes
+    2  server -> client   greeting: protocol u16, whether a token is asked for u8, 32 random bytes
+    3  client -> server   if one is asked for: HMAC-SHA256 of both greetings
+    4  server -> client   the same, by which the server shows that it has the token too
+    5  client -> server   JSON: who it is (``introduce``)
+    6  server -> client   JSON: who it is; or {"refused": text, "is_ending": whether another may take its place}
+
+What is sent before is refused unread. With TLS all of it is encrypted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import math
+import os
+import secrets
+import socket
+import ssl
+import struct
+import time
+from typing import Any, TypeAlias
+
+import glt
+from glt import _deadlines as deadlines
+from glt.distributed.wire.addresses import printed
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.credentials import Credentials, current_credentials
+from glt.distributed.wire.threads import process_loop, wait_for
+from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
+
+PROTOCOL = 2
+_GREETING = struct.Struct("<HB32s")
+_NONE, _READ, _WRITE = range(3)
+
+# Host and port, or the name of a Unix socket.
+Address: TypeAlias = "tuple[str, int] | str"
+
+logger = logging.getLogger(__name__)
+
+
+class Hint:
+    """Says once what a long wait is waiting for: its deadline is minutes."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._due_s = time.monotonic() + deadlines.HINT_S
+
+    def give(self, missing: str) -> None:
+        """Says so, if it is time: what is missing now."""
+        if time.monotonic() > self._due_s:
+            self._due_s = math.inf
+            logger.warning("%s; waiting for up to %g s", missing, self._timeout_s)
+
+
+# -- proofs --------------------------------------------------------------------------------------------------------
+
+
+class NotProven(GltError):
+    """The other side did not show what was asked of it."""
+
+
+async def prove_to_server(connection: Connection, credentials: Credentials, until_s: float) -> None:
+    """Steps 1 to 4 of the client. Raises NotProven if the server has another token, or none where this process has one;
+    RendezvousError if it speaks another protocol."""
+    token = credentials.token()
+    mine = _greeting(_NONE if token is None else _WRITE if token.may_write else _READ)
+    connection.greet(mine)
+    theirs = await _greeting_of(connection, until_s)
+    protocol, asks, _ = _GREETING.unpack(theirs)
+    require_same_protocol(protocol, connection.peer)
+    if asks and token is not None:
+        connection.greet(token.prove(b"client", mine + theirs))
+        proof = await connection.receive_greeting(_left(until_s))
+        if not hmac.compare_digest(proof, token.prove(b"server", mine + theirs)):
+            raise NotProven("it does not have the token of this process")
+    elif token is not None:
+        raise NotProven(
+            f"it asks for no token, and this process has one ({credentials.token_file}): start it with the same "
+            "token file, or this process without"
+        )
+
+
+async def ask_for_proof(connection: Connection, credentials: Credentials, until_s: float) -> None:
+    """Steps 1 to 4 of the server; sets :attr:`Connection.may_write`. Raises NotProven if the client lacks the token."""
+    token = credentials.token()
+    theirs = await _greeting_of(connection, until_s)
+    mine = _greeting(token is not None)
+    connection.greet(mine)
+    protocol, has, _ = _GREETING.unpack(theirs)
+    require_same_protocol(protocol, connection.peer)
+    if token is None:
+        return
+    if has not in (_READ, _WRITE):
+        raise NotProven("a token is asked for here: give --token-file, token_file= or GLT_TOKEN_FILE, with the job's")
+    if has == _WRITE and not token.may_write:
+        raise NotProven("this process has the read token only, and answers nobody who has more: give it the other")
+    shown = token if has == _WRITE else token.for_reading()
+    proof = await connection.receive_greeting(_left(until_s))
+    if not hmac.compare_digest(proof, shown.prove(b"client", theirs + mine)):
+        raise NotProven("the token is another one than here")
+    connection.greet(shown.prove(b"server", theirs + mine))
+    connection.may_write = shown.may_write
+
+
+def _greeting(flag: int) -> bytes:
+    return _GREETING.pack(PROTOCOL, flag, secrets.token_bytes(32))
+
+
+async def _greeting_of(connection: Connection, until_s: float) -> bytes:
+    found = await connection.receive_greeting(_left(until_s))
+    if len(found) != _GREETING.size:
+        raise MessageError(f"{connection.peer} sent a greeting of {len(found)} bytes: expected {_GREETING.size}")
+    return found
+
+
+def _left(until_s: float) -> float:
+    return max(0.0, until_s - time.monotonic())
+
+
+def require_same_protocol(theirs: int, who: str) -> None:
+    """Raises RendezvousError unless the other side speaks as this one does."""
+    if theirs != PROTOCOL:
+        raise RendezvousError(
+            f"{who} speaks protocol {theirs}, this process, glt {glt.__version__} on {socket.gethostname()}, protocol "
+            f"{PROTOCOL}: install the same glt on all hosts"
+        )
+
+
+# -- who they are --------------------------------------------------------------------------------------------------
+
+
+def introduce(kind: str, **more: Any) -> dict[str, Any]:
+    """What a process says of itself, and ``more``."""
+    return {"version": glt.__version__, "kind": kind, "host": socket.gethostname(), "pid": os.getpid(), **more}
+
+
+def require_same_version(theirs: dict[str, Any], who: str) -> None:
+    """Raises RendezvousError unless the other side runs a glt that this one understands; names both versions."""
+    if _series(str(theirs.get("version"))) != _series(glt.__version__):
+        raise RendezvousError(
+            f"{who} runs glt {theirs.get('version')}, this process runs glt {glt.__version__} on "
+            f"{socket.gethostname()}: install the same glt on all hosts"
+        )
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
+    """Ends a connection in words."""
+    try:
+        connection.send({"refused": text, "is_ending": is_ending})
+    except GltError as error:
+        logger.info("%s", error)
+    connection.part()
+
+
+# -- connecting ----------------------------------------------------------------------------------------------------
+
+
+def dial(
+    address: Address, peer: str, hello: dict[str, Any], timeout_s: float, **options: Any
+) -> tuple[Connection, dict[str, Any]]:
+    """As :func:`connect`, for any thread but the loop's."""
+    return wait_for(connect(address, peer, hello, timeout_s, **options))
+
+
+async def connect(
+    address: Address,
+    peer: str,
+    hello: dict[str, Any],
+    timeout_s: float,
+    *,
+    retry: bool = True,
+    answer_s: float | None = None,
+) -> tuple[Connection, dict[str, Any]]:
+    """Connects to a server, proves what it asks for, introduces this process and returns the connection, which is to be
+    started, with the server's answer.
+
+    With ``retry`` it tries until the deadline where nothing listens yet. An answer may take ``answer_s``, by default
+    until the deadline, for a server answers when it is ready.
+
+    Raises:
+        glt.errors.RendezvousError: If it refuses, or proves nothing; or if nothing listens there, or no server, before
+            the deadline.
+        glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
+    """
+    where = address if isinstance(address, str) else printed(*address)
+    deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
+    while True:
+        left = deadline - time.monotonic()
+        is_reached = False
+        connection: Connection | None = None
+        try:
+            sock = await asyncio.wait_for(_open(address), max(0.1, min(left, deadlines.HANDSHAKE_S)))
+            is_reached = True
+            credentials = current_credentials()
+            if credentials.tls is not None and not isinstance(address, str):
+                sock = await _encrypt(
+                    sock, credentials, address[0], min(deadline, time.monotonic() + deadlines.HANDSHAKE_S)
+                )
+            connection = Connection(sock, peer)
+            connection.is_ours = True
+            await prove_to_server(connection, credentials, time.monotonic() + deadlines.HANDSHAKE_S)
+            connection.send(hello)
+            wait_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
+            connection.max_json_bytes = 64 << 20
+            answer = await connection.receive(wait_s)
+            if "refused" not in answer:
+                if "version" not in answer:
+                    raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
+                require_same_version(answer, peer)
+                return connection, answer
+            connection.close()
+            if not (answer.get("is_ending") and retry and time.monotonic() < deadline):
+                raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
+        except socket.gaierror as error:
+            raise RendezvousError(f"{peer}: there is no host {address[0]!r} ({error}); check master_addr") from error
+        except NotProven as error:
+            _close(connection)
+            raise RendezvousError(f"{peer} at {where}: {error}") from error
+        except RendezvousError:
+            _close(connection)
+            raise
+        except ConnectionLost as error:
+            _close(connection)
+            if not (retry and time.monotonic() < deadline):  # else it is starting, or being replaced
+                kind = RendezvousError if retry else PeerLost
+                raise kind(f"{error}; it ended during the handshake") from error
+        except (MessageError, ChannelTimeout) as error:
+            _close(connection)
+            raise RendezvousError(
+                f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
+                "master_port"
+            ) from error
+        except (OSError, asyncio.TimeoutError) as error:
+            why = str(error) or "no answer"
+            if is_reached:
+                raise RendezvousError(f"what listens at {where} ended the handshake of TLS: {why}") from error
+            if not retry:
+                raise PeerLost(f"{peer} cannot be reached at {where}: {why}") from error
+            if left <= 0:
+                raise RendezvousError(
+                    f"{peer} was not reached at {where} within {timeout_s:g} s ({why}): does it run, and do "
+                    f"master_addr and master_port name the host and port of {peer}?"
+                ) from error
+            hint.give(f"{peer} is not reached at {where} yet ({why})")
+        except BaseException:  # cancelled
+            _close(connection)
+            raise
+        await asyncio.sleep(deadlines.RETRY_S)
+
+
+def _close(connection: Connection | None) -> None:
+    if connection is not None:
+        connection.close()
+
+
+async def _open(address: Address) -> socket.socket:
+    loop = process_loop.get()
+    if isinstance(address, str):
+        found: list[tuple[Any, Any]] = [(socket.AF_UNIX, address)]
+    elif _is_ip(address[0]):
+        found = [(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, address)]
+    else:
+        infos = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        found = [(family, where) for family, _, _, _, where in infos]
+    for i, (family, where) in enumerate(found):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, where)
+            return sock
+        except OSError:
+            sock.close()
+            if i == len(found) - 1:
+                raise
+        except BaseException:
+            sock.close()
+            raise
+    raise OSError(f"{address[0]} has no address")
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _encrypt(sock: socket.socket, credentials: Credentials, host: str, until_s: float) -> ssl.SSLSocket:
+    assert credentials.tls is not None
+    try:
+        context = credentials.tls.context(of_server=False)
+        name = credentials.tls.server_name or host
+        wrapped = context.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=name)
+    except BaseException:
+        sock.close()
+        raise
+    await shake_hands(wrapped, until_s)
+    return wrapped
+
+
+async def shake_hands(sock: ssl.SSLSocket, until_s: float) -> None:
+    """The handshake of TLS, of either side. Raises OSError or TimeoutError; the socket is then closed."""
+    loop = process_loop.get()
+    try:
+        while True:
+            try:
+                sock.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                add, remove = loop.add_reader, loop.remove_reader
+            except ssl.SSLWantWriteError:
+                add, remove = loop.add_writer, loop.remove_writer
+            ready = loop.create_future()
+            add(sock.fileno(), _done, ready)
+            try:
+                await asyncio.wait_for(ready, _left(until_s))
+            finally:
+                remove(sock.fileno())
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
