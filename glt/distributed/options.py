@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count, check_flag, check_text, parse_size
 from glt._tracebacks import short_traceback
 from glt.data.device import HOST, accelerator_of, missing_for_cuda
+from glt.distributed.wire.credentials import TlsOptions, check_credentials
 
 # Where sampling processes sample: the option ``worker_devices``.
 
@@ -90,8 +92,12 @@ class _WorkerOptions:
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     worker_concurrency: int = 4
     read_local: bool = True
+    token_file: str | os.PathLike[str] | None = None
+    tls: TlsOptions | None = None
+    require_auth: bool | None = None
 
     def __post_init__(self) -> None:
+        check_credentials(self.token_file, self.tls, self.require_auth)
         check_text("master_addr", self.master_addr)
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
@@ -117,6 +123,11 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
         read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
             processes of a host share, instead of asking those trainers' samplers.
+        token_file: File with the job's token, which all trainers need; see ``glt token``. Default: ``GLT_TOKEN_FILE``
+            of the environment; without one, all who reach the trainers' ports are answered.
+        tls: Encryption between trainers; see :class:`glt.distributed.TlsOptions`. Default: ``GLT_TLS_CERT`` and its
+            like, else none. A process has one token and one set of TLS options, for all that it does.
+        require_auth: Refuse to listen beyond this host without a token. Default: ``GLT_REQUIRE_AUTH``, else a warning.
         device: The GPU that samples, on a stream beside training, and that batches are on: ``'cuda'``, ``'cuda:0'`` or
             a number. The partition must be loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; what is not read
             here is asked for, and put together on the GPU.

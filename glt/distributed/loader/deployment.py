@@ -36,6 +36,7 @@ from glt.distributed.options import (
 from glt.distributed.server.api import require_client
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.remote import RemoteSampler
+from glt.distributed.wire.credentials import set_credentials, use_credentials
 from glt.distributed.wire.group import Group, require_equal
 from glt.distributed.wire.old_connection import host_id
 from glt.distributed.wire.store import connect
@@ -236,9 +237,18 @@ class _AmongTrainers(Deployment):
     """
 
     def _meet(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
-        context, data, options = self.context, self.data, self.options
+        options = self.options
         self.others: dict[int, LocalPartition] = {}
         self.other_dirs: dict[int, str] = {}
+        before = use_credentials(options.token_file, options.tls, options.require_auth, listens=True)
+        try:
+            return self._agree(wanted, random_seed)
+        except BaseException:
+            set_credentials(before)
+            raise
+
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
+        context, data, options = self.context, self.data, self.options
         self.group = group = Group(context, options.master_addr, options.master_port, options.rpc_timeout)
         same = {
             "group_name": context.group_name,
