@@ -91,6 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_option(group, "host", text, metavar="H")
     _add_option(group, "port", "port of a server other than 0 (default: one is found)", metavar="P")
+    text = "first of the ports of its sampling processes, which take one each (default: they are found)"
+    _add_option(group, "sampler_port", text, metavar="P")
 
     group = parser.add_argument_group("what it may use")
     _add_option(group, "num_workers", "sampling processes to start with", "--workers", metavar="N")

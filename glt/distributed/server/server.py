@@ -31,6 +31,7 @@ from glt.distributed.server.stats import MetricsEndpoint, total, with_ratios
 from glt.distributed.tensors.barrier import Barriers
 from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
+from glt.distributed.wire.credentials import current_credentials
 from glt.distributed.wire.old_connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
 from glt.distributed.wire.old_listener import Listener, introduce, refuse
 from glt.distributed.wire.threads import NativePool
@@ -91,12 +92,14 @@ class DistServer:
             self._tensors = TensorStore(rank, dataset, str(self.entry), queries.stored_rows)
             level = logging.getLogger().getEffectiveLevel()
             limits = options.max_concurrency, num_rpc_threads, options.rpc_timeout
-            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format)
+            where = self.listener.listens_at, options.sampler_port, current_credentials().to_json()
+            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format, *where)
             self.pool = SamplerPool(spec, options.worker_limit, self._worker_died)
             made.callback(self.pool.close)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())
             self._calls: dict[str, Call] = {
                 "glt.create_loader": lambda session, args, _: self._create_loader(session, *args),
+                "glt.stream_at": lambda session, args, _: self.loaders.stream_at(session, *args),
                 "glt.close_loader": lambda session, args, _: self.loaders.close(
                     args[0], "the client closed it", session
                 ),
@@ -141,19 +144,8 @@ class DistServer:
             self.membership.admit(connection, hello)
         elif kind == "client":
             self._serve_client(connection, hello)
-        elif kind == "stream":
-            wrong = self.loaders.hand_over(hello, connection.socket.fileno())
-            if wrong is None:
-                connection.detach().close()
-            else:
-                logger.warning("no stream for %s: %s", connection.peer, wrong)
-                refuse(connection, wrong)
-        elif kind == "partition":
-            with connection.detach() as sock:
-                if not self.pool.hand_over(None, {"serve": connection.peer}, [sock.fileno()]):
-                    logger.warning("no sampler is there for %s", connection.peer)
         else:
-            refuse(connection, f"kind = {kind!r}: expected client, stream, partition or server")
+            refuse(connection, f"kind = {kind!r}: expected client or server")
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
@@ -239,7 +231,7 @@ class DistServer:
         if session not in self.clients:  # it ended meanwhile, perhaps before the loader was there to be closed
             self.loaders.close(loader.id, f"{session} is gone")
             raise RuntimeError(f"{session} is gone")
-        return {"id": loader.id, "workers": loader.workers}
+        return {"id": loader.id, "secret": loader.secret, "workers": loader.workers}
 
     def _servers(self, timeout_s: float) -> list[dict[str, Any]]:
         found = self.membership.wait(min(float(timeout_s), self.options.rpc_timeout))
