@@ -34,7 +34,7 @@ from glt.distributed.server.server import DistServer
 from glt.distributed.tensors.barrier import Barriers, checked_timeout
 from glt.distributed.tensors.store import Call, TensorStore, update_calls
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.old_connection import host_id, own_address
+from glt.distributed.wire.addresses import host_id, own_address
 from glt.errors import GltError, PeerLost
 
 logger = logging.getLogger(__name__)

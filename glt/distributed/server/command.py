@@ -22,7 +22,7 @@ from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
 from glt.distributed.server.options import FORMATS, LEVELS, RANGES, ServerOptions, write_logs
 from glt.distributed.server.server import DistServer
-from glt.distributed.wire.old_connection import printed
+from glt.distributed.wire.addresses import printed
 from glt.errors import GltError
 from glt.partition.format.manifest import Manifest
 

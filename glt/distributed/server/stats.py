@@ -17,7 +17,7 @@ import glt
 from glt import _deadlines as deadlines
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.membership import ServerEntry
-from glt.distributed.wire.old_connection import printed
+from glt.distributed.wire.addresses import printed
 from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)

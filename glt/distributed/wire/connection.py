@@ -129,6 +129,11 @@ class Connection:
         """Whether it has ended, or is about to."""
         return self._error is not None
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether some of what was sent waits for the kernel to have room."""
+        return bool(self._outbox)
+
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def send(
@@ -433,7 +438,7 @@ class Connection:
         landing = None if self.find_landing is None else self.find_landing(number, length)
         if landing is not None:
             self._landing, self._data = landing, landing.front
-            self._targets.extend((landing.front.numpy().data, landing.data.numpy().data))
+            self._targets.extend(each.numpy().data for each in (landing.front, landing.data) if each.numel())
             return
         first = length if self.is_ours else min(length, _AT_ONCE)
         self._data = self._room(first)
