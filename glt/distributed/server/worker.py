@@ -46,9 +46,10 @@ from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stats import COUNTERS
 from glt.distributed.wire.old_connection import Connection, allow_descriptors, pulse
 from glt.distributed.wire.old_listener import introduce, refuse
-from glt.distributed.wire.threads import ConcurrentEventLoop
-from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
-from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, MessageError
+from glt.distributed.wire.tcp import PartitionServer, TcpTransport
+from glt.distributed.wire.threads import ConcurrentEventLoop, call_on_loop
+from glt.distributed.wire.transport import Peer
+from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, MessageError
 
 logger = logging.getLogger("glt.distributed.server.worker")  # it runs as __main__, too
 
@@ -332,15 +333,19 @@ class PoolWorker:
         self.loop = ConcurrentEventLoop(spec.num_places)
         self.scheduler = FairScheduler(spec.num_places)
         handlers, timeout_s = self.dataset.own.handlers(), max(deadlines.STUCK_S, spec.timeout_s)
-        self.partitions = PartitionServer(handlers, spec.server_rank, spec.num_rpc_threads, timeout_s)
+        most_ids = self.dataset.own.most_ids
+        self.partitions = PartitionServer(handlers, spec.server_rank, spec.num_rpc_threads, timeout_s, most_ids)
         self._servers: dict[int, tuple[str, int]] = {}
-        self.transport = TcpTransport(lambda rank: self._servers.get(rank), list(handlers), spec.timeout_s)
+        self.transport = TcpTransport(self._addresses, list(handlers), spec.timeout_s)
         self._lock = threading.Lock()
         self._others: dict[tuple[str, int], LocalPartition] = {}  # partitions mapped besides, by directory and index
         self._reporting = threading.Lock()  # a stream that has ended is in no later beat
         self._streams: dict[str, Stream] = {}
         self._num_streams = 0  # so far
         self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
+
+    def _addresses(self, peer: Peer) -> list[tuple[str, int]]:
+        return [self._servers[peer.rank]] if peer.rank in self._servers else []
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -349,13 +354,7 @@ class PoolWorker:
             self._servers = {int(rank): (host, port) for rank, (host, port) in command["servers"].items()}
         elif "serve" in command:
             connection = Connection(socket.socket(fileno=fds[0]), command["serve"], 1 << 36)
-            try:
-                connection.send(introduce("partition"))
-            except GltError as error:
-                logger.info("%s", error)
-                connection.close()
-            else:
-                self.partitions.serve(connection)
+            call_on_loop(self.partitions.serve, connection)
         elif "loader" in command:
             threading.Thread(target=self._open, args=(command["loader"], *fds), name="glt-open", daemon=True).start()
         elif "close" in command:
