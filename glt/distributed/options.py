@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import torch
 
@@ -60,6 +60,7 @@ def _text(device: Any, name: str) -> str:
     return str(found) if found.type == "cuda" else CPU
 
 
+TRANSPORTS: Final = ("tcp", "rpc")  # between samplers of trainers
 DEFAULT_RPC_TIMEOUT_S = deadlines.DEFAULT_RPC_S
 _MAX_RPC_THREADS = 16
 _CHANNEL_BYTES_PER_WORKER = 256 << 20
@@ -90,9 +91,12 @@ class _WorkerOptions:
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     worker_concurrency: int = 4
     read_local: bool = True
+    transport: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_text("master_addr", self.master_addr)
+        if self.transport is not None and self.transport not in TRANSPORTS:
+            raise ValueError(f"transport = {self.transport!r}: expected one of {list(TRANSPORTS)}, or None")
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_flag("read_local", self.read_local)
@@ -112,11 +116,15 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         master_port: A free port on that host; loaders of one job may share it. Default: one is found and made known
             through ``torch.distributed``, which must then be initialised before the loader is created.
         num_rpc_threads: Threads that answer other trainers' requests, 1 to 1024. Default: one per partition, 2 to 16.
-        rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day. A request may wait
-            for the call before it, and so for twice that.
+        rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day. With
+            ``transport='rpc'`` a request may wait for the call before it, and so for twice that.
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
         read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
             processes of a host share, instead of asking those trainers' samplers.
+        transport: What carries requests between trainers' samplers: ``'tcp'``, connections of glt's own, which ask for
+            the job's token and use TLS where these are set; or ``'rpc'``, ``torch.distributed.rpc``, which does
+            neither and unpickles what it receives, for networks on which all are trusted. The same for all trainers.
+            Default: what ``GLT_TRANSPORT`` says, else ``'tcp'``.
         device: The GPU that samples, on a stream beside training, and that batches are on: ``'cuda'``, ``'cuda:0'`` or
             a number. The partition must be loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; what is not read
             here is asked for, and put together on the GPU.

@@ -246,7 +246,7 @@ class Owner:
         for each in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             sock.setsockopt(socket.SOL_SOCKET, each, _seconds(deadlines.BEAT_S))
         self._pid = os.getppid()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._early: list[tuple[dict[str, Any], list[int]]] = []
         self._program: Program | None = None
         # From now on, so that this process also ends if its owner dies while it starts.
@@ -271,6 +271,18 @@ class Owner:
         except OSError:
             leave(_LOST_OWNER)
 
+    def hear(self, name: str, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
+        """Waits for a command that has ``name``, while the program starts. Raises TimeoutError if none comes."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                for i, (command, _) in enumerate(self._early):
+                    if name in command:
+                        return self._early.pop(i)
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the owner of this process did not tell its {name} within {timeout_s:g} s")
+                self._lock.wait(deadlines.POLL_S)
+
     def serve(self, program: Program) -> NoReturn:
         """Has ``program`` obey what the owner said meanwhile and says from now on, and beats."""
         with self._lock:
@@ -292,6 +304,7 @@ class Owner:
                     program = self._program
                     if program is None:
                         self._early.append((command, fds))
+                        self._lock.notify_all()
                 if program is not None:
                     program.obey(command, fds)
         except BaseException as error:

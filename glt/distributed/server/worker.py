@@ -44,8 +44,9 @@ from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import Credentials, set_credentials
 from glt.distributed.wire.handshake import introduce, refuse
 from glt.distributed.wire.listener import Listener, LocalListener
+from glt.distributed.wire.tcp import PartitionServer, TcpTransport
 from glt.distributed.wire.threads import ConcurrentEventLoop, NativePool
-from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
+from glt.distributed.wire.transport import Peer
 
 logger = logging.getLogger("glt.distributed.server.worker")  # it runs as __main__, too
 
@@ -69,9 +70,10 @@ class PoolWorker:
         self.loop = ConcurrentEventLoop(spec.num_places)
         self.scheduler = FairScheduler(spec.num_places)
         handlers, timeout_s = self.dataset.own.handlers(), max(deadlines.STUCK_S, spec.timeout_s)
-        self.partitions = PartitionServer(handlers, spec.server_rank, spec.num_rpc_threads, timeout_s)
+        most_ids = self.dataset.own.most_ids
+        self.partitions = PartitionServer(handlers, spec.server_rank, spec.num_rpc_threads, timeout_s, most_ids)
         self._servers: dict[int, tuple[str, int]] = {}
-        self.transport = TcpTransport(lambda rank: self._servers.get(rank), list(handlers), spec.timeout_s)
+        self.transport = TcpTransport(self._addresses, list(handlers), spec.timeout_s)
         self._lock, self._mapping = threading.Lock(), threading.Lock()  # the loop takes the first, and never waits long
         self._others: dict[tuple[str, int], LocalPartition] = {}  # partitions mapped besides, by directory and index
         self._granted: dict[str, _Granted] = {}  # by id; of loaders that are open
@@ -89,6 +91,9 @@ class PoolWorker:
         for each in (self._listener, self._local):
             each.open()
         owner.say({"listens": {"port": self._listener.address[1], "local": self._local.name}})
+
+    def _addresses(self, peer: Peer) -> list[tuple[str, int]]:
+        return [self._servers[peer.rank]] if peer.rank in self._servers else []
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -123,7 +128,6 @@ class PoolWorker:
         if kind == "stream":
             await self._open(connection, hello)
         elif kind == "partition":
-            connection.send(introduce("partition"))
             self.partitions.serve(connection)
         else:
             refuse(connection, f"kind = {kind!r}: expected stream or partition")
