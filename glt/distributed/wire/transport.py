@@ -88,8 +88,8 @@ def chosen_transport(told: str | None) -> str:
     if value == "rpc":
         has = "a token" if credentials.token_file is not None else "TLS"
         raise ValueError(
-            f"{name} = 'rpc': torch.distributed.rpc asks for no proof and encrypts nothing, and this job has {has}; use "
-            "'tcp', or leave it out; or, on a network that you trust, start the job without: glt launch makes no token "
-            "with --extra-envs GLT_TRANSPORT=rpc"
+            f"{name} = 'rpc': torch.distributed.rpc asks for no proof and encrypts nothing, and this job has {has}; "
+            "use 'tcp', or leave it out; or, on a network that you trust, start the job without: glt launch makes no "
+            "token with --extra-envs GLT_TRANSPORT=rpc"
         )
     return "tcp"
