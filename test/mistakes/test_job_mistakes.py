@@ -169,7 +169,8 @@ SERVERS = [
     Mistake(
         "a token that the server does not ask for",
         SERVED.replace(f"{CLIENT})\n", "")
-        + "subprocess.run([sys.executable, '-m', 'glt', 'token', 'job.token'])\n" + CLIENT + ", token_file='job.token')",
+        + "subprocess.run([sys.executable, '-m', 'glt', 'token', 'job.token'])\n"
+        + CLIENT + ", token_file='job.token')",
         "RendezvousError", "it asks for no token", "job.token", "start it with the same token file",
     ),
     Mistake(
