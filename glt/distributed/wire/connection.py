@@ -663,8 +663,8 @@ class _Beating:
 
     def _tick(self) -> None:
         now, self._timer = time.monotonic(), None
-        # This process was stopped, and what came has not been read. Two beats at least: tests set STUCK_S to seconds,
-        # and the loop is a little late.
+        # This process was stopped, and what came has not been read. (Where tests set STUCK_S to seconds, not so after
+        # each pause that is a little longer than a beat.)
         if now - self._ticked_s > max(deadlines.STUCK_S / 2, 2 * deadlines.BEAT_S):
             for connection in self._connections:
                 connection.heard_s = connection._moved_s = now
