@@ -34,9 +34,7 @@ def met(trainer):
 
 def is_over():
     """Nothing is left of the groups of this process."""
-    threads = [
-        each.name for each in threading.enumerate() if each.name in ("glt-reader", "glt-accept", "glt-handshake")
-    ]
+    threads = [each.name for each in threading.enumerate() if each.name in ("glt-start",)]
     return not threads and not take_census().ports
 
 

@@ -87,7 +87,7 @@ def test_this_host_is_found_or_its_addresses_named():
 def test_where_server_0_is_is_told_or_why_it_is_not():
     store = TimedStore(dist.HashStore())
     store.set("port", "4711")
-    assert wait_for_port(store, 1.0) == 4711
+    assert wait_for_port(store, 1.0) == (4711, "")
     with pytest.raises(PermissionError), publishing_failures(store):
         raise PermissionError("no ports for you")
     with pytest.raises(RendezvousError, match="could not be made: PermissionError: no ports for you"):

@@ -161,7 +161,8 @@ class DistServer:
         try:
             self.pool.ensure(options.num_workers)
             if options.metrics_port is not None:
-                self.metrics = MetricsEndpoint(self.stats, self.entry, options.metrics_host, options.metrics_port)
+                bind = options.metrics_host, options.metrics_port
+                self.metrics = MetricsEndpoint(self.stats, self.entry, *bind, options.metrics_auth)
             self.membership.join(options.rpc_timeout)
             self.listener.open()
         except BaseException:

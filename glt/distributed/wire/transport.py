@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from glt.distributed.options import TRANSPORTS
 from glt.distributed.wire.credentials import current_credentials
 
+TRANSPORTS: Final = ("tcp", "rpc")  # between samplers of trainers
 DEFAULT_TRANSPORT: Final = "tcp"  # docs/design.md says why
 
 # Takes the bytes of a request and returns those of the reply: one-dimensional uint8 tensors.

@@ -139,7 +139,8 @@ def test_it_is_drained_when_it_is_stopped_and_its_log_is_json(serve):
     assert {each["server"] for each in lines} == {0} and {each["worker"] for each in lines} == {None, 0}
     assert {each["pid"] for each in lines} <= {told["pid"]} | program.workers
     messages = [each["message"] for each in lines]
-    assert any("neither encrypted nor authenticated" in text and "for this host only" in text for text in messages)
+    (trust,) = [text for text in messages if text.startswith("listening at 127.0.0.1:")]
+    assert "for this host only; all who reach it are answered; not encrypted" in trust
     assert any("SIGTERM" in text for text in messages)
     assert any("nothing was cancelled" in text for text in messages)
     assert not [each for each in lines if each["level"] in ("error", "critical")]
@@ -175,7 +176,7 @@ def test_it_ends_when_its_clients_have_left(serve):
         assert sum(1 for _ in loader) == len(loader)
     glt.distributed.shutdown_client()
     assert program.ended() == 0
-    assert any("0.0.0.0" in line and "other hosts reach" in line and "not" not in line[:20] for line in program.log)
+    assert any("0.0.0.0 and asks for no token" in line and "glt token FILE" in line for line in program.log)
     assert not [line for line in program.log if " INFO " in line]
 
 
@@ -330,7 +331,7 @@ def test_the_help_says_how_it_ends(capsys):
         main(["serve", "--help"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "exit status:" in text and "neither encrypted nor authenticated" in text
+    assert "exit status:" in text and "Without a token, who reaches the port can" in text
     assert [line.split()[0] for line in text.partition("exit status:\n")[2].splitlines()[:5]] == list("01234")
 
 
