@@ -133,11 +133,6 @@ class Connection:
         """Whether it has ended, or is about to."""
         return self._error is not None
 
-    @property
-    def is_sending(self) -> bool:
-        """Whether some of what was sent waits for the kernel to have room."""
-        return bool(self._outbox)
-
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def send(
