@@ -17,8 +17,8 @@ from glt.distributed.server import server
 from glt.distributed.server import sessions as session
 from glt.distributed.server.api import require_client
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.calls import name_of, register_server_function, registered
 from glt.distributed.wire.addresses import allow_descriptors
+from glt.distributed.wire.calls import name_of, register_server_function, registered
 from glt.distributed.wire.threads import NativePool
 from glt.errors import RemoteError
 from glt.testing.cluster import free_port
