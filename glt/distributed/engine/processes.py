@@ -36,6 +36,7 @@ import torch
 
 from glt import _deadlines as deadlines
 from glt._checks import naming_the_limit
+from glt.distributed.wire.credentials import Credentials, current_credentials, set_credentials
 
 PACKET_BYTES = 160 << 10  # what Linux lets through by default
 
@@ -70,6 +71,8 @@ class SamplingProcess:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
         # Of the kernel, not of Python, which would make calls with MSG_DONTWAIT wait too.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(deadlines.SEND_S))
+        # With what this process shows and asks of others: paths of a token and of certificates, not these themselves.
+        spec = {**spec, "credentials": current_credentials().to_json()}
         memory = os.memfd_create("glt-spec")
         # The owner's import path, so that the same glt is found; not its script, which is not run again.
         path = os.pathsep.join(filter(None, sys.path))
@@ -352,6 +355,7 @@ def run_program(start: Callable[[Owner, dict[str, Any]], Program]) -> NoReturn:
         with open(spec_fd, "rb") as file:
             file.seek(0)
             spec = json.load(file)
+        set_credentials(Credentials.from_json(spec.pop("credentials")))
         torch.set_num_threads(1)
         program = start(owner, spec)
         gc.freeze()  # what start-up made stays; the collector need not look at it again

@@ -222,7 +222,7 @@ class ServerSession:
         try:
             self.connection.send({"name": name, "arguments": tree}, data or (), number=number)
             # Tensors are sent from where they are, and their owner may change them when this returns.
-            if data and self.connection.is_sending and not process_loop.is_here:
+            if data and self.connection.unsent_bytes and not process_loop.is_here:
                 wait_for(self.connection.drained())
         except GltError as error:
             self._fail(error)

@@ -16,6 +16,7 @@ from typing import Any
 from glt._checks import available_memory, check_count, check_flag, check_one_of, check_path, check_text, parse_size
 from glt._tracebacks import short_traceback
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
+from glt.distributed.wire.credentials import TlsOptions, check_credentials
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -111,6 +112,14 @@ class ServerOptions:
             ``/metrics``; 0: one is found. Needs the extra ``prometheus``. Default: they are not published.
         metrics_host: Address of the interface for that. Every process that reaches it reads the numbers; they name
             hosts, and loaders by the groups of clients.
+        metrics_auth: Answer those who show the read token only, as ``Authorization: Bearer TOKEN``; with ``tls``, over
+            https. Needs a token.
+        token_file: File with the job's token, which all servers and clients need; see ``glt token``. Clients with the
+            read token sample and read; only those with the write token write tensors and call registered functions.
+            Default: ``GLT_TOKEN_FILE`` of the environment; without one, all who reach the port are answered.
+        tls: Encryption of all connections; see :class:`glt.distributed.TlsOptions`. Default: ``GLT_TLS_CERT`` and its
+            like, else none.
+        require_auth: Refuse to listen beyond this host without a token. Default: ``GLT_REQUIRE_AUTH``, else a warning.
 
     Raises:
         TypeError, ValueError: If a value is wrong; names the option.
@@ -134,8 +143,16 @@ class ServerOptions:
     log_format: str = "text"
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    metrics_auth: bool = False
+    token_file: str | os.PathLike[str] | None = None
+    tls: TlsOptions | None = None
+    require_auth: bool | None = None
 
     def __post_init__(self) -> None:
+        check_credentials(self.token_file, self.tls, self.require_auth)
+        check_flag("metrics_auth", self.metrics_auth)
+        if self.metrics_auth and self.metrics_port is None:
+            raise ValueError("metrics_auth = True, and metrics_port = None: expected the port of the metrics as well")
         check_transport(None, None, self.rpc_timeout)
         check_text("host", self.host)
         check_text("metrics_host", self.metrics_host)

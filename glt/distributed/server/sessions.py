@@ -173,7 +173,7 @@ class ClientSession:
                 logger.debug("%s", error)  # the session ends with it
             then()
 
-        if self.connection.is_sending:
+        if self.connection.unsent_bytes:
             asyncio.run_coroutine_threadsafe(wait(), process_loop.get())
         else:
             then()

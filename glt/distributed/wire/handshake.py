@@ -25,6 +25,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import glt
@@ -232,6 +233,8 @@ async def connect(
             raise
         except ConnectionLost as error:
             _close(connection)
+            if isinstance(error.__cause__, ssl.SSLError):  # of TLS 1.3, a server says after it that it wants more
+                raise RendezvousError(_no_tls(where, error.__cause__)) from error
             if not (retry and time.monotonic() < deadline):  # else it is starting, or being replaced
                 kind = RendezvousError if retry else PeerLost
                 raise kind(f"{error}; it ended during the handshake") from error
@@ -244,7 +247,7 @@ async def connect(
         except (OSError, asyncio.TimeoutError) as error:
             why = str(error) or "no answer"
             if is_reached:
-                raise RendezvousError(f"what listens at {where} ended the handshake of TLS: {why}") from error
+                raise RendezvousError(_no_tls(where, error)) from error
             if not retry:
                 raise PeerLost(f"{peer} cannot be reached at {where}: {why}") from error
             if left <= 0:
@@ -257,6 +260,12 @@ async def connect(
             _close(connection)
             raise
         await asyncio.sleep(deadlines.RETRY_S)
+
+
+def _no_tls(where: str, error: Exception) -> str:
+    if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+        return f"what listens at {where} speaks no TLS, and this process does: give both tls=, or neither ({error})"
+    return f"the handshake of TLS with what listens at {where} failed: {str(error) or 'no answer'}"
 
 
 def _close(connection: Connection | None) -> None:
@@ -322,15 +331,36 @@ async def shake_hands(sock: ssl.SSLSocket, until_s: float) -> None:
                 add, remove = loop.add_reader, loop.remove_reader
             except ssl.SSLWantWriteError:
                 add, remove = loop.add_writer, loop.remove_writer
-            ready = loop.create_future()
-            add(sock.fileno(), _done, ready)
-            try:
-                await asyncio.wait_for(ready, _left(until_s))
-            finally:
-                remove(sock.fileno())
+            await _until_ready(sock, add, remove, until_s)
     except BaseException:
         sock.close()
         raise
+
+
+async def begins_with_tls(sock: socket.socket, until_s: float) -> bool:
+    """Whether the first byte that comes is one of a handshake of TLS; it is left there. Raises as :func:`shake_hands`,
+    and closes nothing."""
+    loop = process_loop.get()
+    while True:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            await _until_ready(sock, loop.add_reader, loop.remove_reader, until_s)
+        else:
+            if not first:
+                raise OSError("it was closed there")
+            return first == b"\x16"
+
+
+async def _until_ready(
+    sock: socket.socket, add: Callable[..., None], remove: Callable[[int], bool], until_s: float
+) -> None:
+    ready = process_loop.get().create_future()
+    add(sock.fileno(), _done, ready)
+    try:
+        await asyncio.wait_for(ready, _left(until_s))
+    finally:
+        remove(sock.fileno())
 
 
 def _done(future: asyncio.Future[None]) -> None:
