@@ -52,6 +52,7 @@ _TURN_BYTES = 8 << 20  # that are read or sent of one connection before others h
 _TLS_BYTES = 256 << 10  # that are encrypted at a time
 _MOST_PARTS = 64  # of one call of sendmsg
 _MOST_FDS = 4
+_UNIX_BYTES = 2 << 20  # of a Unix socket's buffer: with the kernel's default a batch takes ten times as many calls
 
 _scratch = memoryview(bytearray(64 << 10))  # what is read goes through it, but for long data; the loop's thread has it
 
@@ -106,6 +107,8 @@ class Connection:
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         if self._is_tcp:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)  # that of TCP grows by itself
         self._fd = sock.fileno()
         self._loop = process_loop.get()
         self._sending = threading.Lock()
@@ -192,11 +195,11 @@ class Connection:
             try:
                 if self._is_tls:  # OpenSSL sends all of what it was given, or says nothing of how far it came
                     sent = self.socket.send(self._outbox[0][:_TLS_BYTES])
+                    is_full = False
                 else:
-                    sent = self.socket.sendmsg(
-                        [self._outbox[i] for i in range(min(len(self._outbox), _MOST_PARTS))], ancillary
-                    )
-                    ancillary = []
+                    parts = [self._outbox[i] for i in range(min(len(self._outbox), _MOST_PARTS))]
+                    sent = self.socket.sendmsg(parts, ancillary)
+                    ancillary, is_full = [], sent < sum(map(len, parts))
             except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as error:
@@ -211,6 +214,8 @@ class Connection:
                     self._outbox[0] = self._outbox[0][sent:]
                     break
                 sent -= len(self._outbox.popleft())
+            if is_full:
+                return
 
     def _flush(self) -> None:
         """On the loop: sends what waits, and goes on when there is room."""
