@@ -186,8 +186,8 @@ async def connect(
     """Connects to a server, proves what it asks for, introduces this process and returns the connection, which is to be
     started, with the server's answer.
 
-    With ``retry`` it tries until the deadline where nothing listens yet. An answer may take ``answer_s``, by default
-    until the deadline, for a server answers when it is ready.
+    With ``retry`` it tries until the deadline where nothing listens yet. What listens may take ``answer_s`` to answer,
+    by default until the deadline, for a server answers when it is ready.
 
     Raises:
         glt.errors.RendezvousError: If it refuses, or proves nothing; or if nothing listens there, or no server, before
@@ -203,18 +203,17 @@ async def connect(
         try:
             sock = await asyncio.wait_for(_open(address), max(0.1, min(left, deadlines.HANDSHAKE_S)))
             is_reached = True
+            # What listens takes connections when it is ready: until then the kernel keeps this one for it.
+            until_s = time.monotonic() + (answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
             credentials = current_credentials()
             if credentials.tls is not None and not isinstance(address, str):
-                sock = await _encrypt(
-                    sock, credentials, address[0], min(deadline, time.monotonic() + deadlines.HANDSHAKE_S)
-                )
+                sock = await _encrypt(sock, credentials, address[0], until_s)
             connection = Connection(sock, peer)
             connection.is_ours = True
-            await prove_to_server(connection, credentials, time.monotonic() + deadlines.HANDSHAKE_S)
+            await prove_to_server(connection, credentials, until_s)
             connection.send(hello)
-            wait_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
             connection.max_json_bytes = 64 << 20
-            answer = await connection.receive(wait_s)
+            answer = await connection.receive(_left(until_s))
             if "refused" not in answer:
                 if "version" not in answer:
                     raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")

@@ -112,6 +112,25 @@ def test_it_is_tried_until_somebody_is_there(listen):
         assert answer.result(60)["more"] == "told"
 
 
+def test_a_server_that_is_not_ready_yet_is_waited_for(monkeypatch):
+    """It listens, and takes connections later, when its samplers have come up."""
+    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 0.3)
+
+    async def answer(connection, hello):
+        connection.send(introduce("client", more="told"))
+        connection.part()
+
+    server = Listener(("127.0.0.1", 0), "server 3", ("127.0.0.1", 1), answer)
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(greet, server.address[1], 60.0)
+        time.sleep(1.0)
+        assert not answered.done()
+        monkeypatch.undo()
+        server.open()
+        assert answered.result(60)["more"] == "told"
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("answer", "timeout_s", "words"),
     [
