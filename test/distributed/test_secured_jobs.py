@@ -35,7 +35,7 @@ def secrets(tmp_path_factory):
 @pytest.fixture(scope="module")
 def certificates(secrets):
     made = Certificates(secrets)
-    made.issue("job")
+    made.issue("job", host="IP:127.0.0.1,DNS:localhost")
     return made
 
 
