@@ -8,7 +8,8 @@ costs: user and system time of the trainers and of everything they started, from
 take the batches and do nothing else. Rounds alternate between an epoch of glt.loader.NeighborLoader in one process, one
 of worker mode and one of collocated mode; who does not run is idle, and what idling costs is reported too. By default
 the partitions of a host are read directly; "asking" turns that off (``read_local=False``), so that half of each batch
-comes from the other trainer, as it would from another host: by glt's own connections, or "over rpc".
+comes from the other trainer: by glt's own connections, or "over rpc". On one host the first go over a Unix socket, and
+rpc reads the memory of the other process; "as from another host" both have sockets alone, over loopback.
 
 GLT's worker and collocated modes take part where GLT can be imported (see peer_jobs.py), with its own partitions of the
 same graph, the same seeds and as many workers.
@@ -39,10 +40,16 @@ import glt
 from benchmarks import graphs, peer_jobs
 from benchmarks._harness import Report, Timing, arguments, find_peers, require
 from benchmarks.partitioned import NUM_PARTS, features_of, labels_of, obey, scratch_dir, write_partitions
+from glt.distributed.wire import rpc, tcp
 from glt.testing.cluster import free_port
 
-ASKING = ("worker, asking", "worker, asking over rpc", "collocated, asking", "collocated, asking over rpc")
-MODES = ("worker", "collocated", *ASKING)
+MODES = (
+    "worker",
+    "collocated",
+    *("worker, asking", "worker, asking over rpc"),
+    *("collocated, asking", "collocated, asking over rpc"),
+    *("collocated, asking as from another host", "collocated, asking as from another host over rpc"),
+)
 DEADLINE_S = 180  # for anything a trainer is asked to do
 
 
@@ -66,6 +73,8 @@ def trainer(rank: int, job: Job, commands: Connection) -> None:
     torch.set_num_threads(1)
     dataset: glt.distributed.DistDataset | None = None
     options: Any
+    if "another host" in job.mode:
+        use_sockets_alone()
     if job.mode.startswith("server"):
         glt.distributed.init_client(job.num_servers, len(job.seeds), rank, "127.0.0.1", job.port)
         options = glt.distributed.RemoteDistSamplingWorkerOptions(worker_concurrency=8)
@@ -101,6 +110,13 @@ def trainer(rank: int, job: Job, commands: Connection) -> None:
         check = partial(check_epoch, graphs.load(job.graph_name), loader, seeds)
         obey(commands, check, loader, single if rank == 0 else None, loader.stats)
     glt.distributed.shutdown_client()
+
+
+def use_sockets_alone() -> None:
+    """What goes from host to host: neither a Unix socket nor the memory of the other process."""
+    rpc._CHANNELS = ["mpt_uv", "basic"]
+    introduction = tcp.SamplerTransport.introduction
+    tcp.SamplerTransport.introduction = lambda transport: {**introduction(transport), "local": "\0nothing"}  # type: ignore[method-assign]
 
 
 def check_epoch(graph: graphs.BenchGraph, loader: Any, seeds: torch.Tensor) -> int:

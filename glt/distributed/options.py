@@ -101,6 +101,7 @@ class _WorkerOptions:
     def __post_init__(self) -> None:
         check_credentials(self.token_file, self.tls, self.require_auth)
         check_text("master_addr", self.master_addr)
+        check_text("transport", self.transport)
         if self.transport is not None and self.transport not in TRANSPORTS:
             raise ValueError(f"transport = {self.transport!r}: expected one of {list(TRANSPORTS)}, or None")
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
