@@ -35,7 +35,6 @@ from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.addresses import allow_descriptors, host_id, printed
 from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.credentials import current_credentials
 from glt.distributed.wire.handshake import introduce, refuse
 from glt.distributed.wire.listener import Listener
 from glt.distributed.wire.threads import NativePool, wait_for
@@ -53,8 +52,7 @@ SPLITS = {
 }
 
 # The calls of a client that has proven the read token only, in full: it samples, and reads the graph, tensors and
-# numbers; its barriers are those of others who only read. All other calls, and functions that the user has registered,
-# are for those who may write.
+# numbers. All other calls, and functions that the user has registered, are for those who may write.
 FOR_READERS = frozenset(
     {
         "glt.create_loader",
@@ -78,9 +76,6 @@ FOR_READERS = frozenset(
         "glt.tensor.read",
         "glt.tensor.release",
         "glt.tensor.written",
-        "glt.barrier",
-        "glt.barrier.abort",
-        "glt.barrier.failure",
     }
 )
 
@@ -133,7 +128,7 @@ class DistServer:
             self._tensors = TensorStore(rank, dataset, str(self.entry), queries.stored_rows)
             level = logging.getLogger().getEffectiveLevel()
             limits = options.max_concurrency, num_rpc_threads, options.rpc_timeout
-            where = self.listener.listens_at, options.sampler_port, current_credentials().to_json()
+            where = self.listener.listens_at, options.sampler_port
             spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format, *where)
             self.pool = SamplerPool(spec, options.worker_limit, self._worker_died)
             made.callback(self.pool.close)
@@ -209,7 +204,8 @@ class DistServer:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
-        self._barriers.add(session)
+        if not session.is_guest:
+            self._barriers.add(session)
         connection.peer = str(session)
         logger.info("%s came", session)
         about = {"entry": self.entry.to_json(), "about": self._about, "most_bytes": session.most_bytes}
@@ -223,7 +219,8 @@ class DistServer:
         try:
             if hello.get("kind") == "client":
                 self._require_fit(hello)
-                self.clients.add_refused(place_of(connection, hello))
+                if connection.may_write:
+                    self.clients.add_refused(place_of(connection, hello))
             refuse(connection, self._failure)  # no server takes its place
         except RendezvousError as error:  # of another job: it is not waited for
             refuse(connection, str(error))
@@ -249,7 +246,7 @@ class DistServer:
         # thread gives memory back.
         self._tensors.end_session(session)
         self.clients.remove(session)
-        if session.has_left:
+        if session.has_left and not session.is_guest:
             self.membership.send_done([session.place])
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
