@@ -32,6 +32,7 @@ from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.threads import process_loop
 from glt.errors import ChannelTimeout, GltError
+from glt.sampler.config import GIVEN
 from glt.sampler.order import SeedOrder
 
 
@@ -120,6 +121,7 @@ class SamplingClient:
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
             weight_attr=weight_attr,
+            input_time=None if time_attr is None else GIVEN,  # each request says so itself
             replace=replace,
             subgraph_type=subgraph_type,
             disjoint=disjoint,
@@ -207,6 +209,11 @@ class SamplingClient:
         within_s = self.timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         if time is not None and self._config.temporal is None:
             raise ValueError("time is given, and this SamplingClient has no time_attr: give it one, or leave time out")
+        if time is None and self._config.time_level == "edge":
+            raise ValueError(
+                "time is not given, and the times of this graph are those of edges, which say nothing of when a seed "
+                "is looked at: give one time per seed"
+            )
         names = "nodes", "time"
         seed_type, columns = node_columns(self._data, self._config, nodes, time, input_id, names)
         if not 1 <= len(columns["node"]) <= MOST_SEEDS:
