@@ -79,7 +79,7 @@ class SamplingClient:
         ...     batch = client.sample([7, 3])
         ...     batch.n_id[: batch.batch_size].tolist(), batch.x.shape[0]
         ...
-        ([7, 3], 8)
+        ([7, 3], 9)
         >>> glt.distributed.shutdown_client()
     """
 
