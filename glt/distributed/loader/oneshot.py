@@ -9,7 +9,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt import _deadlines as deadlines
@@ -17,7 +16,7 @@ from glt._checks import check_count, check_flag, real_number
 from glt._reprs import options as told_options
 from glt._reprs import says
 from glt._tracebacks import short_traceback
-from glt.channel.message import read_message
+from glt.channel.message import Message, read_message
 from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
@@ -27,7 +26,7 @@ from glt.distributed.loader.loaders import checked_config, node_columns, with_ba
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.answers import MOST_SEEDS, Question
 from glt.distributed.server.api import require_client
-from glt.distributed.server.asking import Asker
+from glt.distributed.server.asking import Answer, Asker
 from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.threads import process_loop
@@ -230,8 +229,8 @@ class SamplingClient:
             f"{stats['num_waiting']} wait; raise timeout_s, ask for less at a time, or use more sampling processes"
         )
 
-    def _batch(self, question: Question, message: Tensor) -> Data | HeteroData:
-        read = read_message(message)
+    def _batch(self, question: Question, answer: Answer) -> Data | HeteroData:
+        read = answer if isinstance(answer, Message) else read_message(answer)
         read.raise_if_error()
         tensors, seed_type = read.tensors, question.node_type
         numbers = dict(zip(STATS, tensors.pop("stats").tolist(), strict=True))
@@ -250,7 +249,8 @@ class SamplingClient:
     def stats(self) -> dict[str, float]:
         """Counts and times in seconds since it was made.
 
-        ``num_requests`` were taken, ``num_answers`` came, errors included, of ``received_bytes``;
+        ``num_requests`` were taken, ``num_answers`` came, errors included, of ``received_bytes``, ``num_in_ring`` of
+        them through shared memory;
         ``num_asked_again`` lost their sampling process; now ``num_in_flight`` are sent and not answered,
         ``num_waiting`` wait for a place, and ``num_connections`` sampling processes are there. Of batches, as of a
         loader: ``num_batches, num_seeds, num_nodes, num_edges, sampling_s, gathering_s, remote_s, remote_bytes,

@@ -4,10 +4,13 @@
 
     client -> sampler   {"within_s": seconds}, data: a :class:`Question`, number: the client's
                         {"close": true}
-    sampler -> client   data: a message, the batch or an error in its place; number: that of its question
+    sampler -> client   number: that of its question; what = IN_FRAME: data are a message, the batch or an error in its
+                        place; IN_RING: it lies in the ring, and is the next there
 
-Answers come in any order, as frames. A client may have as many questions unanswered as it was told (``concurrency``);
-while ``buffer_bytes`` of answers wait to be sent, none of its further ones is begun.
+Answers come in any order. To a client on this host, long ones go through a ring of shared memory: a socket takes them
+in many turns. They are copied there when they are done, since messages of a ring come in the order in which they took
+room. A client may have as many questions unanswered as it was told (``concurrency``); while ``buffer_bytes`` of answers
+wait to be sent, none of its further ones is begun.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBa
 from glt.distributed.engine.seeds import BatchStart, NodeSeeds, SamplingJob
 from glt.distributed.server.scheduler import FairScheduler
 from glt.distributed.server.stats import COUNTERS
+from glt.distributed.server.stream import IN_FRAME, IN_RING, RingChannel, channel_to
 from glt.distributed.wire.connection import MAX_HELLO_BYTES, Connection, Frame
 from glt.distributed.wire.threads import process_loop
 from glt.errors import ChannelTimeout, GltError
@@ -41,6 +45,7 @@ from glt.sampler.order import BatchIndex
 logger = logging.getLogger(__name__)
 
 MOST_SEEDS = 1 << 16  # of one question
+_RING_FROM_BYTES = 128 << 10  # below, frames cost no more: measured, one request at a time
 _MOST_BYTES = 4096 + 3 * 8 * MOST_SEEDS  # of a question: its columns, and their table
 
 
@@ -88,6 +93,7 @@ class Answers:
         on_end: Callable[[Answers], None],
         role: str,
         rank: int,
+        is_here: bool,
     ) -> None:
         self.name = request["id"]
         self.concurrency, self.buffer_bytes = request["concurrency"], request["buffer_bytes"]
@@ -95,6 +101,8 @@ class Answers:
         self.sampler: DistNeighborSampler | None = None
         self.connection: Connection | None = None
         self.why = ""
+        channel = channel_to(is_here, self.buffer_bytes, False)
+        self._ring = channel.ring if isinstance(channel, RingChannel) else None
         self._scheduler, self._on_end = scheduler, on_end
         self._error_message = partial(error_message, role=role, rank=rank)
         self._totals = dict.fromkeys(COUNTERS, 0.0)
@@ -112,7 +120,11 @@ class Answers:
         # That of the first batch of a loader: see glt.distributed.SamplingClient.
         self._key = BatchIndex(torch.empty(0, dtype=torch.int64), 0, 0, self.job.order.random_seed).key
         self.connection = connection
-        connection.send(answer)
+        if self._ring is None:
+            connection.send(answer)
+        else:
+            ring = self._ring.descriptor()
+            connection.send({**answer, "ring": ring}, fds=[ring["fd"]])
         connection.stall_s = None  # a client that takes nothing beats all the same, and is waited for
         connection.start(
             self._take, lambda error: self.close(str(error)), max_data_bytes=_MOST_BYTES, silence_s=deadlines.LEASE_S
@@ -167,12 +179,26 @@ class Answers:
         self._num_unanswered -= 1
         self._totals["sent_bytes"] += message.numel()
         try:
-            self.connection.send(data=[message], number=frame.number)
+            self._send(self.connection, message, frame.number)
             if self.connection.unsent_bytes:
                 await self.connection.drained()
                 self._scheduler.look_again()
         except GltError as error:
             logger.debug("%s", error)  # its end is heard of by itself
+
+    def _send(self, connection: Connection, message: Tensor, number: int) -> None:
+        ring, nbytes = self._ring, message.numel()
+        if ring is not None and _RING_FROM_BYTES <= nbytes <= ring.channel_bytes // 2:
+            try:
+                slot = ring.reserve(nbytes, 0.0)
+            except ChannelTimeout:
+                pass  # the client keeps too much
+            else:
+                slot.buffer[:nbytes] = message
+                slot.commit()
+                connection.send(what=IN_RING, number=number)
+                return
+        connection.send(data=[message], what=IN_FRAME, number=number)
 
     async def _batch(self, asked: Tensor) -> Tensor:
         assert self.sampler is not None
@@ -208,6 +234,8 @@ class Answers:
             self.why = why
         if self.connection is not None:
             self.connection.close()
+        if self._ring is not None:
+            self._ring.close(0.0)
         self._scheduler.remove(self.flow)
         self._on_end(self)
 

@@ -12,35 +12,41 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt.channel.message import Message
+from glt.channel.shm import ShmChannel
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.answers import Question
 from glt.distributed.server.client import DistClient, refuse_fork
 from glt.distributed.server.remote import MAX_BATCH_BYTES, GrantedLoader, create_loaders, give_back, open_questions
+from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
 from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop, wait_for
 from glt.errors import GltError, PeerLost, TooManyRequests, WorkerDied
 
 logger = logging.getLogger(__name__)
 
+Answer: TypeAlias = Message | Tensor  # a message in the ring, or the bytes of one
+
 _MOST_TRIES = 3  # of a question whose sampling process is lost each time, perhaps because of it
 
 
 @dataclass(eq=False, slots=True)
 class _Asked:
-    """A question that waits for its answer: a message, which ``reply`` gets, or what went wrong."""
+    """A question that waits for its answer, which ``reply`` gets, or what went wrong."""
 
     number: int
     question: Tensor
     until_s: float
-    reply: Future[Tensor] = field(default_factory=Future)
+    reply: Future[Answer] = field(default_factory=Future)
     num_tries: int = 0
 
-    def resolve(self, result: Tensor | Exception) -> None:
+    def resolve(self, result: Answer | Exception) -> None:
         """Does nothing if it is not waited for any more."""
         if self.reply.cancelled() or not self.reply.set_running_or_notify_cancel():
             return
@@ -58,6 +64,7 @@ class _Line:
     rank: int
     place: int
     connection: Connection | None = None
+    ring: ShmChannel | None = None
     in_flight: dict[int, _Asked] = field(default_factory=dict)
     num_asked: int = 0
     lost: GltError | None = None
@@ -89,7 +96,9 @@ class Asker:
         self._last_number = 0
         self._closed = False
         self._down_since: float | None = None  # since when there is no connection at all
-        self._totals = dict.fromkeys(("num_requests", "num_answers", "num_asked_again", "received_bytes"), 0)
+        self._totals = dict.fromkeys(
+            ("num_requests", "num_answers", "num_asked_again", "num_in_ring", "received_bytes"), 0
+        )
         self._chores = NativePool(1, "glt-asking")  # reaches servers that were restarted, which may take seconds
         created: list[GrantedLoader] = []
         try:
@@ -114,8 +123,8 @@ class Asker:
 
     # -- asking: on any thread -------------------------------------------------------------------------------------
 
-    def ask(self, question: Question, timeout_s: float) -> Future[Tensor]:
-        """Returns what gets the answer, a message. Who gives it up cancels it.
+    def ask(self, question: Question, timeout_s: float) -> Future[Answer]:
+        """Returns what gets the answer. Who gives it up cancels it.
 
         Raises:
             glt.errors.TooManyRequests: If ``most_waiting`` requests wait already.
@@ -176,14 +185,21 @@ class Asker:
     # -- answers: on the loop --------------------------------------------------------------------------------------
 
     def _answered(self, line: _Line, frame: Frame) -> None:
-        if frame.data is None:
-            raise ValueError("an answer without a message")
+        answer: Answer
+        if frame.what == IN_RING and line.ring is not None:
+            answer = line.ring.receive(0.0)  # it was complete before it was announced
+            nbytes = 0 if answer.buffer is None else answer.buffer.numel()
+        elif frame.what == IN_FRAME and frame.data is not None:
+            answer, nbytes = frame.data, frame.data.numel()
+        else:
+            raise ValueError(f"what = {frame.what} without a message: expected one in the frame or in the ring")
         with self._lock:
             asked = line.in_flight.pop(frame.number)  # nonsense, if it was not asked
             self._totals["num_answers"] += 1
-            self._totals["received_bytes"] += frame.data.numel()
+            self._totals["num_in_ring"] += frame.what == IN_RING
+            self._totals["received_bytes"] += nbytes
         self._ask_next()
-        asked.resolve(frame.data)
+        asked.resolve(answer)
 
     def _ask_next(self) -> None:
         """Sends what waits and is still wanted, as long as there are places."""
@@ -205,11 +221,11 @@ class Asker:
         if granted.session.lost is not None:
             granted = await asyncio.wrap_future(self._chores.submit(self._grant_again, line.rank))
         worker = granted.workers[line.place % len(granted.workers)]
-        connection = await open_questions(granted, worker, deadline)
+        connection, ring = await open_questions(granted, worker, deadline)
         with self._lock:
             is_late = self._closed
             if not is_late:
-                line.connection = connection
+                line.connection, line.ring = connection, ring
                 self._down_since = None
         if is_late:
             connection.close()
@@ -241,6 +257,8 @@ class Asker:
         if not isinstance(error, PeerLost | WorkerDied):
             error = PeerLost(f"lost worker {worker} of {granted.session.entry}: {error}")
         failed: list[_Asked] = []
+        if line.ring is not None:
+            line.ring.close()  # batches that came through it keep the memory
         with self._lock:
             line.connection, line.lost = None, error
             lost = [each for each in line.in_flight.values() if not each.reply.done()]
@@ -321,3 +339,5 @@ class Asker:
                 line.task.cancel()
             if line.connection is not None:
                 line.connection.close()
+            if line.ring is not None:
+                line.ring.close()

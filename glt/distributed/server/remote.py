@@ -211,12 +211,13 @@ async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int],
     )
 
 
-async def open_questions(loader: GrantedLoader, worker: int, deadline: float) -> Connection:
-    """Opens a connection over which one sampler answers questions (:mod:`glt.distributed.server.answers`)."""
-    connection, _ = await _when_there(
+async def open_questions(loader: GrantedLoader, worker: int, deadline: float) -> tuple[Connection, ShmChannel | None]:
+    """Opens a connection over which one sampler answers questions (:mod:`glt.distributed.server.answers`); and the
+    memory through which some answers of one on this host come."""
+    connection, answer = await _when_there(
         loader, worker, deadline, lambda where, left_s: _reach(where, loader, worker, left_s, kind="questions")
     )
-    return connection
+    return connection, _ring_of(connection, answer)
 
 
 async def _when_there(
@@ -261,15 +262,19 @@ async def _open_at(
     where: dict[str, Any], loader: GrantedLoader, worker: int, share: dict[str, int], left_s: float
 ) -> _Stream:
     connection, answer = await _reach(where, loader, worker, left_s, kind="stream", **share)
+    return _Stream(connection, loader.session, loader.id, worker, _ring_of(connection, answer))
+
+
+def _ring_of(connection: Connection, answer: dict[str, Any]) -> ShmChannel | None:
+    """The memory of a sampler on this host, if it has sent some."""
     try:
-        ring = None
-        if "ring" in answer:
-            if not connection.fds:
-                raise PeerLost(
-                    f"the memory of {connection.peer} did not come: this process is out of descriptors (ulimit -n)"
-                )
-            ring = ShmChannel.from_descriptor({**answer["ring"], "fd": connection.fds.pop()})
-        return _Stream(connection, loader.session, loader.id, worker, ring)
+        if "ring" not in answer:
+            return None
+        if not connection.fds:
+            raise PeerLost(
+                f"the memory of {connection.peer} did not come: this process is out of descriptors (ulimit -n)"
+            )
+        return ShmChannel.from_descriptor({**answer["ring"], "fd": connection.fds.pop()})
     except BaseException:
         connection.close()
         raise

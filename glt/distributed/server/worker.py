@@ -150,11 +150,11 @@ class PoolWorker:
         try:
             if granted.wrong:
                 raise OSError(granted.wrong)
+            is_here = connection.socket.family == socket.AF_UNIX
             if kind == "stream":
-                is_here = connection.socket.family == socket.AF_UNIX
                 opening: Future[Any] = self._opening.submit(self.stream, granted, share, is_here)
             else:
-                opening = self._opening.submit(self.answers, granted)
+                opening = self._opening.submit(self.answers, granted, is_here)
             stream = made = await asyncio.wrap_future(opening)
             with self._lock:
                 if id_ not in self._granted:
@@ -194,9 +194,10 @@ class PoolWorker:
             raise
         return stream
 
-    def answers(self, granted: _Granted) -> Answers:
-        """Makes what answers the questions of a client."""
-        answers = Answers(granted.request, self.scheduler, self._note_end, self._role, self.spec.server_rank)
+    def answers(self, granted: _Granted, is_here: bool) -> Answers:
+        """Makes what answers the questions of a client, which is on this host or is not."""
+        me = self._role, self.spec.server_rank
+        answers = Answers(granted.request, self.scheduler, self._note_end, *me, is_here)
         try:
             answers.job, answers.sampler = self._sampler(granted, self._place(granted), answers.flow)
         except BaseException as error:

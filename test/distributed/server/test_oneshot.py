@@ -175,6 +175,33 @@ def test_many_at_a_time_and_what_is_wrong_with_one_is_its_own(world):
     assert stats["num_connections"] == 2 and stats["num_in_flight"] == stats["num_waiting"] == 0
 
 
+def keep_long_ones():
+    given = {"collect_features": True, "with_edge": True, "where": {"buffer_size": "1MB"}}
+    nodes = torch.arange(NUM_NODES)
+    with client_of([-1, -1], **given) as client:
+        kept = [client.sample(nodes) for _ in range(30)]
+        while_kept = client.stats()["num_in_ring"]
+        found = [flat(batch) for batch in kept]
+        assert_same(found, [flat(client.sample(nodes))] * 30, "in the ring and in frames")
+        del kept
+        client.sample(nodes)
+        after = client.stats()
+        kept = client.sample(nodes)
+    return while_kept, after["num_in_ring"], after["received_bytes"] / after["num_answers"], kept.x.sum().item()
+
+
+def test_long_answers_come_through_shared_memory_while_there_is_room(world):
+    with Stage(2) as stage:
+        stage.start_servers(world(1).path, 1, 1)
+        stage.start_clients(1, 1)
+        while_kept, after, nbytes, total = stage.ask(1, "run_function", keep_long_ones)
+        assert nbytes > 128 << 10
+        assert 1 <= while_kept <= (2 << 20) / nbytes, "of 30"
+        assert after > while_kept, "what is let go makes room"
+        assert total == pytest.approx(world(1).x.sum().item(), rel=1e-4), "kept after the end"
+        stage.finish((1,), (0,))
+
+
 def overload(sampler):
     """The sampler is stopped: one request is in flight, one waits, and there is no room for a third."""
     outcome = []
@@ -486,7 +513,7 @@ def speak_nonsense():
             return await open_questions(granted, granted.workers[0], time.monotonic() + 10)
 
         async def end_of(speak):
-            connection, ended = await reach(), asyncio.get_running_loop().create_future()
+            (connection, _), ended = await reach(), asyncio.get_running_loop().create_future()
             connection.start(lambda frame: None, ended.set_result, max_data_bytes=1 << 20)
             speak(connection)
             return await asyncio.wait_for(ended, 20)
