@@ -14,6 +14,7 @@ __all__ = [
     "PeerLost",
     "RemoteError",
     "RendezvousError",
+    "TooManyRequests",
     "WorkerDied",
 ]
 
@@ -65,6 +66,10 @@ class PeerLost(GltError):
 
 class RendezvousError(GltError):
     """Trainers, clients and servers do not find each other, were given options that differ, or a port is taken."""
+
+
+class TooManyRequests(GltError):
+    """So many requests of a :class:`glt.distributed.SamplingClient` wait that it takes no further one."""
 
 
 class WorkerDied(GltError):

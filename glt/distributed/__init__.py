@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from glt.distributed.graph.split import edge_split, node_split
     from glt.distributed.job.initialize import barrier, finalize, get_rank, initialize, num_trainers
     from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
+    from glt.distributed.loader.oneshot import SamplingClient
     from glt.distributed.options import (
         CollocatedDistSamplingWorkerOptions,
         MpDistSamplingWorkerOptions,
@@ -71,6 +72,7 @@ __all__ = [
     "NodeDataLoader",
     "PerSourceUniform",
     "RemoteDistSamplingWorkerOptions",
+    "SamplingClient",
     "ServerOptions",
     "SparseAdagrad",
     "SparseAdam",
@@ -121,6 +123,7 @@ __getattr__, __dir__ = lazy_names(
         "graph.split": ["edge_split", "node_split"],
         "job.initialize": ["barrier", "finalize", "get_rank", "initialize", "num_trainers"],
         "loader.loaders": ["DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"],
+        "loader.oneshot": ["SamplingClient"],
         "options": [
             "CollocatedDistSamplingWorkerOptions",
             "MpDistSamplingWorkerOptions",

@@ -72,34 +72,36 @@ def split_node_type(input_nodes: Any) -> tuple[NodeType | None, Any]:
     return None, input_nodes
 
 
-def checked_nodes(input_nodes: Any, schema: Schema, num_nodes_of: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
+def checked_nodes(
+    input_nodes: Any, schema: Schema, num_nodes_of: Sequence[int], name: str = "input_nodes"
+) -> tuple[int, dict[str, Tensor]]:
     """Checks the seeds of a trainer: ids, or a mask over all nodes of the type; of a heterogeneous graph ``(type,
-    ids)``, or a type alone, which stands for all its nodes.
+    ids)``, or a type alone, which stands for all its nodes. Errors call them ``name``.
 
     Returns the position of the node type, and columns ``node``, int64, and for a mask ``input_id``, the same: like PyG,
     batches then tell node ids in place of positions. Raises IndexError, TypeError or ValueError.
     """
     node_type, given = split_node_type(input_nodes)
     if node_type is None and given is None:
-        raise TypeError("input_nodes = None: expected the seeds of this trainer, ids or a bool mask over all nodes")
+        raise TypeError(f"{name} = None: expected the seeds of this trainer, ids or a bool mask over all nodes")
     if (node_type is not None) != schema.is_hetero:
         expected = f"(type, ids) with one of {list(schema.node_types)}" if schema.is_hetero else "ids without a type"
-        raise ValueError(f"input_nodes has {'no type' if node_type is None else f'type {node_type!r}'}: {expected}")
+        raise ValueError(f"{name} has {'no type' if node_type is None else f'type {node_type!r}'}: {expected}")
     if node_type is not None and node_type not in schema.node_types:
-        raise ValueError(f"input_nodes is of type {node_type!r}: expected one of {list(schema.node_types)}")
+        raise ValueError(f"{name} is of type {node_type!r}: expected one of {list(schema.node_types)}")
     index = schema.node_index(node_type)
     num_nodes = num_nodes_of[index]
     if given is None:
         return index, {"node": torch.arange(num_nodes)}
     if not isinstance(given, np.ndarray) or given.dtype in (bool, np.uint8):
-        given = as_tensor("input_nodes", given, "ids, or a bool mask over all nodes")
-    seeds = as_ids(given, "input_nodes", num_nodes)
-    require_nodes(seeds, num_nodes, f" of type {node_type!r}" if schema.is_hetero else "")
+        given = as_tensor(name, given, "ids, or a bool mask over all nodes")
+    seeds = as_ids(given, name, num_nodes)
+    require_nodes(seeds, num_nodes, f" of type {node_type!r}" if schema.is_hetero else "", name)
     return index, {"node": seeds, "input_id": seeds} if is_mask(given, num_nodes) else {"node": seeds}
 
 
-def require_nodes(seeds: Tensor, num_nodes: int, of_type: str = "") -> None:
-    require_in_range("input_nodes", seeds, num_nodes, f" (num_nodes{of_type} = {num_nodes})")
+def require_nodes(seeds: Tensor, num_nodes: int, of_type: str = "", name: str = "input_nodes") -> None:
+    require_in_range(name, seeds, num_nodes, f" (num_nodes{of_type} = {num_nodes})")
 
 
 def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None) -> Any:

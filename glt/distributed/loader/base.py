@@ -202,8 +202,7 @@ class DistLoader(Resumable):
             self._settle(deployed.announced)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
             self._written = self._written_rows() if options.collect_features else None
-            by_id = self._written is not None and self._written.needs_edge_ids
-            sampled = replace(config, with_edge=True) if by_id else config
+            sampled = sampled_for(config, self._written)
             job = SamplingJob(sampled, seeds, table, self.order, options.collect_features)
             self._backend: Backend = deployed.start(job, place)
         self._totals = dict.fromkeys(("num_batches", "num_seeds", "wait_s", "collate_s", *STATS), 0.0)
@@ -323,11 +322,7 @@ class DistLoader(Resumable):
         self._totals["num_seeds"] += len(tensors[self.seeds.input_id])
         for name, value in zip(STATS, tensors.pop("stats").tolist(), strict=True):
             self._totals[name] += value
-        if self._written is not None:
-            self._written.put(tensors)
-            if not self.config.with_edge:
-                for name in [each for each in tensors if each.startswith("e_id/")]:
-                    del tensors[name]
+        with_written_rows(tensors, self._written, self.config)
         data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
         if self.to_device is not None and self.to_device != HOST:
             # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.
@@ -381,6 +376,21 @@ class DistLoader(Resumable):
         told = options({"shuffle": order.shuffle, "drop_last": order.drop_last, "random_seed": self.random_seed})
         state = "shut down, " if self._closed else ""
         return f"{who}, {state}{self._deployment.mode}, {self.data!r}, {batches}, {self.config.says()}, {told}"
+
+
+def sampled_for(config: SamplingConfig, written: WrittenRows | None) -> SamplingConfig:
+    """What to sample so that :func:`with_written_rows` finds the ids that it goes by."""
+    return replace(config, with_edge=True) if written is not None and written.needs_edge_ids else config
+
+
+def with_written_rows(tensors: dict[str, Tensor], written: WrittenRows | None, config: SamplingConfig) -> None:
+    """Puts rows that were written since the graph was partitioned into the tensors of a message."""
+    if written is None:
+        return
+    written.put(tensors)
+    if not config.with_edge:
+        for name in [each for each in tensors if each.startswith("e_id/")]:
+            del tensors[name]
 
 
 def collate(

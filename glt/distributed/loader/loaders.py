@@ -16,6 +16,7 @@ from glt._checks import check_flag, check_one_of
 from glt._tracebacks import short_traceback
 from glt.channel.message import MAX_DIMS, Message
 from glt.data.arrays import require_in_range
+from glt.data.schema import Schema
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
 from glt.distributed.loader.base import DistLoader, LoaderOptions
@@ -374,6 +375,37 @@ class DistLinkNeighborLoader(DistLoader):
 # Batches around nodes, for one trainer of a distributed job.
 
 
+def node_columns(
+    data: LoaderData,
+    config: SamplingConfig,
+    nodes: Any,
+    time: Any,
+    input_id: Any,
+    names: tuple[str, str] = ("input_nodes", "input_time"),
+) -> tuple[int, dict[str, Tensor]]:
+    """Returns the position of the type of seed nodes, and what is known of each, as columns; ``names`` are those of
+    nodes and times in errors."""
+    seed_type, columns = checked_nodes(nodes, data.schema, data.num_nodes_of, names[0])
+    num_seeds = len(columns["node"])
+    if input_id is not None:
+        columns["input_id"] = checked_input_id(input_id, num_seeds)
+    if time is not None:
+        columns["time"] = checked_times(names[1], time, num_seeds)
+    elif config.temporal is not None and not data.manifest.node_types[seed_type].has_time:
+        raise ValueError(
+            f"{names[1]} is not given and {data.schema.node_types[seed_type]!r} nodes have no time in "
+            f"{data.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
+        )
+    return seed_type, columns
+
+
+def with_batch_size(batch: Data | HeteroData, schema: Schema, seed_type: int) -> Data | HeteroData:
+    """Tells a batch around nodes how many seeds it has."""
+    store = batch[schema.node_types[seed_type]] if schema.is_hetero else batch
+    store.batch_size = len(store.input_id)
+    return batch
+
+
 @short_traceback
 class DistNeighborLoader(DistLoader):
     """Iterates over sampled neighbourhoods of the seeds of this trainer, as PyG ``Data`` or ``HeteroData``.
@@ -507,27 +539,14 @@ class DistNeighborLoader(DistLoader):
             with_edge=with_edge,
         )
         given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
-        self._seed_type, columns = checked_nodes(given, graph.schema, graph.num_nodes_of)
-        num_seeds = len(columns["node"])
-        if input_id is not None:
-            columns["input_id"] = checked_input_id(input_id, num_seeds)
-        if input_time is not None:
-            columns["time"] = checked_times("input_time", input_time, num_seeds)
-        elif config.temporal is not None and not graph.manifest.node_types[self._seed_type].has_time:
-            raise ValueError(
-                f"input_time is not given and {graph.schema.node_types[self._seed_type]!r} nodes have no time in "
-                f"{graph.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
-            )
+        self._seed_type, columns = node_columns(graph, config, given, input_time, input_id)
         super().__init__(graph, config, self._seeds(), SeedTable(columns), options)
 
     def _seeds(self) -> NodeSeeds:
         return NodeSeeds(self._seed_type)
 
     def _collate(self, message: Message) -> Data | HeteroData:
-        data = super()._collate(message)
-        store = data[self.data.schema.node_types[self._seed_type]] if self.data.schema.is_hetero else data
-        store.batch_size = len(store.input_id)
-        return data
+        return with_batch_size(super()._collate(message), self.data.schema, self._seed_type)
 
 
 @short_traceback

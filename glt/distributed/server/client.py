@@ -385,6 +385,10 @@ class DistClient:
     def entries(self) -> dict[int, ServerEntry]:
         return {rank: session.entry for rank, session in sorted(self._sessions.items())}
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self, why: str = "") -> None:
         """Leaves all servers, saying why if something has failed. May be called again."""
         if os.getpid() != self.pid:

@@ -8,10 +8,10 @@ import os
 import queue
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from glt.channel.shm import ShmChannel
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
+from glt.distributed.server.client import DistClient, ServerSession, refuse_fork
 from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.addresses import host_id
 from glt.distributed.wire.connection import Connection, Frame
@@ -32,7 +32,9 @@ from glt.errors import ChannelClosed, ChannelTimeout, GltError, PeerLost, Rendez
 
 logger = logging.getLogger(__name__)
 
-_MAX_BATCH_BYTES = 64 << 30
+MAX_BATCH_BYTES = 64 << 30
+
+T = TypeVar("T")
 
 
 class _Stream:
@@ -51,7 +53,7 @@ class _Stream:
         self.num_arrived = self.arrived_bytes = self.num_in_ring = 0
         self.num_taken = self.taken_bytes = 0
         self.num_waits, self.wait_s = 0, 0.0
-        connection.start(self._take_in, self._end, max_data_bytes=_MAX_BATCH_BYTES, silence_s=deadlines.STUCK_S)
+        connection.start(self._take_in, self._end, max_data_bytes=MAX_BATCH_BYTES, silence_s=deadlines.STUCK_S)
 
     def __str__(self) -> str:
         return f"worker {self.worker} of {self.session.entry}"
@@ -138,7 +140,7 @@ class _Stream:
 
 
 @dataclass(frozen=True)
-class _Granted:
+class GrantedLoader:
     """A loader that a server has opened for this client, who shows its samplers the secret."""
 
     session: ServerSession
@@ -147,7 +149,44 @@ class _Granted:
     workers: list[int]
 
 
-async def open_streams(granted: Sequence[_Granted], deadline: float) -> list[_Stream]:
+def create_loaders(
+    client: DistClient,
+    server_ranks: Sequence[int],
+    job: SamplingJob,
+    options: RemoteDistSamplingWorkerOptions,
+    created: list[GrantedLoader],
+) -> None:
+    """Has servers open the loader of a job; adds to ``created`` those that did, also if one refuses, which is raised:
+    they are to be given back."""
+    num_workers, timeout_s = options.num_workers, options.rpc_timeout
+    request = {
+        **job.to_json(),
+        "concurrency": options.worker_concurrency,
+        "buffer_bytes": options.buffer_bytes,
+        "prefetch_size": options.prefetch_size,
+        "devices": options.devices,
+    }
+    arguments = (request, job.table.columns, job.table.extras, num_workers)
+    sessions = [client.session(rank) for rank in server_ranks]
+    replies = [each.call_within(timeout_s, "glt.create_loader", *arguments) for each in sessions]
+    for session, reply in zip(sessions, replies, strict=True):
+        reply.too_late = partial(give_back, session)
+    refused = None
+    for session, reply in zip(sessions, replies, strict=True):
+        try:
+            loader = reply.result()
+        except Exception as error:
+            refused = refused or error
+            continue
+        created.append(GrantedLoader(session, loader["id"], loader["secret"], loader["workers"]))
+        if (count := len(loader["workers"])) < num_workers:
+            text = "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
+            logger.warning(text, session.entry, count, num_workers, count)
+    if refused is not None:
+        raise refused
+
+
+async def open_streams(granted: Sequence[GrantedLoader], deadline: float) -> list[_Stream]:
     """Opens the streams of all samplers, which share the batches."""
     samplers = [(each, worker) for each in granted for worker in each.workers]
     opening = [
@@ -165,9 +204,27 @@ async def open_streams(granted: Sequence[_Granted], deadline: float) -> list[_St
         raise
 
 
-async def open_stream(loader: _Granted, worker: int, share: dict[str, int], deadline: float) -> _Stream:
-    """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``). Tries until the
-    deadline while the server lives: the sampler may be replaced meanwhile."""
+async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int], deadline: float) -> _Stream:
+    """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``)."""
+    return await _when_there(
+        loader, worker, deadline, lambda where, left_s: _open_at(where, loader, worker, share, left_s)
+    )
+
+
+async def open_questions(loader: GrantedLoader, worker: int, deadline: float) -> tuple[Connection, ShmChannel | None]:
+    """Opens a connection over which one sampler answers questions (:mod:`glt.distributed.server.answers`); and the
+    memory through which some answers of one on this host come."""
+    connection, answer = await _when_there(
+        loader, worker, deadline, lambda where, left_s: _reach(where, loader, worker, left_s, kind="questions")
+    )
+    return connection, _ring_of(connection, answer)
+
+
+async def _when_there(
+    loader: GrantedLoader, worker: int, deadline: float, open_at: Callable[[dict[str, Any], float], Awaitable[T]]
+) -> T:
+    """What ``open_at`` gives where the sampler is. Tries until the deadline while the server lives: the sampler may be
+    replaced meanwhile."""
     session = loader.session
     while True:
         left_s = max(0.1, deadline - time.monotonic())
@@ -175,7 +232,7 @@ async def open_stream(loader: _Granted, worker: int, share: dict[str, int], dead
             asked = session.call_within(left_s, "glt.stream_at", loader.id, worker)
             where = await asyncio.wrap_future(asked)
             if "wait" not in where:
-                return await _open_at(where, loader, worker, share, left_s)
+                return await open_at(where, left_s)
             error = PeerLost(where["wait"])
         except PeerLost as lost:
             error = lost
@@ -184,28 +241,40 @@ async def open_stream(loader: _Granted, worker: int, share: dict[str, int], dead
         await asyncio.sleep(deadlines.RETRY_S)
 
 
-async def _open_at(
-    where: dict[str, Any], loader: _Granted, worker: int, share: dict[str, int], left_s: float
-) -> _Stream:
+async def _reach(
+    where: dict[str, Any], loader: GrantedLoader, worker: int, left_s: float, *, kind: str, **more: Any
+) -> tuple[Connection, dict[str, Any]]:
     entry = loader.session.entry
-    hello, peer = introduce("stream", loader=loader.id, secret=loader.secret, **share), f"worker {worker} of {entry}"
+    hello, peer = introduce(kind, loader=loader.id, secret=loader.secret, **more), f"worker {worker} of {entry}"
     addresses: list[Address] = [(entry.address, where["port"])]
     if where["host_id"] == host_id():
         addresses.insert(0, where["local"])
     for i, address in enumerate(addresses):
         try:
-            connection, answer = await connect(address, peer, hello, left_s, retry=False)
-            break
+            return await connect(address, peer, hello, left_s, retry=False)
         except (PeerLost, RendezvousError):  # of a container that shares the host's name, or of another user
             if i == len(addresses) - 1:
                 raise
+    raise AssertionError("there is an address")
+
+
+async def _open_at(
+    where: dict[str, Any], loader: GrantedLoader, worker: int, share: dict[str, int], left_s: float
+) -> _Stream:
+    connection, answer = await _reach(where, loader, worker, left_s, kind="stream", **share)
+    return _Stream(connection, loader.session, loader.id, worker, _ring_of(connection, answer))
+
+
+def _ring_of(connection: Connection, answer: dict[str, Any]) -> ShmChannel | None:
+    """The memory of a sampler on this host, if it has sent some."""
     try:
-        ring = None
-        if "ring" in answer:
-            if not connection.fds:
-                raise PeerLost(f"the memory of {peer} did not come: this process is out of descriptors (ulimit -n)")
-            ring = ShmChannel.from_descriptor({**answer["ring"], "fd": connection.fds.pop()})
-        return _Stream(connection, loader.session, loader.id, worker, ring)
+        if "ring" not in answer:
+            return None
+        if not connection.fds:
+            raise PeerLost(
+                f"the memory of {connection.peer} did not come: this process is out of descriptors (ulimit -n)"
+            )
+        return ShmChannel.from_descriptor({**answer["ring"], "fd": connection.fds.pop()})
     except BaseException:
         connection.close()
         raise
@@ -227,47 +296,16 @@ class RemoteSampler:
     ) -> None:
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
-        self._created: list[_Granted] = []
+        self._created: list[GrantedLoader] = []
         # A collection may come under any lock, also one of these connections: it ends them on the loop.
         self._finalizer = weakref.finalize(self, _end_later, self._pid, self._streams, self._created)
-        num_workers, timeout_s = options.num_workers, options.rpc_timeout
-        request = {
-            **job.to_json(),
-            "concurrency": options.worker_concurrency,
-            "buffer_bytes": options.buffer_bytes,
-            "prefetch_size": options.prefetch_size,
-            "devices": options.devices,
-        }
-        arguments = (request, job.table.columns, job.table.extras, num_workers)
         try:
-            sessions = [client.session(rank) for rank in server_ranks]
-            deadline = time.monotonic() + timeout_s
-            replies = [each.call_within(timeout_s, "glt.create_loader", *arguments) for each in sessions]
-            for session, reply in zip(sessions, replies, strict=True):
-                reply.too_late = partial(_give_back, session)
-            self._take_granted(sessions, replies)
-            for each in self._created:
-                if (count := len(each.workers)) < num_workers:
-                    text = (
-                        "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
-                    )
-                    logger.warning(text, each.session.entry, count, num_workers, count)
+            deadline = time.monotonic() + options.rpc_timeout
+            create_loaders(client, server_ranks, job, options, self._created)
             self._streams += wait_for(open_streams(self._created, deadline))
         except BaseException:
             self.close()
             raise
-
-    def _take_granted(self, sessions: list[ServerSession], replies: list[Reply]) -> None:
-        """If one server refuses, the loaders of the others are known all the same, to be given back."""
-        refused = None
-        for session, reply in zip(sessions, replies, strict=True):
-            try:
-                loader = reply.result()
-                self._created.append(_Granted(session, loader["id"], loader["secret"], loader["workers"]))
-            except Exception as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
 
     def start_epoch(self, start: EpochStart) -> None:
         self._refuse_fork()
@@ -310,21 +348,21 @@ class RemoteSampler:
             _end(self._pid, self._streams, self._created)
 
 
-def _end_later(pid: int, streams: list[_Stream], created: list[_Granted]) -> None:
+def _end_later(pid: int, streams: list[_Stream], created: list[GrantedLoader]) -> None:
     if os.getpid() == pid:
         process_loop.get().call_soon_threadsafe(_end, pid, streams, created)
 
 
-def _end(pid: int, streams: list[_Stream], created: list[_Granted]) -> None:
+def _end(pid: int, streams: list[_Stream], created: list[GrantedLoader]) -> None:
     if os.getpid() != pid:
         return  # a fork: the connections are its parent's to end
     for stream in streams:
         stream.close()
     for each in created:
-        _give_back(each.session, {"id": each.id})
+        give_back(each.session, {"id": each.id})
 
 
-def _give_back(session: ServerSession, granted: dict[str, Any]) -> None:
+def give_back(session: ServerSession, granted: dict[str, Any]) -> None:
     try:
         if session.lost is None:
             session.call("glt.close_loader", granted["id"])  # not waited for

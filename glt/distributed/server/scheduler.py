@@ -17,9 +17,15 @@ _SLACK = 4.0  # batches
 
 
 class Flow:
-    def __init__(self, most: int, may_begin: Callable[[], bool], lock: threading.Lock) -> None:
+    """Batches of one loader. ``wake`` is called under the scheduler's lock when it may be its turn; by default it wakes
+    the thread in :meth:`FairScheduler.acquire`."""
+
+    def __init__(
+        self, most: int, may_begin: Callable[[], bool], lock: threading.Lock, wake: Callable[[], None] | None
+    ) -> None:
         self.most, self.may_begin = most, may_begin
         self.turn = threading.Condition(lock)
+        self.wake = wake or self.turn.notify_all
         self.num_running = self.num_begun = 0
         self.is_waiting = False
         self.finish_tag = 0.0  # virtual time at which its last batch ends
@@ -39,9 +45,10 @@ class FairScheduler:
         self._lock = threading.Lock()
         self._flows: list[Flow] = []
 
-    def add(self, most: int, may_begin: Callable[[], bool]) -> Flow:
-        """Adds a flow. ``may_begin`` is called under a lock and must not block."""
-        flow = Flow(most, may_begin, self._lock)
+    def add(self, most: int, may_begin: Callable[[], bool], wake: Callable[[], None] | None = None) -> Flow:
+        """Adds a flow. ``may_begin`` is called under a lock and must not block; nor may ``wake``, which a flow has that
+        asks with :meth:`try_acquire`."""
+        flow = Flow(most, may_begin, self._lock, wake)
         with self._lock:
             flow.finish_tag = self._now
             self._flows.append(flow)
@@ -61,18 +68,34 @@ class FairScheduler:
             flow.is_waiting = True
             try:
                 while not is_stopped():
-                    if self._may(flow) and self.next_flow() is flow:
-                        self._free -= 1
-                        flow.num_running += 1
-                        flow.num_begun += 1
-                        start = self._start_tag(flow)
-                        self._now, flow.finish_tag = max(self._now, start), start + 1
+                    if self._take(flow):
                         return True
                     flow.turn.wait(0.1)
                 return False
             finally:
                 flow.is_waiting = False
                 self._wake_next()  # it may be another's turn now
+
+    def try_acquire(self, flow: Flow) -> bool:
+        """As :meth:`acquire`, without waiting: if it is not its turn, ``flow`` waits, and is woken when it is, to try
+        again."""
+        with self._lock:
+            flow.is_waiting = True
+            if not self._take(flow):
+                return False
+            flow.is_waiting = False
+            self._wake_next()
+            return True
+
+    def _take(self, flow: Flow) -> bool:
+        if not (self._may(flow) and self.next_flow() is flow):
+            return False
+        self._free -= 1
+        flow.num_running += 1
+        flow.num_begun += 1
+        start = self._start_tag(flow)
+        self._now, flow.finish_tag = max(self._now, start), start + 1
+        return True
 
     def release(self, flow: Flow) -> None:
         with self._lock:
@@ -87,7 +110,7 @@ class FairScheduler:
     def _wake_next(self) -> None:
         following = self.next_flow()
         if following is not None:
-            following.turn.notify_all()
+            following.wake()
 
     def _may(self, flow: Flow) -> bool:
         return flow.is_waiting and flow.num_running < flow.most and flow.may_begin()

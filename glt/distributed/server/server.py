@@ -37,7 +37,7 @@ from glt.distributed.wire.addresses import allow_descriptors, host_id, printed
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.handshake import introduce, refuse
 from glt.distributed.wire.listener import Listener
-from glt.distributed.wire.threads import NativePool, wait_for
+from glt.distributed.wire.threads import NativePool, call_on_loop, wait_for
 from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ class DistServer:
         self._is_draining = self._closed = False
         self._failure = ""  # why it was shut down, if something has failed
         self._lock = threading.Lock()
+        self._ready = asyncio.Event()  # of the loop
         self._plan: ReadPlan | None = None
         self._planned: Mapping[int, ServerEntry] = {}  # the servers that it was made for
         self._read_parts: dict[int, LocalPartition] = {dataset.partition_idx: dataset.own}  # whose seeds are read here
@@ -110,7 +111,7 @@ class DistServer:
         self._barriers = Barriers()
         queries = GraphQueries(dataset)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
-            # Others may come while the samplers start: they wait until the listener is opened.
+            # Others may come while the samplers start: they are greeted, and welcomed when this server is ready.
             flag = "master_port" if rank == 0 else "port"
             self.listener = Listener(bind, f"server {rank}", master, self._welcome, flag)
             made.callback(self.listener.close)
@@ -153,13 +154,14 @@ class DistServer:
             }
             self._threads = NativePool(num_rpc_threads, "glt-request")
             made.pop_all()
+        self.listener.open()
         try:
             self.pool.ensure(options.num_workers)
             if options.metrics_port is not None:
                 bind = options.metrics_host, options.metrics_port
                 self.metrics = MetricsEndpoint(self.stats, self.entry, *bind, options.metrics_auth)
             self.membership.join(options.rpc_timeout)
-            self.listener.open()
+            call_on_loop(self._ready.set)
         except BaseException:
             self.close()
             raise
@@ -168,6 +170,7 @@ class DistServer:
     # -- connections -----------------------------------------------------------------------------------------------
 
     async def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
+        await self._ready.wait()
         kind = hello.get("kind")
         if self._closed:
             self._turn_away(connection, hello)
@@ -425,6 +428,7 @@ class DistServer:
             if self._closed:
                 return
             self._failure, self._closed = text if why else "", True
+        call_on_loop(self._ready.set)
         self.clients.close()
         self.loaders.open_no_more()
         if not why:

@@ -20,6 +20,7 @@ import os
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +28,19 @@ from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.channel.shm import SharedMemory
-from glt.data.device import accelerator_of, missing_for_cuda
+from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
+from glt.distributed.engine.sampler import DistNeighborSampler
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
+from glt.distributed.server.answers import Answers
 from glt.distributed.server.options import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
-from glt.distributed.server.scheduler import FairScheduler, ScheduledLoop
+from glt.distributed.server.scheduler import FairScheduler, Flow, ScheduledLoop
 from glt.distributed.server.stream import Stream
 from glt.distributed.wire.addresses import allow_descriptors
 from glt.distributed.wire.connection import Connection
@@ -76,8 +79,8 @@ class PoolWorker:
         self._lock, self._mapping = threading.Lock(), threading.Lock()  # the loop takes the first, and never waits long
         self._others: dict[tuple[str, int], LocalPartition] = {}  # partitions mapped besides, by directory and index
         self._granted: dict[str, _Granted] = {}  # by id; of loaders that are open
-        self._streams: dict[str, Stream] = {}
-        self._ended: list[tuple[str, Stream]] = []  # of which the owner is yet to hear
+        self._streams: dict[str, Stream | Answers] = {}
+        self._ended: list[tuple[str, Stream | Answers]] = []  # of which the owner is yet to hear
         self._num_streams = 0  # so far
         self._opening = NativePool(_OPENING_THREADS, "glt-open")
         self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
@@ -124,35 +127,41 @@ class PoolWorker:
 
     async def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
         kind = hello["kind"]
-        if kind == "stream":
+        if kind in ("stream", "questions"):
             await self._open(connection, hello)
         elif kind == "partition":
             self.partitions.serve(connection)
         else:
-            refuse(connection, f"kind = {kind!r}: expected stream or partition")
+            refuse(connection, f"kind = {kind!r}: expected stream, questions or partition")
 
     async def _open(self, connection: Connection, hello: dict[str, Any]) -> None:
-        id_, share = str(hello["loader"]), (hello["first"], hello["step"])
-        check_count("step", share[1], 1, 1 << 31)
-        check_count("first", share[0], 0, share[1] - 1)
+        id_, kind, share = str(hello["loader"]), hello["kind"], (0, 1)
+        if kind == "stream":
+            share = hello["first"], hello["step"]
+            check_count("step", share[1], 1, 1 << 31)
+            check_count("first", share[0], 0, share[1] - 1)
         granted = await self._granted_to(id_, str(hello["secret"]))
         if granted is None:
             logger.warning("no stream for %s: loader %r is not known here", connection.peer, id_)
             refuse(connection, f"loader {id_!r} is not known here: it was closed, or its client lost")
             return
         connection.peer = granted.request["client"]
-        stream: Stream | None = None
+        stream: Stream | Answers | None = None
         try:
             if granted.wrong:
                 raise OSError(granted.wrong)
             is_here = connection.socket.family == socket.AF_UNIX
-            stream = await asyncio.wrap_future(self._opening.submit(self.stream, granted, share, is_here))
+            if kind == "stream":
+                opening: Future[Any] = self._opening.submit(self.stream, granted, share, is_here)
+            else:
+                opening = self._opening.submit(self.answers, granted, is_here)
+            stream = made = await asyncio.wrap_future(opening)
             with self._lock:
                 if id_ not in self._granted:
                     raise LookupError(f"loader {id_!r} was closed meanwhile")
                 self._num_streams += 1
-                self._streams[f"{id_}/{self._num_streams}"] = stream
-            stream.start(connection, introduce("stream", worker=self.spec.worker))
+                self._streams[f"{id_}/{self._num_streams}"] = made
+            made.start(connection, introduce(kind, worker=self.spec.worker))
         except Exception as error:
             logger.warning("loader %s could not be opened: %s", id_, error)
             text = f"worker {self.spec.worker} cannot sample for it: {type(error).__name__}: {error}"
@@ -174,27 +183,50 @@ class PoolWorker:
 
     def stream(self, granted: _Granted, share: tuple[int, int], is_here: bool) -> Stream:
         """Makes the stream of a loader, ``share`` of it, to a client that is on this host or is not."""
-        request, worker = granted.request, self.spec.worker
-        assert granted.table is not None
-        devices = request.get("devices") or [self.dataset.sampling_device]
-        place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
+        place = self._place(granted)
         is_pinned = place is not None and not place.is_host
-        stream = Stream(request, self.scheduler, self._note_end, is_here, is_pinned)
+        stream = Stream(granted.request, self.scheduler, self._note_end, is_here, is_pinned)
         try:
-            loop = ScheduledLoop(self.loop, self.scheduler, stream.flow)
-            others = {int(part): self._map_other(path, int(part)) for part, path in request["other_dirs"].items()}
-            peers = [Peer(**each) for each in request["peers"]]
-            server, part = self.spec.server_rank, self.dataset.partition_idx
-            me = Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
-            router = PartitionRouter(self.transport, peers, me, self.dataset.num_partitions) if peers else None
-            job = SamplingJob.from_json(request, granted.table)
-            sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
-            role = f"worker {worker} of server"
-            stream.producer = Producer(sampler, stream.channel, job, share, role, server)
+            job, sampler = self._sampler(granted, place, stream.flow)
+            stream.producer = Producer(sampler, stream.channel, job, share, self._role, self.spec.server_rank)
         except BaseException as error:
             stream.close(f"its sampler could not be made: {error}")
             raise
         return stream
+
+    def answers(self, granted: _Granted, is_here: bool) -> Answers:
+        """Makes what answers the questions of a client, which is on this host or is not."""
+        me = self._role, self.spec.server_rank
+        answers = Answers(granted.request, self.scheduler, self._note_end, *me, is_here)
+        try:
+            answers.job, answers.sampler = self._sampler(granted, self._place(granted), answers.flow)
+        except BaseException as error:
+            answers.close(f"its sampler could not be made: {error}")
+            raise
+        return answers
+
+    @property
+    def _role(self) -> str:
+        return f"worker {self.spec.worker} of server"
+
+    def _place(self, granted: _Granted) -> Accelerator | None:
+        devices = granted.request.get("devices") or [self.dataset.sampling_device]
+        at = self.spec.worker % len(devices)
+        return accelerator_of(devices[at], f"worker_devices[{at}]")
+
+    def _sampler(
+        self, granted: _Granted, place: Accelerator | None, flow: Flow
+    ) -> tuple[SamplingJob, DistNeighborSampler]:
+        request, worker = granted.request, self.spec.worker
+        assert granted.table is not None
+        loop = ScheduledLoop(self.loop, self.scheduler, flow)
+        others = {int(part): self._map_other(path, int(part)) for part, path in request["other_dirs"].items()}
+        peers = [Peer(**each) for each in request["peers"]]
+        server, part = self.spec.server_rank, self.dataset.partition_idx
+        me = Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
+        router = PartitionRouter(self.transport, peers, me, self.dataset.num_partitions) if peers else None
+        job = SamplingJob.from_json(request, granted.table)
+        return job, sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
 
     def _map_other(self, path: str, part: int) -> LocalPartition:
         with self._mapping:
@@ -202,7 +234,7 @@ class PoolWorker:
                 self._others[path, part] = self.dataset.map_other(path, part)
             return self._others[path, part]
 
-    def _note_end(self, stream: Stream) -> None:
+    def _note_end(self, stream: Stream | Answers) -> None:
         with self._lock:
             for key in [key for key, each in self._streams.items() if each is stream]:
                 self._ended.append((key, self._streams.pop(key)))

@@ -104,7 +104,7 @@ def test_a_change_wakes_the_lane_that_is_next_and_no_other():
     lanes = sim.lanes
     woken = []
     for lane in lanes:
-        lane.turn.notify_all = lambda lane=lane: woken.append(lane)
+        lane.wake = lambda lane=lane: woken.append(lane)
     assert sim.begin() is lanes[0]
     woken.clear()
     sim.finish(lanes[0])

@@ -5,14 +5,16 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from dist_world import NUM_NODES, assert_same, run_cluster
 from promptness import eventually, expect_prompt
-from service import CASE, Stage, options, serve_or
+from service import CASE, Stage, options, serve, serve_or
 
 import glt
+from glt.distributed.server.pool import SamplerPool
 
 STRAYS = 3  # threads and descriptors of what ends in its own time
 
@@ -287,3 +289,29 @@ def test_a_loader_that_is_shut_down_while_it_is_read(world):
     told, took_s = run_cluster(2, serve_or, world(1).path, 1, 1, shut_down_while_reading, {})[1]
     assert told == "RuntimeError: the loader was shut down while a batch was awaited"
     expect_prompt(took_s, "to hear that the loader was shut down", within_s=5)
+
+
+def serve_slowly(path, seconds, **given):
+    """Its samplers take long to come up."""
+    ensure = SamplerPool.ensure
+
+    def ensure_late(pool, count):
+        time.sleep(seconds)
+        return ensure(pool, count)
+
+    SamplerPool.ensure = ensure_late
+    try:
+        serve(SimpleNamespace(**given), path, 1, 1)
+    finally:
+        SamplerPool.ensure = ensure
+
+
+def test_a_client_waits_for_a_server_that_takes_longer_to_start_than_a_handshake(world):
+    with Stage(2) as stage:
+        stage.ask(1, "lower", None, HANDSHAKE_S=0.5)
+        stage.begin(0, "run_function", serve_slowly, world(1).path, 3.0, rank=0, port=stage.port)
+        stage.start_clients(1, 1)
+        stage.result(0)
+        stage.ask(1, "law", "law", 0)
+        stage.expect_law(1, "law", world(1), 0)
+        stage.finish((1,), (0,))

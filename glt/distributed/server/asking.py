@@ -1,0 +1,343 @@
+"""One-shot sampling on servers: the client's end, which shares its questions among sampling processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from torch import Tensor
+
+from glt import _deadlines as deadlines
+from glt.channel.message import Message
+from glt.channel.shm import ShmChannel
+from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.options import RemoteDistSamplingWorkerOptions
+from glt.distributed.server.answers import Question
+from glt.distributed.server.client import DistClient, refuse_fork
+from glt.distributed.server.remote import MAX_BATCH_BYTES, GrantedLoader, create_loaders, give_back, open_questions
+from glt.distributed.server.stream import IN_FRAME, IN_RING
+from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop, wait_for
+from glt.errors import GltError, PeerLost, TooManyRequests, WorkerDied
+
+logger = logging.getLogger(__name__)
+
+Answer: TypeAlias = Message | Tensor  # a message in the ring, or the bytes of one
+
+_MOST_TRIES = 3  # of a question whose sampling process is lost each time, perhaps because of it
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A question that waits for its answer, which ``reply`` gets, or what went wrong."""
+
+    number: int
+    question: Tensor
+    until_s: float
+    reply: Future[Answer] = field(default_factory=Future)
+    num_tries: int = 0
+
+    def resolve(self, result: Answer | Exception) -> None:
+        """Does nothing if it is not waited for any more."""
+        if self.reply.cancelled() or not self.reply.set_running_or_notify_cancel():
+            return
+        if isinstance(result, Exception):
+            self.reply.set_exception(result)
+        else:
+            self.reply.set_result(result)
+
+
+@dataclass(eq=False)
+class _Line:
+    """The connection to one sampling process, ``place`` among those of the server ``rank`` that work for this client;
+    None while it is made anew. ``lost`` says why it ended last."""
+
+    rank: int
+    place: int
+    connection: Connection | None = None
+    ring: ShmChannel | None = None
+    in_flight: dict[int, _Asked] = field(default_factory=dict)
+    num_asked: int = 0
+    lost: GltError | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class Asker:
+    """Asks the sampling processes of servers, each over a connection that is opened once. A question goes to the one
+    that has fewest of ours in flight, ``options.worker_concurrency`` at most; others wait here, ``most_waiting`` at
+    most. One whose sampling process is lost is asked again, elsewhere if there is another.
+
+    Raises what :class:`glt.distributed.server.remote.RemoteSampler` raises.
+    """
+
+    def __init__(
+        self,
+        client: DistClient,
+        server_ranks: Sequence[int],
+        job: SamplingJob,
+        options: RemoteDistSamplingWorkerOptions,
+        most_waiting: int,
+    ) -> None:
+        self._client, self._job, self._options, self._most_waiting = client, job, options, most_waiting
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # never held for long: the loop takes it, too
+        self._granted: dict[int, GrantedLoader] = {}  # by rank of the server; replaced when that was restarted
+        self._lines: list[_Line] = []
+        self._waiting: deque[_Asked] = deque()
+        self._last_number = 0
+        self._closed = False
+        self._down_since: float | None = None  # since when there is no connection at all
+        self._totals = dict.fromkeys(
+            ("num_requests", "num_answers", "num_asked_again", "num_in_ring", "received_bytes"), 0
+        )
+        self._chores = NativePool(1, "glt-asking")  # reaches servers that were restarted, which may take seconds
+        created: list[GrantedLoader] = []
+        try:
+            deadline = time.monotonic() + options.rpc_timeout
+            try:
+                create_loaders(client, server_ranks, job, options, created)
+            finally:
+                self._granted |= {each.session.entry.rank: each for each in created}
+            for rank, each in self._granted.items():
+                self._lines += [_Line(rank, place) for place in range(len(each.workers))]
+            wait_for(self._open_all(deadline))
+            add_tick(self._look)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open_all(self, deadline: float) -> None:
+        found = await asyncio.gather(*(self._open(line, deadline) for line in self._lines), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+
+    # -- asking: on any thread -------------------------------------------------------------------------------------
+
+    def ask(self, question: Question, timeout_s: float) -> Future[Answer]:
+        """Returns what gets the answer. Who gives it up cancels it.
+
+        Raises:
+            glt.errors.TooManyRequests: If ``most_waiting`` requests wait already.
+            RuntimeError: If it was closed, or in a fork.
+            glt.errors.PeerLost, glt.errors.WorkerDied: If all sampling processes have been lost for a while.
+        """
+        refuse_fork(self._pid, "create another SamplingClient here, after init_client")
+        message = question.encode()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the SamplingClient was closed: create a new one")
+            if (why := self._hopeless()) is not None:
+                raise why
+            self._last_number += 1
+            asked = _Asked(self._last_number, message, time.monotonic() + timeout_s)
+            line = None if self._waiting else self._free_line()
+            if line is None:
+                self._wait(asked)
+            self._totals["num_requests"] += 1
+            connection = None if line is None else self._take(line, asked)
+        self._send(connection, asked)
+        return asked.reply
+
+    def _wait(self, asked: _Asked) -> None:
+        if len(self._waiting) >= self._most_waiting:  # some may have been given up
+            self._waiting = deque(each for each in self._waiting if not each.reply.done())
+        if len(self._waiting) >= self._most_waiting:
+            num_places = len(self._lines) * self._options.worker_concurrency
+            raise TooManyRequests(
+                f"{len(self._waiting)} requests wait (max_waiting = {self._most_waiting}) for one of {num_places} "
+                "places in flight: ask for less at a time, or use more sampling processes (num_workers), a larger "
+                "worker_concurrency, or more servers"
+            )
+        self._waiting.append(asked)
+
+    def _free_line(self) -> _Line | None:
+        most = self._options.worker_concurrency
+        free = [line for line in self._lines if line.connection is not None and len(line.in_flight) < most]
+        return min(free, key=lambda line: (len(line.in_flight), line.num_asked), default=None)
+
+    def _take(self, line: _Line, asked: _Asked) -> Connection | None:
+        line.in_flight[asked.number] = asked
+        line.num_asked += 1
+        asked.num_tries += 1
+        return line.connection
+
+    @staticmethod
+    def _send(connection: Connection | None, asked: _Asked) -> None:
+        """Not under the lock: what the kernel takes at once is copied meanwhile."""
+        if connection is None:
+            return
+        within_s = asked.until_s - time.monotonic()
+        try:
+            connection.send({"within_s": round(within_s, 6)}, [asked.question], number=asked.number)
+        except GltError as error:
+            logger.debug("%s", error)  # it is asked again when the end of the connection is heard of
+
+    # -- answers: on the loop --------------------------------------------------------------------------------------
+
+    def _answered(self, line: _Line, frame: Frame) -> None:
+        answer: Answer
+        if frame.what == IN_RING and line.ring is not None:
+            answer = line.ring.receive(0.0)  # it was complete before it was announced
+            nbytes = 0 if answer.buffer is None else answer.buffer.numel()
+        elif frame.what == IN_FRAME and frame.data is not None:
+            answer, nbytes = frame.data, frame.data.numel()
+        else:
+            raise ValueError(f"what = {frame.what} without a message: expected one in the frame or in the ring")
+        with self._lock:
+            asked = line.in_flight.pop(frame.number)  # nonsense, if it was not asked
+            self._totals["num_answers"] += 1
+            self._totals["num_in_ring"] += frame.what == IN_RING
+            self._totals["received_bytes"] += nbytes
+        self._ask_next()
+        asked.resolve(answer)
+
+    def _ask_next(self) -> None:
+        """Sends what waits and is still wanted, as long as there are places."""
+        while True:
+            with self._lock:
+                while self._waiting and self._waiting[0].reply.done():
+                    self._waiting.popleft()
+                line = self._free_line() if self._waiting else None
+                if line is None:
+                    return
+                asked = self._waiting.popleft()
+                connection = self._take(line, asked)
+            self._send(connection, asked)
+
+    # -- connections: on the loop ----------------------------------------------------------------------------------
+
+    async def _open(self, line: _Line, deadline: float) -> None:
+        granted = self._granted[line.rank]
+        if granted.session.lost is not None:
+            granted = await asyncio.wrap_future(self._chores.submit(self._grant_again, line.rank))
+        worker = granted.workers[line.place % len(granted.workers)]
+        connection, ring = await open_questions(granted, worker, deadline)
+        with self._lock:
+            is_late = self._closed
+            if not is_late:
+                line.connection, line.ring = connection, ring
+                self._down_since = None
+        if is_late:
+            connection.close()
+            return
+        connection.start(
+            partial(self._answered, line),
+            partial(self._lose, line, connection),
+            max_data_bytes=MAX_BATCH_BYTES,
+            silence_s=deadlines.STUCK_S,
+        )
+        self._ask_next()
+
+    def _grant_again(self, rank: int) -> GrantedLoader:
+        """A server was restarted, or its session ended. One after the other: lines of the same server share what it
+        grants."""
+        granted = self._granted[rank]
+        if granted.session.lost is not None and not self._closed:
+            created: list[GrantedLoader] = []
+            create_loaders(self._client, [rank], self._job, self._options, created)
+            granted = self._granted[rank] = created[0]
+            if self._closed:
+                give_back(granted.session, {"id": granted.id})
+        return granted
+
+    def _lose(self, line: _Line, connection: Connection, error: GltError) -> None:
+        granted = self._granted[line.rank]
+        worker = granted.workers[line.place % len(granted.workers)]
+        error = granted.session.failure_of(granted.id, worker, 0.0) or error
+        if not isinstance(error, PeerLost | WorkerDied):
+            error = PeerLost(f"lost worker {worker} of {granted.session.entry}: {error}")
+        failed: list[_Asked] = []
+        if line.ring is not None:
+            line.ring.close()  # batches that came through it keep the memory
+        with self._lock:
+            line.connection, line.lost = None, error
+            lost = [each for each in line.in_flight.values() if not each.reply.done()]
+            line.in_flight.clear()
+            if self._closed:
+                return  # which fails what waits
+            for each in reversed(lost):
+                (self._waiting if each.num_tries < _MOST_TRIES else failed).insert(0, each)
+            self._totals["num_asked_again"] += len(lost) - len(failed)
+            if all(each.connection is None for each in self._lines):
+                self._down_since = time.monotonic()
+            line.task = process_loop.get().create_task(self._open_again(line))
+        logger.info("%s; %d requests are asked again", error, len(lost) - len(failed))
+        for each in failed:
+            text = f"{error}; this request was asked {_MOST_TRIES} times, and each time the sampling process was lost"
+            each.resolve(type(error)(text))
+        self._ask_next()
+
+    async def _open_again(self, line: _Line) -> None:
+        while not (self._closed or self._client.is_closed):
+            try:
+                await self._open(line, time.monotonic() + deadlines.RECONNECT_S)
+                return
+            except (GltError, RuntimeError, MemoryError) as error:  # a server that ends, or has no room, refuses
+                line.lost = error if isinstance(error, GltError) else PeerLost(f"{line.lost}; and then: {error}")
+            await asyncio.sleep(deadlines.BEAT_S)
+
+    def _hopeless(self) -> GltError | None:
+        """Why nothing can be asked, if that is so. The lock is held."""
+        down_s = 0.0 if self._down_since is None else time.monotonic() - self._down_since
+        if self._down_since is None or not (down_s > deadlines.RECONNECT_S or self._client.is_closed):
+            return None
+        lost = next((line.lost for line in self._lines if line.lost is not None), None)
+        kind, text = (PeerLost, "no sampling process is there") if lost is None else (type(lost), str(lost))
+        return kind(f"{text} (no sampling process has been reached for {down_s:.0f} s; it is tried again)")
+
+    def _look(self) -> None:
+        """Every second: fails what waits in vain."""
+        with self._lock:
+            why = self._hopeless()
+            if why is None:
+                return
+            waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            each.resolve(why)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        with self._lock:
+            return {
+                **self._totals,
+                "num_in_flight": sum(len(line.in_flight) for line in self._lines),
+                "num_waiting": sum(not each.reply.done() for each in self._waiting),
+                "num_connections": sum(line.connection is not None for line in self._lines),
+            }
+
+    def close(self) -> None:
+        """Fails what is not answered, gives the loaders back. Waits for nothing; may be called again, from any thread
+        that holds no lock of glt."""
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:  # in a fork the connections are its parent's to end
+                return
+            self._closed = True
+            left = [*self._waiting, *(each for line in self._lines for each in line.in_flight.values())]
+            self._waiting.clear()
+        for each in left:
+            each.resolve(RuntimeError("the SamplingClient was closed while this request was not answered"))
+        call_on_loop(self._end)
+        for granted in self._granted.values():
+            give_back(granted.session, {"id": granted.id})
+        self._chores.end()
+
+    def _end(self) -> None:
+        discard_tick(self._look)
+        for line in self._lines:
+            if line.task is not None:
+                line.task.cancel()
+            if line.connection is not None:
+                line.connection.close()
+            if line.ring is not None:
+                line.ring.close()
