@@ -20,6 +20,7 @@ from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
 from glt.distributed.server.stats import require_prometheus
 from glt.distributed.wire import calls as functions
+from glt.distributed.wire.addresses import own_address
 from glt.distributed.wire.credentials import (
     Credentials,
     TlsOptions,
@@ -27,7 +28,6 @@ from glt.distributed.wire.credentials import (
     set_credentials,
     use_credentials,
 )
-from glt.distributed.wire.old_connection import own_address
 
 logger = logging.getLogger(__name__)
 
@@ -327,6 +327,7 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
         glt.errors.PeerLost: If the server is gone, or gives no answer in time.
         glt.errors.RemoteError: If the function raises; carries its traceback. Python's own errors of arguments
             (``TypeError``, ``ValueError``, ``IndexError``, ``KeyError``, ``MemoryError``) are raised as such.
+        PermissionError: If this client has the read token only, or the function raises it.
 
     Example:
         >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR

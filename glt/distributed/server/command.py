@@ -88,6 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_option(group, "host", text, metavar="H")
     _add_option(group, "port", "port of a server other than 0 (default: one is found)", metavar="P")
+    text = "first of the ports of its sampling processes, which take one each (default: they are found)"
+    _add_option(group, "sampler_port", text, metavar="P")
 
     group = parser.add_argument_group("who may speak to it (default of each: the environment's GLT_TOKEN_FILE ...)")
     text = "file with the job's token, see glt token; those who do not have it are refused"

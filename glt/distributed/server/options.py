@@ -76,6 +76,7 @@ def write_logs(format: str, level: int, server: int, worker: int | None = None) 
 _PORTS, _UP_TO_1024 = (0, 65535), (1, 1024)
 RANGES = {
     "port": _PORTS,
+    "sampler_port": (1, 65535),
     "num_workers": _UP_TO_1024,
     "max_workers": _UP_TO_1024,
     "max_concurrency": _UP_TO_1024,
@@ -94,6 +95,8 @@ class ServerOptions:
         host: Address of the interface to listen on; ``'0.0.0.0'`` for all. Default: for server 0, ``master_addr``; for
             others, this host's address on the way there, so that a job on localhost is not reached from outside.
         port: Port to listen on; 0: one is found. Server 0 listens on ``master_port``.
+        sampler_port: Sampling processes listen too, since their batches go straight to the clients: process ``i`` on
+            port ``sampler_port + i``, of the same interface. Default: ports are found.
         num_workers: Sampling processes to start with, 1 to 1024.
         max_workers: Most sampling processes, when loaders ask for more. Default: the number of CPUs, or
             ``num_workers`` if that is more.
@@ -129,6 +132,7 @@ class ServerOptions:
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     host: str | None = None
     port: int = 0
+    sampler_port: int | None = None
     num_workers: int = 1
     max_workers: int | None = None
     max_concurrency: int = 16
@@ -158,6 +162,11 @@ class ServerOptions:
         check_one_of("log_format", self.log_format, FORMATS)
         if self.num_workers > self.worker_limit:
             raise ValueError(f"num_workers = {self.num_workers}: expected at most max_workers = {self.worker_limit}")
+        if self.sampler_port is not None and self.sampler_port + self.worker_limit > 65536:
+            raise ValueError(
+                f"sampler_port = {self.sampler_port}: expected at most {65536 - self.worker_limit}, since each of up "
+                f"to {self.worker_limit} sampling processes (max_workers) listens on a port of its own"
+            )
         if self.max_buffer_size is not None:
             parse_size(self.max_buffer_size, "max_buffer_size")
         if self.seed_dir is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from pathlib import Path
@@ -49,6 +50,11 @@ def own_address(master: tuple[str, int]) -> str:
 def host_id() -> str:
     """Tells hosts apart, and containers with names of their own."""
     return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+
+
+def network_id() -> str:
+    """Tells networks apart: processes with the same one reach each other by loopback."""
+    return f"{host_id()}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def allow_descriptors() -> int:

@@ -23,6 +23,11 @@ from glt.errors import GltError, MessageError, PeerLost
 R = TypeVar("R", bound="Future[Any]")
 
 
+def no_answer(peer: object, name: str, timeout_s: float) -> PeerLost:
+    """What becomes of a call that ``peer`` did not answer before its deadline."""
+    return PeerLost(f"{peer} gave no answer to {name} within {timeout_s:g} s: it hangs, or the network does")
+
+
 @dataclass(frozen=True)
 class PendingCall(Generic[R]):
     """A call that waits for its answer until ``deadline``, of ``time.monotonic()``; ``reply`` gets that, or what went
@@ -78,8 +83,7 @@ class PendingCalls(Generic[R]):
             for number in late:
                 del self._calls[number]
         for call in late.values():
-            text = f"{peer} gave no answer to {call.name} within {call.timeout_s:g} s: it hangs, or the network does"
-            call.reply.set_exception(PeerLost(text))
+            call.reply.set_exception(no_answer(peer, call.name, call.timeout_s))
         return late
 
     def fail(self, error: GltError, peer: object, host: str, for_good: bool = False) -> PeerLost:

@@ -88,6 +88,7 @@ class Connection:
         silence_s: A peer that is silent for so long is given up; None: never.
         stall_s: One that takes nothing of what is sent for so long is given up; None: never, while it gives signs of
             life.
+        unsent_bytes: Of what was sent, those that the kernel has had no room for yet.
         find_landing: Asked, with number and length, where data that come are to be received; None: in memory of their
             own.
     """
@@ -109,6 +110,7 @@ class Connection:
         self._loop = process_loop.get()
         self._sending = threading.Lock()
         self._outbox: deque[memoryview] = deque()
+        self.unsent_bytes = 0
         self._moved_s = time.monotonic()  # when the peer last took something
         self._drained: list[asyncio.Future[None]] = []
         self._ended = asyncio.Event()
@@ -174,6 +176,7 @@ class Connection:
                 self._moved_s = time.monotonic()
             assert is_first or not fds, "descriptors travel with the first frames of a connection"
             self._outbox.extend(parts)
+            self.unsent_bytes += sum(map(len, parts))
             # OpenSSL's state is no affair of two threads: of TLS the loop alone sends.
             if is_first and (not self._is_tls or process_loop.is_here):
                 self._write(fds)
@@ -201,6 +204,7 @@ class Connection:
                 self._loop.call_soon_threadsafe(self._end, self._lost(error))  # not now: the lock is held
                 return
             self._moved_s = time.monotonic()
+            self.unsent_bytes -= sent
             left -= sent
             while sent:
                 if sent < len(self._outbox[0]):
@@ -663,8 +667,8 @@ class _Beating:
 
     def _tick(self) -> None:
         now, self._timer = time.monotonic(), None
-        # This process was stopped, and what came has not been read. (Where tests set STUCK_S to seconds, not so after each
-        # pause that is a little longer than a beat.)
+        # This process was stopped, and what came has not been read. (Where tests set STUCK_S to seconds, not so after
+        # each pause that is a little longer than a beat.)
         if now - self._ticked_s > max(deadlines.STUCK_S / 2, 2 * deadlines.BEAT_S):
             for connection in self._connections:
                 connection.heard_s = connection._moved_s = now
