@@ -273,20 +273,24 @@ class PartitionServer:
         most_ids: int,
         role: str = "server",
     ) -> None:
-        self._handlers = [handlers[method] for method in sorted(handlers)]
-        self._rank, self._role, self._silence_s = rank, role, silence_s
+        self.handlers = [handlers[method] for method in sorted(handlers)]
+        self.rank, self.role, self._silence_s = rank, f"sampler of {role}", silence_s
         self._max_request_bytes = _ROOM_BYTES + _BYTES_PER_ID * most_ids
-        self._pool = NativePool(num_threads, "glt-partition")
+        self.pool = NativePool(num_threads, "glt-partition")
         self._askers: set[_Asker] = set()
+        self._closed = False
 
     def serve(self, connection: Connection) -> None:
         """Says who this is, and answers over ``connection``, which is not started, until it ends. On the loop."""
+        if self._closed:
+            connection.close()
+            return
         try:
             connection.send(introduce("partition", max_request_bytes=self._max_request_bytes))
         except GltError as error:
             logger.debug("%s", error)
             return
-        asker = _Asker(connection, self._answer, self._pool)
+        asker = _Asker(self, connection)
         self._askers.add(asker)
         connection.stall_s = self._silence_s
         connection.start(
@@ -300,20 +304,13 @@ class PartitionServer:
         logger.debug("%s", error)
         self._askers.discard(asker)
 
-    def _answer(self, what: int, request: Tensor) -> Tensor:
-        try:
-            if what >= len(self._handlers):
-                raise ValueError(f"method {what} is not served here: there are {len(self._handlers)}")
-            return self._handlers[what](request)
-        except Exception as error:
-            return error_message(error, role=f"sampler of {self._role}", rank=self._rank)
-
     def close(self) -> None:
         """Ends all connections and, after what they are at, the threads. From any thread."""
         call_on_loop(self._close)
 
     def _close(self) -> None:
-        self._pool.end()
+        self._closed = True
+        self.pool.end()
         for asker in list(self._askers):
             asker.connection.close()
 
@@ -322,8 +319,8 @@ class _Asker:
     """A connection over which requests come. No more is read of it while too much waits, to be answered or sent: a peer
     that asks and takes nothing costs a bounded amount of memory."""
 
-    def __init__(self, connection: Connection, answer: Callable[[int, Tensor], Tensor], pool: NativePool) -> None:
-        self.connection, self._answer, self._pool = connection, answer, pool
+    def __init__(self, server: PartitionServer, connection: Connection) -> None:
+        self.connection, self._server = connection, server
         self._lock = threading.Lock()
         self._asked_bytes = 0  # of requests that are not answered yet
         self._is_held = False
@@ -337,7 +334,7 @@ class _Asker:
         else:
             with self._lock:
                 self._asked_bytes += len(frame.data)
-            self._pool.submit(self._work, frame)
+            self._server.pool.submit(self._work, frame)
         if self._waiting_bytes() > _MOST_WAITING_BYTES and not self._is_held:
             self._is_held = True
             self.connection.pause()
@@ -355,7 +352,13 @@ class _Asker:
 
     def _reply(self, frame: Frame) -> None:
         assert frame.data is not None
-        reply = self._answer(frame.what, frame.data)
+        server = self._server
+        try:
+            if frame.what >= len(server.handlers):
+                raise ValueError(f"method {frame.what} is not served here: there are {len(server.handlers)}")
+            reply = server.handlers[frame.what](frame.data)
+        except Exception as error:
+            reply = error_message(error, role=server.role, rank=server.rank)
         try:
             self.connection.send(data=[reply], number=frame.number)
         except GltError as error:  # who asked is gone, or asks again
