@@ -93,10 +93,10 @@ class _WorkerOptions:
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     worker_concurrency: int = 4
     read_local: bool = True
-    token_file: str | os.PathLike[str] | None = None
-    tls: TlsOptions | None = None
-    require_auth: bool | None = None
     transport: str | None = field(default=None, kw_only=True)
+    token_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    tls: TlsOptions | None = field(default=None, kw_only=True)
+    require_auth: bool | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_credentials(self.token_file, self.tls, self.require_auth)
@@ -127,15 +127,15 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
         read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
             processes of a host share, instead of asking those trainers' samplers.
+        transport: What carries requests between trainers' samplers: ``'tcp'``, connections of glt's own, which ask for
+            the job's token and use TLS where these are set; or ``'rpc'``, ``torch.distributed.rpc``, which does
+            neither and unpickles what it receives, for networks on which all are trusted. The same for all trainers.
+            Default: what ``GLT_TRANSPORT`` says, else ``'tcp'``.
         token_file: File with the job's token, which all trainers need; see ``glt token``. Default: ``GLT_TOKEN_FILE``
             of the environment; without one, all who reach the trainers' ports are answered.
         tls: Encryption between trainers; see :class:`glt.distributed.TlsOptions`. Default: ``GLT_TLS_CERT`` and its
             like, else none. A process has one token and one set of TLS options, for all that it does.
         require_auth: Refuse to listen beyond this host without a token. Default: ``GLT_REQUIRE_AUTH``, else a warning.
-        transport: What carries requests between trainers' samplers: ``'tcp'``, connections of glt's own, which ask for
-            the job's token and use TLS where these are set; or ``'rpc'``, ``torch.distributed.rpc``, which does
-            neither and unpickles what it receives, for networks on which all are trusted. The same for all trainers.
-            Default: what ``GLT_TRANSPORT`` says, else ``'tcp'``.
         device: The GPU that samples, on a stream beside training, and that batches are on: ``'cuda'``, ``'cuda:0'`` or
             a number. The partition must be loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; what is not read
             here is asked for, and put together on the GPU.

@@ -125,8 +125,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     console = Console()
     try:
         reach, spec = _asked_for(arguments)
-        token_file = arguments.token_file or os.environ.get("GLT_TOKEN_FILE")
-        token = Token.read(token_file) if token_file else Token.new()
+        token = _token(arguments)
         _allow_files(_FILES + _FILES_OF_HOST * len(spec.hosts))
     except ValueError as error:
         parser.error(str(error))
@@ -145,6 +144,14 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if spec.master_port == 0:
         console.say("ports of 0 are found when the job starts")
     return 0
+
+
+def _token(arguments: argparse.Namespace) -> Token | None:
+    """The one that is given, or a new one; none where transport='rpc' is asked for, which has no use for it."""
+    if token_file := arguments.token_file or os.environ.get("GLT_TOKEN_FILE"):
+        return Token.read(token_file)
+    asked = dict(arguments.extra_envs).get("GLT_TRANSPORT") or os.environ.get("GLT_TRANSPORT")
+    return None if asked == "rpc" else Token.new()
 
 
 def _allow_files(wanted: int) -> None:

@@ -91,7 +91,7 @@ class HostLink:
         reach: Reach,
         host: Host,
         plans: Sequence[ProcessPlan],
-        token: Token,
+        token: Token | None,
         stop_s: float,
         events: queue.Queue,
     ) -> None:
@@ -110,7 +110,7 @@ class HostLink:
         silent_s = reach.lost_timeout_s if reach.over_ssh else None
         processes = [asdict(each) for each in plans]
         # By stdin: arguments and environments are seen by others.
-        self.send(begin, processes=processes, token=str(token), stop_s=stop_s, silent_s=silent_s)
+        self.send(begin, processes=processes, token=str(token or ""), stop_s=stop_s, silent_s=silent_s)
 
     def send(self, before: bytes = b"", **message: Any) -> None:
         """Sends a message to the keeper, which knows a plan, ``beat`` and ``stop``."""
@@ -302,7 +302,7 @@ class Job:
         self,
         reach: Reach,
         hosts: Sequence[tuple[Host, Sequence[ProcessPlan]]],
-        token: Token,
+        token: Token | None,
         console: Console,
         stop_s: float,
         drain_s: float,

@@ -31,7 +31,6 @@ from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, ProcessPool, SamplingProcess, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
-from glt.distributed.wire.credentials import Credentials, set_credentials
 from glt.distributed.wire.store import TimedStore, connect, wait_for_all
 from glt.distributed.wire.tcp import SamplerTransport
 from glt.distributed.wire.threads import ConcurrentEventLoop
@@ -228,7 +227,6 @@ class WorkerSpec:
         transport: What carries requests between the samplers of trainers; None where nothing is asked of others.
         host: Of tcp, the address of this host at which the others reach it.
         store: Of rpc, ``[address, port, prefix]`` of the store that rank 0 has opened.
-        credentials: What it shows and asks for: :meth:`Credentials.to_json`.
         device: Where to sample: ``'cpu'``, a GPU, or ``'host'``.
     """
 
@@ -247,7 +245,6 @@ class WorkerSpec:
     transport: str | None
     host: str
     store: list[Any] | None
-    credentials: dict[str, Any]
     num_rpc_threads: int
     timeout_s: float
     device: str
@@ -259,7 +256,6 @@ class Worker:
     def __init__(self, owner: Owner, told: dict[str, Any]) -> None:
         self.owner, self.spec = owner, WorkerSpec(**told)
         spec = self.spec
-        set_credentials(Credentials.from_json(spec.credentials))
         if not spec.device.startswith("cuda"):
             keep_freed_memory()
         self.dataset = DistDataset.from_json(spec.dataset)

@@ -301,7 +301,8 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
     with naming_the_job_store(f"trainer {env.rank}"):
         if store is not None and env.is_first_on_host and env.host_index == 0:
             with publishing_failures(store):
-                if env.num_servers == 1 and current_credentials().token_file is None:
+                is_wanted = current_credentials().token_file is None and os.environ.get("GLT_TRANSPORT") != "rpc"
+                if env.num_servers == 1 and is_wanted:
                     job.token = LentToken()
                     set_credentials(replace(current_credentials(), token_file=job.token.path))
                 job.server = serve()

@@ -38,7 +38,7 @@ from glt.distributed.server.api import require_client
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.remote import RemoteSampler
 from glt.distributed.wire.addresses import host_id, is_loopback, network_id, own_address
-from glt.distributed.wire.credentials import current_credentials, set_credentials, use_credentials
+from glt.distributed.wire.credentials import set_credentials, use_credentials
 from glt.distributed.wire.group import Group, require_equal
 from glt.distributed.wire.store import connect
 from glt.distributed.wire.tcp import SamplerTransport
@@ -406,7 +406,6 @@ class InWorkers(_AmongTrainers):
             "transport": None if way is None else way.transport,
             "host": "" if way is None else way.host,
             "store": None if serving is None or is_tcp else serving.open_store(),
-            "credentials": current_credentials().to_json(),
             "num_rpc_threads": options.rpc_threads(self.data.num_partitions),
             "timeout_s": options.rpc_timeout,
         }

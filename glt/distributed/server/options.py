@@ -151,6 +151,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         check_credentials(self.token_file, self.tls, self.require_auth)
         check_flag("metrics_auth", self.metrics_auth)
+        if self.metrics_auth and self.metrics_port is None:
+            raise ValueError("metrics_auth = True, and metrics_port = None: expected the port of the metrics as well")
         check_transport(None, None, self.rpc_timeout)
         check_text("host", self.host)
         check_text("metrics_host", self.metrics_host)

@@ -21,7 +21,6 @@ from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.sessions import ClientSession
 from glt.distributed.server.stats import WorkerMetrics
 from glt.distributed.wire.addresses import host_id
-from glt.distributed.wire.credentials import Credentials
 from glt.errors import WorkerDied
 
 logger = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
 class PoolWorkerSpec:
     """What a sampling process is told when it starts, as JSON: its number (``worker``), :meth:`DistDataset.to_json`,
     the batches in flight over all loaders (``num_places``), and limits of requests between servers. It listens at
-    ``host``, on port ``first_port + worker`` or one that is found, with :meth:`Credentials.to_json`."""
+    ``host``, on port ``first_port + worker`` or one that is found."""
 
     server_rank: int
     worker: int
@@ -45,7 +44,6 @@ class PoolWorkerSpec:
     log_format: str
     host: str = "127.0.0.1"
     first_port: int | None = None
-    credentials: dict[str, Any] = field(default_factory=lambda: Credentials().to_json())
 
 
 @dataclass

@@ -35,7 +35,6 @@ from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.addresses import allow_descriptors, host_id, printed
 from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.credentials import current_credentials
 from glt.distributed.wire.handshake import introduce, refuse
 from glt.distributed.wire.listener import Listener
 from glt.distributed.wire.threads import NativePool, wait_for
@@ -133,7 +132,7 @@ class DistServer:
             self._tensors = TensorStore(rank, dataset, str(self.entry), queries.stored_rows)
             level = logging.getLogger().getEffectiveLevel()
             limits = options.max_concurrency, num_rpc_threads, options.rpc_timeout
-            where = self.listener.listens_at, options.sampler_port, current_credentials().to_json()
+            where = self.listener.listens_at, options.sampler_port
             spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format, *where)
             self.pool = SamplerPool(spec, options.worker_limit, self._worker_died)
             made.callback(self.pool.close)

@@ -41,7 +41,6 @@ from glt.distributed.server.scheduler import FairScheduler, ScheduledLoop
 from glt.distributed.server.stream import Stream
 from glt.distributed.wire.addresses import allow_descriptors
 from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.credentials import Credentials, set_credentials
 from glt.distributed.wire.handshake import introduce, refuse
 from glt.distributed.wire.listener import Listener, LocalListener
 from glt.distributed.wire.tcp import PartitionServer, TcpTransport
@@ -228,7 +227,6 @@ def may_use_gpu(spec: PoolWorkerSpec) -> bool:
 
 def start(owner: Owner, fields: dict[str, Any]) -> PoolWorker:
     spec = PoolWorkerSpec(**fields)
-    set_credentials(Credentials.from_json(spec.credentials))
     allow_descriptors()
     if not may_use_gpu(spec):
         keep_freed_memory()

@@ -211,8 +211,8 @@ class Barriers:
                 if barrier.deadline <= time.monotonic():
                     text = (
                         f"trainers of rank {barrier.missing()} of {barrier.num} have not arrived at barrier "
-                        f"{barrier.number} of {tag!r} within {barrier.timeout_s:g} s of the first: do all trainers make "
-                        "the same calls in the same order?"
+                        f"{barrier.number} of {tag!r} within {barrier.timeout_s:g} s of the first: do all trainers "
+                        "make the same calls in the same order?"
                     )
                     self._fail(series, barrier.number, text)
 

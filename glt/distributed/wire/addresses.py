@@ -16,8 +16,8 @@ def printed(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, as ``getsockname`` gives it, is one that no other host reaches."""
-    return host == "::1" or host.startswith("127.")
+    """Whether an address, as a user or ``getsockname`` gives it, is one that no other host reaches."""
+    return host in ("::1", "localhost") or host.startswith("127.")
 
 
 def reachable_address(host: str, master: tuple[str, int]) -> str:

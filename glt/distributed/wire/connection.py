@@ -204,8 +204,8 @@ class Connection:
                 self._loop.call_soon_threadsafe(self._end, self._lost(error))  # not now: the lock is held
                 return
             self._moved_s = time.monotonic()
-            self.unsent_bytes -= sent
             left -= sent
+            self.unsent_bytes -= sent
             while sent:
                 if sent < len(self._outbox[0]):
                     self._outbox[0] = self._outbox[0][sent:]

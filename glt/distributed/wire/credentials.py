@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from glt._checks import check_flag, check_text
+from glt._tracebacks import short_traceback
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ def lent_token_file(path: str) -> str:
     return path
 
 
+@short_traceback
 @dataclass(frozen=True)
 class TlsOptions:
     """TLS 1.3 between processes, by Python's ``ssl``. Files are PEM, and read again when they change: certificates are

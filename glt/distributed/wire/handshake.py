@@ -234,9 +234,7 @@ async def connect(
         except ConnectionLost as error:
             _close(connection)
             if isinstance(error.__cause__, ssl.SSLError):  # of TLS 1.3, a server says after it that it wants more
-                raise RendezvousError(
-                    f"what listens at {where} ended the handshake of TLS: {error.__cause__}"
-                ) from error
+                raise RendezvousError(_no_tls(where, error.__cause__)) from error
             if not (retry and time.monotonic() < deadline):  # else it is starting, or being replaced
                 kind = RendezvousError if retry else PeerLost
                 raise kind(f"{error}; it ended during the handshake") from error
@@ -249,7 +247,7 @@ async def connect(
         except (OSError, asyncio.TimeoutError) as error:
             why = str(error) or "no answer"
             if is_reached:
-                raise RendezvousError(f"what listens at {where} ended the handshake of TLS: {why}") from error
+                raise RendezvousError(_no_tls(where, error)) from error
             if not retry:
                 raise PeerLost(f"{peer} cannot be reached at {where}: {why}") from error
             if left <= 0:
@@ -262,6 +260,12 @@ async def connect(
             _close(connection)
             raise
         await asyncio.sleep(deadlines.RETRY_S)
+
+
+def _no_tls(where: str, error: Exception) -> str:
+    if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+        return f"what listens at {where} speaks no TLS, and this process does: give both tls=, or neither ({error})"
+    return f"the handshake of TLS with what listens at {where} failed: {str(error) or 'no answer'}"
 
 
 def _close(connection: Connection | None) -> None:

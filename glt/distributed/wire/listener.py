@@ -221,7 +221,7 @@ _warned: set[str] = set()
 def require_proof_beyond(host: str, name: str) -> None:
     """Says that a process is about to listen beyond its host without asking for a token; refuses, if that is told."""
     credentials = current_credentials()
-    if is_loopback(host) or host == "localhost":
+    if is_loopback(host):
         return
     if credentials.tls is not None:
         credentials.tls.context(of_server=True)  # raises if it has no certificate

@@ -139,9 +139,11 @@ def wait_for(coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) 
     future = asyncio.run_coroutine_threadsafe(coroutine, process_loop.get())
     try:
         return future.result(timeout_s)
-    except concurrent.futures.TimeoutError as error:  # which Python 3.10 has a class of its own for
+    except concurrent.futures.TimeoutError:  # which Python 3.10 has a class of its own for
+        if future.done():  # it is one of the coroutine's own errors
+            raise
         future.cancel()
-        raise TimeoutError(*error.args) from error
+        raise TimeoutError(f"not within {timeout_s:g} s") from None
     except BaseException:  # also an interrupt of the thread that waits
         future.cancel()
         raise

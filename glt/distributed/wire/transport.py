@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glt.distributed.wire.credentials import current_credentials
 
-TRANSPORTS: Final = ("tcp", "rpc")  # between samplers of trainers
+TRANSPORTS: Final = ("tcp", "rpc")
 DEFAULT_TRANSPORT: Final = "tcp"  # docs/design.md says why
 
 # Takes the bytes of a request and returns those of the reply: one-dimensional uint8 tensors.
@@ -88,7 +88,8 @@ def chosen_transport(told: str | None) -> str:
     if value == "rpc":
         has = "a token" if credentials.token_file is not None else "TLS"
         raise ValueError(
-            f"{name} = 'rpc': torch.distributed.rpc asks nobody for a proof and encrypts nothing, and this job has "
-            f"{has}; use 'tcp', or leave it out"
+            f"{name} = 'rpc': torch.distributed.rpc asks for no proof and encrypts nothing, and this job has {has}; "
+            "use 'tcp', or leave it out; or, on a network that you trust, start the job without: glt launch makes no "
+            "token with --extra-envs GLT_TRANSPORT=rpc"
         )
     return "tcp"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from certificates import make_authority, make_certificate
 from promptness import eventually
 from service import options
 
@@ -26,6 +27,7 @@ from glt.distributed.server import command as command_serve
 from glt.distributed.server.command import label_files
 from glt.distributed.server.options import LineFormat
 from glt.distributed.server.server import DistServer
+from glt.distributed.wire.credentials import Token
 from glt.testing.cluster import free_port, take_census
 
 DEADLINE_S = 120.0
@@ -265,6 +267,12 @@ def glt_serve(monkeypatch, caplog):
         (["--labels", "/nowhere.pt"], "/nowhere.pt"),
         (["--labels", "paper=a.pt", "--labels", "b.pt"], "TYPE=FILE for all, or one FILE"),
         (["--clients", "none"], "--clients"),
+        (["--token-file", "/nowhere"], "token_file = '/nowhere' cannot be read: No such file"),
+        (["--token-file", "/etc/hostname"], "token_file = '/etc/hostname' holds no token: .*`glt token`"),
+        (["--tls-cert", "/nowhere"], "key = None: expected both a certificate and its key"),
+        (["--tls-ca", "/nowhere"], "ca = '/nowhere' cannot be used"),
+        (["--tls-mutual"], "cert = None: a process that listens needs a certificate"),
+        (["--metrics-auth"], "metrics_auth = True, and metrics_port = None"),
     ],
 )
 def test_a_wrong_flag_ends_with_2(world, glt_serve, capsys, flags, words):
@@ -308,6 +316,31 @@ def test_a_server_0_that_is_not_there_ends_with_3(world, glt_serve, caplog):
     flags = ("--rank", 1, "--servers", 2, "--master-port", free_port(), "--timeout", 6)
     assert glt_serve("--partition", world(1).path, *flags) == 3
     assert re.search("cannot start: .*(server 0 was not reached at|were not ready after 6 s)", caplog.text)
+
+
+def test_a_server_that_requires_a_token_ends_with_3_without(world, glt_serve, caplog, monkeypatch):
+    flags = ("--partition", world(1).path, "--master-port", free_port(), "--host", "0.0.0.0")
+    assert glt_serve(*flags, "--require-auth") == 3
+    monkeypatch.setenv("GLT_REQUIRE_AUTH", "1")
+    assert glt_serve(*flags) == 3
+    assert caplog.text.count("listens at 0.0.0.0 and asks for no token") == 2 and "(require_auth)" in caplog.text
+
+
+def test_it_says_who_is_answered(serve, tmp_path):
+    Token.new().write(tmp_path / "token")
+    make_authority(tmp_path)
+    make_certificate(tmp_path)
+    given = {"token": "token", "cert": "job.pem", "key": "job.key", "ca": "ca.pem"}
+    given = {name: tmp_path / file for name, file in given.items()}
+    tls = [word for name in ("cert", "key", "ca") for word in (f"--tls-{name}", given[name])]
+    flags = ["--token-file", given["token"], *tls, "--tls-mutual", "--host", "0.0.0.0", "--require-auth"]
+    program = serve(*flags)
+    program.ready()
+    program.process.send_signal(signal.SIGTERM)
+    assert program.ended() == 0
+    assert any("which other hosts reach; those with the token are answered; mutual TLS" in each for each in program.log)
+    assert not any("asks for no token" in line for line in program.log)
+    assert str(Token.read(given["token"]))[10:] not in "".join(program.log)
 
 
 def test_a_failure_of_the_server_itself_ends_with_1(world, glt_serve, caplog, capsys, monkeypatch):
