@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import logging
 import os
 import resource
@@ -17,6 +18,7 @@ from wire_ends import LONG_S, on_loop
 
 import glt
 from glt import _deadlines as deadlines
+from glt.distributed.wire import connection as connection_module
 from glt.distributed.wire import handshake, listener
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import Credentials, Token
@@ -30,7 +32,7 @@ from glt.distributed.wire.handshake import (
 )
 from glt.distributed.wire.listener import Listener, LocalListener
 from glt.distributed.wire.threads import wait_for
-from glt.errors import GltError, PeerLost, RendezvousError
+from glt.errors import ConnectionLost, GltError, PeerLost, RendezvousError
 from glt.testing.cluster import free_port
 
 GREETING = struct.Struct("<HB32s")
@@ -625,4 +627,72 @@ def test_processes_of_this_host_meet_at_a_unix_socket(tokens, monkeypatch):
     monkeypatch.setattr(listener.os, "geteuid", lambda: 2**31)
     with pytest.raises(RendezvousError, match="refused: it belongs to user"):
         dial(here.name, "server 0", introduce("client"), 20.0)
+    here.close()
+
+
+FRAME = struct.Struct("<4sBB2xIQQ")
+
+
+def hello_of(**said):
+    body = json.dumps({**introduce("client"), **said}).encode()
+    return FRAME.pack(b"GLT2", 1, 0, len(body), 0, 0) + body
+
+
+def test_json_is_not_parsed_before_the_proof(open_port, tokens, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(connection_module.json, "loads", lambda text: parsed.append(text) or {})
+    here = open_port(credentials=tokens["write"])
+    for first in (b"", GREETING.pack(2, 2, bytes(32))):
+        stranger = Wire(here.address)
+        if first:
+            stranger.say(first)
+            stranger.hear()
+        stranger.socket.sendall(hello_of())
+        assert stranger.socket.recv(1) == b"" and not parsed
+        stranger.socket.close()
+
+
+def test_strangers_write_no_lines_of_their_own_into_the_log(open_port, caplog):
+    """What they say of themselves is one line, of a few characters that can be printed."""
+
+    async def welcome(connection, hello):
+        raise ValueError(f"{hello['group']}")
+
+    here = open_port(welcome)
+    forged = "x\nERROR forged \ud800\x1b[2J" + "y" * 3000
+    for said in ({"version": forged}, {"kind": forged}, {"group": forged}, {"host": forged, "group": "g"}):
+        stranger = Wire(here.address)
+        stranger.say(GREETING.pack(2, 0, bytes(32)))
+        stranger.hear()
+        stranger.socket.sendall(hello_of(**said))
+        assert b"refused" in stranger.hear()
+        stranger.socket.close()
+    assert len(caplog.messages) == 4
+    assert all(message.isprintable() and len(message) < 1500 for message in caplog.messages)
+
+
+def test_strangers_do_not_fill_the_log(open_port, caplog, monkeypatch):
+    monkeypatch.setattr(listener, "_MOST_WARNINGS", 3)
+    here = open_port()
+    for _ in range(10):
+        stranger = Wire(here.address)
+        stranger.say(GREETING.pack(77, 0, bytes(32)))
+        stranger.hear()
+        assert b"protocol 77" in stranger.hear()
+        stranger.socket.close()
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 3 and "not written" in warnings[-1]
+
+
+def test_a_local_connection_that_has_ended_is_no_fault_of_the_port(caplog):
+    async def welcome(connection, hello):
+        raise AssertionError("it has ended")
+
+    here = LocalListener(welcome)
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "a client")
+    on_loop(connection.close)
+    with pytest.raises(ConnectionLost):
+        wait_for(here._welcome(connection, {}), LONG_S)
+    theirs.close()
     here.close()
