@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from certificates import make_authority, make_certificate, tls
+from certificates import Certificates
 from dist_world import CASES, expect_batches, join, options, programs, run_cluster, sample
 from service import become_client, serve
 from service import options as served_options
@@ -23,20 +23,25 @@ from glt.testing.cluster import Cluster, free_port
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory):
-    """A folder with the tokens ``write``, ``read`` and ``other``, and the certificate ``job``."""
+    """A folder with the tokens ``write``, ``read`` and ``other``, and certificates."""
     folder = tmp_path_factory.mktemp("secrets")
     token = Token.new()
     token.write(folder / "write")
     token.for_reading().write(folder / "read")
     Token.new().write(folder / "other")
-    make_authority(folder)
-    make_certificate(folder)
     return folder
 
 
-def secured(folder, token="write", **more):
+@pytest.fixture(scope="module")
+def certificates(secrets):
+    made = Certificates(secrets)
+    made.issue("job")
+    return made
+
+
+def secured(certificates, **more):
     """Arguments of a server or a trainer."""
-    return {"token_file": folder / token, "tls": tls(folder, **more)}
+    return {"token_file": certificates.folder / "write", "tls": certificates.tls("job", **more)}
 
 
 def serve_or_sample(trainer, path, num_servers, num_clients, of_servers, of_clients):
@@ -52,9 +57,9 @@ def serve_or_sample(trainer, path, num_servers, num_clients, of_servers, of_clie
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-def test_batches_of_servers_are_the_same(world, secrets, mutual):
-    of_servers = secured(secrets, mutual=mutual)
-    of_clients = {"token_file": secrets / "write", "tls": tls(secrets, "job" if mutual else None)}
+def test_batches_of_servers_are_the_same(world, certificates, mutual):
+    of_servers = secured(certificates, mutual=mutual)
+    of_clients = {**of_servers, "tls": certificates.tls("job" if mutual else None)}
     args = world(2).path, 2, 1, of_servers, of_clients
     expect_batches(run_cluster(3, serve_or_sample, *args)[2:], world(2), CASES[:2])
 
@@ -68,8 +73,8 @@ def sample_with(trainer, path, mode, given):
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_batches_of_trainers_are_the_same(world, secrets, mode):
-    found = run_cluster(2, sample_with, world(2).path, mode, secured(secrets, mutual=True))
+def test_batches_of_trainers_are_the_same(world, certificates, mode):
+    found = run_cluster(2, sample_with, world(2).path, mode, secured(certificates, mutual=True))
     expect_batches(found, world(2), CASES[:2])
 
 
@@ -98,10 +103,10 @@ def test_trainers_with_different_tokens_are_told(world, secrets):
 
 
 @pytest.fixture
-def server(world, secrets):
+def server(world, certificates):
     """A server of this process; its port."""
     data, port = glt.distributed.DistDataset().load(world(1).path, 0), free_port()
-    glt.distributed.init_server(1, None, 0, data, "127.0.0.1", port, rpc_timeout=60.0, **secured(secrets))
+    glt.distributed.init_server(1, None, 0, data, "127.0.0.1", port, rpc_timeout=60.0, **secured(certificates))
     yield port
     glt.distributed.wait_and_shutdown_server(0.0)
 
@@ -131,8 +136,8 @@ def found_by_client(port, **given):
         return cluster.results()[0]
 
 
-def test_who_may_do_what(server, secrets):
-    plain = tls(secrets, None)
+def test_who_may_do_what(server, secrets, certificates):
+    plain = certificates.tls()
     assert found_by_client(server, token_file=secrets / "write", tls=plain) == (4, False)
     num_batches, called = found_by_client(server, token_file=secrets / "read", tls=plain)
     assert num_batches == 4 and "PermissionError" in called and "read token" in called
@@ -142,13 +147,13 @@ def test_who_may_do_what(server, secrets):
     assert len(glt.distributed.get_server().clients.sessions()) == 0
 
 
-def test_strangers_get_nothing(server, secrets):
+def test_strangers_get_nothing(server, certificates):
     """Neither a word of what is served nor a session, whatever they say first."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(secrets / "ca.pem")
+    context.load_verify_locations(certificates.ca)
     for said in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(1 << 16), b'{"kind": "client", "rank": 0}'):
         with socket.create_connection(("127.0.0.1", server), timeout=30) as plain:
-            with context.wrap_socket(plain, server_hostname="glt.internal") as stranger:
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as stranger:
                 heard = b""
                 try:
                     stranger.sendall(said)

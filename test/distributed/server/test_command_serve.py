@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from certificates import make_authority, make_certificate
+from certificates import Certificates
 from promptness import eventually
 from service import options
 
@@ -328,19 +328,18 @@ def test_a_server_that_requires_a_token_ends_with_3_without(world, glt_serve, ca
 
 def test_it_says_who_is_answered(serve, tmp_path):
     Token.new().write(tmp_path / "token")
-    make_authority(tmp_path)
-    make_certificate(tmp_path)
-    given = {"token": "token", "cert": "job.pem", "key": "job.key", "ca": "ca.pem"}
-    given = {name: tmp_path / file for name, file in given.items()}
-    tls = [word for name in ("cert", "key", "ca") for word in (f"--tls-{name}", given[name])]
-    flags = ["--token-file", given["token"], *tls, "--tls-mutual", "--host", "0.0.0.0", "--require-auth"]
+    certificates = Certificates(tmp_path)
+    certificates.issue("job")
+    options = certificates.tls("job", mutual=True)
+    flags = ["--tls-cert", options.cert, "--tls-key", options.key, "--tls-ca", options.ca, "--tls-mutual"]
+    flags += ["--token-file", tmp_path / "token", "--host", "0.0.0.0", "--require-auth"]
     program = serve(*flags)
     program.ready()
     program.process.send_signal(signal.SIGTERM)
     assert program.ended() == 0
     assert any("which other hosts reach; those with the token are answered; mutual TLS" in each for each in program.log)
     assert not any("asks for no token" in line for line in program.log)
-    assert str(Token.read(given["token"]))[10:] not in "".join(program.log)
+    assert str(Token.read(tmp_path / "token"))[10:] not in "".join(program.log)
 
 
 def test_a_failure_of_the_server_itself_ends_with_1(world, glt_serve, caplog, capsys, monkeypatch):

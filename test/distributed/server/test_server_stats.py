@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from certificates import make_authority, make_certificate, tls
+from certificates import Certificates
 from dist_world import run_cluster, seeds_of
 from promptness import eventually, expect_prompt
 from service import Stage, options, serve_or
@@ -324,17 +324,17 @@ def guarded(tmp_path):
     pytest.importorskip("prometheus_client")
     token = Token.new()
     token.write(tmp_path / "token")
-    make_authority(tmp_path)
-    make_certificate(tmp_path, host="localhost")
-    before = use_credentials(str(tmp_path / "token"), tls(tmp_path))
+    certificates = Certificates(tmp_path)
+    certificates.issue("job")
+    before = use_credentials(str(tmp_path / "token"), certificates.tls("job"))
     opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0, asks_for_token=True)
-    yield opened, token, ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    yield opened, token, ssl.create_default_context(cafile=certificates.ca)
     opened.close()
     set_credentials(before)
 
 
 def ask(endpoint, context, **headers):
-    request = urllib.request.Request(f"https://localhost:{endpoint.address[1]}/metrics", headers=headers)
+    request = urllib.request.Request(endpoint.url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return answer.status, answer.read()

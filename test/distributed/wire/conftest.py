@@ -1,7 +1,7 @@
 """What the tests of the wire share: certificates, and the credentials of this process as they were before."""
 
 import pytest
-from wire_ends import Certificates
+from certificates import Certificates
 
 from glt.distributed.wire import credentials
 

@@ -1,15 +1,13 @@
 """The token and the TLS options of a process: files, arguments, environment, and what two processes make of them."""
 
-import logging
 import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 
 import pytest
-from certificates import make_authority, make_certificate, tls
+from certificates import Certificates
 
 import glt
 from glt.distributed import TlsOptions
@@ -22,9 +20,6 @@ from glt.distributed.wire.credentials import (
     set_credentials,
     use_credentials,
 )
-from glt.distributed.wire.handshake import dial, introduce
-from glt.distributed.wire.listener import Listener, require_proof_beyond
-from glt.errors import GltError, RendezvousError
 from glt.testing.cluster import Cluster, free_port
 
 
@@ -33,6 +28,7 @@ def _as_before(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("GLT_TOKEN", "GLT_TLS", "GLT_REQUIRE")):
             monkeypatch.delenv(name)
+    set_credentials(None)
     yield
     set_credentials(None)
 
@@ -41,18 +37,6 @@ def _as_before(monkeypatch):
 def token_file(tmp_path):
     Token.new().write(tmp_path / "token")
     return str(tmp_path / "token")
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """Of an authority, of another one, and one for another name."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for authority in ("ca", "other-ca"):
-        make_authority(folder, authority)
-    make_certificate(folder)
-    make_certificate(folder, "others", "other-ca")
-    make_certificate(folder, "misnamed", host="elsewhere.internal")
-    return folder
 
 
 # -- the token -----------------------------------------------------------------------------------------------------
@@ -136,13 +120,13 @@ def test_a_token_is_lent_for_as_long_as_its_process_lives():
 def test_arguments_win_over_the_environment(tmp_path, token_file, certificates, monkeypatch):
     Token.new().write(tmp_path / "other")
     monkeypatch.setenv("GLT_TOKEN_FILE", str(tmp_path / "other"))
-    monkeypatch.setenv("GLT_TLS_CA", str(certificates / "ca.pem"))
+    monkeypatch.setenv("GLT_TLS_CA", certificates.ca)
     monkeypatch.setenv("GLT_TLS_MUTUAL", "1")
     monkeypatch.setenv("GLT_REQUIRE_AUTH", "true")
     assert use_credentials() is None  # the environment's, which may still change
     told = current_credentials()
     assert told.token_file == str(tmp_path / "other") and told.require_auth
-    assert told.tls == TlsOptions(ca=str(certificates / "ca.pem"), mutual=True)
+    assert told.tls == TlsOptions(ca=certificates.ca, mutual=True)
     monkeypatch.chdir(tmp_path)
     use_credentials("token", require_auth=False)
     monkeypatch.chdir("/")
@@ -193,136 +177,32 @@ def test_tls_options_make_sense(certificates, tmp_path):
     with pytest.raises(TypeError, match="mutual = 1"):
         TlsOptions(mutual=1)
     with pytest.raises(ValueError, match="cert = None: a process that listens needs a certificate"):
-        use_credentials(tls=tls(certificates, None), listens=True)
-    mixed = TlsOptions(cert=certificates / "job.pem", key=certificates / "others.key")
-    with pytest.raises(ValueError, match=r"cert = .*job.pem' cannot be used: .*MISMATCH"):
+        use_credentials(tls=certificates.tls(), listens=True)
+    mixed = TlsOptions(cert=certificates.folder / "good.pem", key=certificates.folder / "client.key")
+    with pytest.raises(ValueError, match=r"cert = .*good.pem' cannot be used: .*MISMATCH"):
         use_credentials(tls=mixed)
     secret = str(tmp_path / "secret.key")
     subprocess.run(
-        ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", certificates / "job.key", "-out", secret], check=True
+        ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", certificates.folder / "good.key", "-out", secret],
+        check=True,
     )
     with pytest.raises(ValueError, match="the key has a passphrase; glt asks for none"):
-        use_credentials(tls=TlsOptions(cert=certificates / "job.pem", key=secret))
+        use_credentials(tls=TlsOptions(cert=certificates.folder / "good.pem", key=secret))
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_certificates_are_replaced_without_a_restart(certificates, tmp_path, caplog, half):
-    make_authority(tmp_path)
-    make_certificate(tmp_path)
-    options = tls(tmp_path)
+def test_a_pair_of_which_one_is_replaced_waits_for_the_other(tmp_path, caplog):
+    made = Certificates(tmp_path)
+    made.issue("good")
+    made.issue("next")
+    options = made.tls("good")
     first = options.context(of_server=True)
-    assert options.context(of_server=True) is first
-    os.replace(tmp_path / "job.pem", tmp_path / "old.pem")
-    os.replace(tmp_path / "job.key", tmp_path / "old.key")
-    make_certificate(tmp_path, "next")
-    os.replace(tmp_path / "next.pem", tmp_path / "job.pem")
-    if half:  # between the two
-        assert options.context(of_server=True) is first and "stay in use" in caplog.text
-    os.replace(tmp_path / "next.key", tmp_path / "job.key")
+    os.replace(tmp_path / "next.pem", tmp_path / "good.pem")
+    assert options.context(of_server=True) is first and "stay in use" in caplog.text
+    os.replace(tmp_path / "next.key", tmp_path / "good.key")
     assert options.context(of_server=True) is not first
 
 
-def test_listening_beyond_the_host_without_a_token(token_file, caplog, monkeypatch, certificates):
-    for host in ("127.0.0.1", "::1", "localhost"):
-        require_proof_beyond(host, "it")
-    assert not caplog.text
-    require_proof_beyond("0.0.0.0", "server 7")
-    require_proof_beyond("0.0.0.0", "server 7")  # once
-    (said,) = caplog.messages
-    assert said.startswith("server 7 listens at 0.0.0.0 and asks for no token") and "glt token FILE" in said
-    monkeypatch.setenv("GLT_REQUIRE_AUTH", "1")
-    with pytest.raises(RendezvousError, match="told to refuse that"):
-        require_proof_beyond("0.0.0.0", "it")
-    use_credentials(token_file)
-    require_proof_beyond("0.0.0.0", "it")
-
-
-# -- of two processes ----------------------------------------------------------------------------------------------
-
-
-def meet(trainer, credentials):
-    """The last process listens, the others dial it, each with what it is given; returns what each found out."""
-    set_credentials(Credentials.from_json(credentials[trainer.rank]))
-    logging.basicConfig(level=logging.INFO, force=True)
-    address = ("127.0.0.1", trainer.port)
-    if trainer.rank < trainer.world_size - 1:
-        try:
-            connection, answer = dial(address, "the server", introduce("client"), 20.0)
-        except GltError as error:
-            return f"{type(error).__name__}: {error}"
-        connection.close()
-        return answer["may_write"]
-
-    async def welcome(connection, hello):
-        connection.send(introduce("server", may_write=connection.may_write))
-        connection.part()
-
-    listener = Listener(address, "the server", address, welcome)
-    listener.open()
-    trainer.hear()
-    listener.close()
-    return None
-
-
-def found_by(server, *clients):
-    """What clients with these credentials found out at a server with those."""
-    told = [each.to_json() for each in (*clients, server)]
-    with Cluster(len(told), meet, told, deadline_s=100.0) as cluster:
-        deadline = time.monotonic() + 60
-        for rank in range(len(clients)):
-            cluster.processes[rank].join(max(0.0, deadline - time.monotonic()))
-        cluster.say(len(clients), "end")
-        return cluster.results()[:-1]
-
-
-def test_who_has_which_token(tmp_path, token_file):
-    Token.read(token_file).for_reading().write(tmp_path / "read")
-    Token.new().write(tmp_path / "other")
-    Token.read(tmp_path / "other").for_reading().write(tmp_path / "other-read")
-    files = [token_file, str(tmp_path / "read"), str(tmp_path / "other"), str(tmp_path / "other-read"), None]
-    writes, reads, *refused, without = found_by(Credentials(token_file), *map(Credentials, files))
-    assert (writes, reads) == (True, False)
-    assert all("RendezvousError" in each and "the token is another one than here" in each for each in refused), refused
-    assert "a token is asked for here: give --token-file" in without
-    told = [*refused, without]
-    assert not any(str(Token.read(each))[10:] in text for each in files[:-1] for text in told)
-
-
-def test_a_server_without_the_token_is_not_trusted(tmp_path, token_file):
-    Token.read(token_file).for_reading().write(tmp_path / "read")
-    (found,) = found_by(Credentials(), Credentials(token_file))
-    assert "it asks for no token, and this process has one" in found
-    read = str(tmp_path / "read")
-    writer, reader = found_by(Credentials(read), Credentials(token_file), Credentials(read))
-    assert "has the read token only" in writer and reader is False
-
-
-def test_who_has_which_certificate(certificates, token_file):
-    server = Credentials(token_file, tls(certificates))
-    given = [
-        tls(certificates, None),
-        tls(certificates, None, "other-ca"),
-        tls(certificates, None, server_name="another.internal"),
-        None,
-    ]
-    good, stranger, misnamed, plain = found_by(server, *(Credentials(token_file, each) for each in given))
-    assert good is True
-    assert "ended the handshake of TLS" in stranger and "CERTIFICATE_VERIFY_FAILED" in stranger
-    assert "CERTIFICATE_VERIFY_FAILED" in misnamed and "another.internal" in misnamed
-    assert "RendezvousError" in plain
-
-
-def test_mutual_tls(certificates):
-    server = Credentials(None, tls(certificates, mutual=True))
-    given = [tls(certificates), tls(certificates, None), tls(certificates, "others")]
-    good, *others = found_by(server, *(Credentials(None, each) for each in given))
-    assert good is True and all("RendezvousError" in each for each in others), others
-
-
-def test_a_server_for_another_name(certificates):
-    server = Credentials(None, tls(certificates, "misnamed"))
-    (found,) = found_by(server, Credentials(None, tls(certificates, None)))
-    assert "CERTIFICATE_VERIFY_FAILED" in found
+# -- where they are given ---------------------------------------------------------------------------------------------
 
 
 def serve_with(trainer, path, given, environment):
@@ -337,7 +217,7 @@ def serve_with(trainer, path, given, environment):
 
 
 def test_a_server_takes_arguments_and_forgets_them(world, token_file, certificates):
-    options = tls(certificates)
+    options = certificates.tls("good")
     given = {"token_file": token_file, "tls": options, "require_auth": True}
     with Cluster(1, serve_with, world(1).path, given, {}) as cluster:
         ((used, after),) = cluster.results()
