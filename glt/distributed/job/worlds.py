@@ -232,7 +232,7 @@ def wait_for_trainers(
     deadline, say_at = now + timeout_s, now + deadlines.COMPLAINT_S
     while not server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
         now = time.monotonic()
-        sessions = [str(session) for session in server.clients.sessions()]
+        sessions = [str(session) for session in server.clients.awaited()]
         if sessions:
             alone_since = now
         if now >= deadline or now - alone_since > alone_s:

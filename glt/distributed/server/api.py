@@ -61,7 +61,7 @@ def init_server(
     Args:
         num_servers: Servers of the job. Each partition is loaded by one of them, or its files are on the host of each.
         num_clients: Clients of the job; the server is done when they have left. None: any number, and it is done when
-            it is told to end.
+            it is told to end. Clients that show the read token only are not counted, and not waited for.
         server_rank: This server, in ``[0, num_servers)``.
         dataset: Its partition, loaded. Several servers may load the same one.
         master_addr, master_port: Host and port of server 0, which listens there; the same for all servers and clients.

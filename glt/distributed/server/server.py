@@ -52,8 +52,7 @@ SPLITS = {
 }
 
 # The calls of a client that has proven the read token only, in full: it samples, and reads the graph, tensors and
-# numbers; its barriers are those of others who only read. All other calls, and functions that the user has registered,
-# are for those who may write.
+# numbers. All other calls, and functions that the user has registered, are for those who may write.
 FOR_READERS = frozenset(
     {
         "glt.create_loader",
@@ -77,9 +76,6 @@ FOR_READERS = frozenset(
         "glt.tensor.read",
         "glt.tensor.release",
         "glt.tensor.written",
-        "glt.barrier",
-        "glt.barrier.abort",
-        "glt.barrier.failure",
     }
 )
 
@@ -208,7 +204,8 @@ class DistServer:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
-        self._barriers.add(session)
+        if not session.is_guest:
+            self._barriers.add(session)
         connection.peer = str(session)
         logger.info("%s came", session)
         about = {"entry": self.entry.to_json(), "about": self._about, "most_bytes": session.most_bytes}
@@ -222,7 +219,8 @@ class DistServer:
         try:
             if hello.get("kind") == "client":
                 self._require_fit(hello)
-                self.clients.add_refused(place_of(connection, hello))
+                if connection.may_write:
+                    self.clients.add_refused(place_of(connection, hello))
             refuse(connection, self._failure)  # no server takes its place
         except RendezvousError as error:  # of another job: it is not waited for
             refuse(connection, str(error))
@@ -248,7 +246,7 @@ class DistServer:
         # thread gives memory back.
         self._tensors.end_session(session)
         self.clients.remove(session)
-        if session.has_left:
+        if session.has_left and not session.is_guest:
             self.membership.send_done([session.place])
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)

@@ -40,8 +40,7 @@ Call = Callable[["ClientSession", tuple[Any, ...], dict[str, Any]], Any]
 
 
 def place_of(connection: Connection, hello: Mapping[str, Any]) -> tuple[str, int]:
-    """Group and rank of a client. Those who only read are groups of their own: they take no place of a trainer that
-    may write, end no server in its name, and neither hold up nor fail its barriers."""
+    """Group and rank of a client. Those who only read are in groups of their own: they take no trainer's place."""
     check_place(hello["num_clients"], hello["rank"], hello["group"], ("num_clients", "client_rank", "group"))
     group = hello["group"]
     return group if connection.may_write else f"{group} (read token)", hello["rank"]
@@ -49,7 +48,8 @@ def place_of(connection: Connection, hello: Mapping[str, Any]) -> tuple[str, int
 
 class ClientSession:
     """Answers the calls of one client, on the threads of ``pool``; ``find`` gives what to call for a name, or raises
-    LookupError or PermissionError. ``id`` is a secret, which the client shows when it opens streams.
+    LookupError or PermissionError. ``id`` is a secret, which the client shows when it opens streams. ``is_guest``: it
+    may only read, and the server neither waits for it nor goes on for its sake.
 
     A call whose answer depends on other clients returns a :class:`concurrent.futures.Future`: it then holds no thread.
     """
@@ -62,7 +62,8 @@ class ClientSession:
         self.id = secrets.token_hex(16)
         host, pid = str(hello["host"])[:64], str(hello["pid"])[:16]
         self._name = f"client {self.rank} of {self.group!r} (host {host}, pid {pid})"
-        self.most_bytes = _MOST_WRITE_BYTES if connection.may_write else _MOST_READ_BYTES
+        self.is_guest = not connection.may_write
+        self.most_bytes = _MOST_READ_BYTES if self.is_guest else _MOST_WRITE_BYTES
         self.has_left, self.left_why = False, ""
         self._find, self._pool = find, pool
         self._on_end: Callable[[str], None] | None = None
@@ -81,7 +82,7 @@ class ClientSession:
         sent nonsense."""
         self._on_end = on_end
         self.connection.start(self._take, lambda error: self.end(str(error)), max_data_bytes=self.most_bytes)
-        self.connection.max_json_bytes = MAX_JSON_BYTES if self.connection.may_write else _MOST_READ_JSON_BYTES
+        self.connection.max_json_bytes = _MOST_READ_JSON_BYTES if self.is_guest else MAX_JSON_BYTES
         add_tick(self._look)
 
     def end(self, why: str) -> None:
@@ -230,7 +231,8 @@ def _texts(error: BaseException) -> dict[str, str]:
 
 
 class ClientRegistry:
-    """Which clients of a server are there, lost, or done. ``num_clients`` come of each group; None: any number."""
+    """Which clients of a server are there, lost, or done. ``num_clients`` come of each group; None: any number. Guests
+    are not counted: who may only read cannot end a server, nor keep it from its end."""
 
     def __init__(self, num_clients: int | None) -> None:
         self.num_clients = num_clients
@@ -242,6 +244,10 @@ class ClientRegistry:
     def sessions(self) -> list[ClientSession]:
         with self._changed:
             return list(self._sessions.values())
+
+    def awaited(self) -> list[ClientSession]:
+        """The sessions of those that the server waits for."""
+        return [session for session in self.sessions() if not session.is_guest]
 
     def __contains__(self, session: ClientSession) -> bool:
         with self._changed:
@@ -274,6 +280,8 @@ class ClientRegistry:
     def remove(self, session: ClientSession) -> None:
         with self._changed:
             self._sessions.pop(session.id, None)
+            if session.is_guest:
+                return
             if session.has_left:
                 self._note(session.place, None)
             elif not self._is_done(session.place):  # a successor may have come and left before this one was missed
@@ -299,7 +307,7 @@ class ClientRegistry:
         self._changed.notify_all()
 
     def _here(self) -> set[tuple[str, int]]:
-        return {each.place for each in self._sessions.values()}
+        return {each.place for each in self._sessions.values() if not each.is_guest}
 
     def _is_done(self, place: tuple[str, int]) -> bool:
         return self._gone.get(place, 0.0) is None
@@ -333,7 +341,7 @@ class ClientRegistry:
     def _have_all_gone(self) -> bool:
         if self._is_closed:
             return True
-        if self.num_clients is None or self._sessions or not self._gone or not self._are_whole_groups(self._gone):
+        if self.num_clients is None or self._here() or not self._gone or not self._are_whole_groups(self._gone):
             return False
         now = time.monotonic()
         return all(lost_s is None or now - lost_s > deadlines.GRACE_S for lost_s in self._gone.values())

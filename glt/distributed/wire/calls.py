@@ -132,7 +132,8 @@ def register_server_function(func: F, name: str | None = None) -> F:
     and tuples, lists and dicts of these. Calls run on the server's request threads, several at a time.
 
     Args:
-        func: The function. What it does is on offer to everyone who can reach the server's port.
+        func: The function. What it does is on offer to all who have the write token; without one, to all who
+            reach the server's port.
         name: What clients call it. Default: its module and name, so that a client that imports it may give it itself.
 
     Returns:

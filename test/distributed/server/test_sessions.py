@@ -142,8 +142,8 @@ def test_a_session_ends_once_with_the_reason(served):
     assert served.ends.empty()
 
 
-def client(group, rank, has_left=True, is_alive=True):
-    place = {"group": group, "rank": rank, "place": (group, rank)}
+def client(group, rank, has_left=True, is_alive=True, is_guest=False):
+    place = {"group": group, "rank": rank, "place": (group, rank), "is_guest": is_guest}
     more = {"gave_sign_since": lambda when_s: is_alive, "connection": SimpleNamespace(close=lambda: None)}
     return SimpleNamespace(id=f"{group}{rank}", **place, has_left=has_left, **more)
 
@@ -162,6 +162,16 @@ def test_each_job_that_came_has_to_go_whole():
             clients.remove(client(group, rank))
     assert clients.wait_until_done(0.0)
     assert not admit(clients, client("train", 0)), "it is for the successor"
+
+
+def test_guests_neither_end_a_server_nor_keep_it_from_its_end():
+    clients, guests = ClientRegistry(1), [client("readers", rank, is_guest=True) for rank in range(2)]
+    assert all(admit(clients, guest) for guest in guests)
+    clients.remove(guests[0])
+    assert not clients.wait_until_done(0.0) and clients.awaited() == [] and clients.done() == []
+    assert admit(clients, client("train", 0))
+    clients.remove(client("train", 0))
+    assert clients.wait_until_done(0.0) and clients.sessions() == guests[1:]
 
 
 def test_a_living_client_keeps_its_place_and_a_dead_one_loses_it(monkeypatch):
