@@ -582,11 +582,18 @@ def test_a_port_out_of_descriptors_waits_for_some(open_port, caplog):
     client.socket.close()
 
 
-def test_clients_that_come_before_it_is_opened_are_welcomed_then(open_port, say_hello):
-    here = open_port(is_open=False)
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_clients_that_come_before_it_is_opened_are_welcomed_then(
+    open_port, say_hello, certificates, monkeypatch, is_encrypted
+):
+    """However long it takes to get ready: a port that does not answer yet is no stranger."""
+    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 0.2)
+    here = open_port(is_open=False, credentials=Credentials(tls=certificates.tls("good") if is_encrypted else None))
     with ThreadPoolExecutor(2) as pool:
-        early = [pool.submit(say_hello, here) for _ in range(2)]
-        assert not wait(early, 0.5).done
+        theirs = Credentials(tls=certificates.tls() if is_encrypted else None)
+        early = [pool.submit(say_hello, here, theirs) for _ in range(2)]
+        assert not wait(early, 1.0).done
+        monkeypatch.setattr(deadlines, "HANDSHAKE_S", LONG_S)
         here.open()
         assert all("version" in each.result(20.0) for each in early)
 
