@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 import glt
 from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import printed
-from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection
 from glt.distributed.wire.credentials import Credentials, current_credentials
 from glt.distributed.wire.threads import process_loop, wait_for
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
@@ -203,7 +203,7 @@ async def connect(
         try:
             sock = await asyncio.wait_for(_open(address), max(0.1, min(left, deadlines.HANDSHAKE_S)))
             is_reached = True
-            # What listens takes connections when it is ready: until then the kernel keeps this one for it.
+            # A server that is not ready listens already, and says nothing: not even what begins a handshake.
             until_s = time.monotonic() + (answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
             credentials = current_credentials()
             if credentials.tls is not None and not isinstance(address, str):
@@ -212,7 +212,7 @@ async def connect(
             connection.is_ours = True
             await prove_to_server(connection, credentials, until_s)
             connection.send(hello)
-            connection.max_json_bytes = 64 << 20
+            connection.max_json_bytes = MAX_JSON_BYTES
             answer = await connection.receive(_left(until_s))
             if "refused" not in answer:
                 if "version" not in answer:

@@ -16,7 +16,7 @@ from typing import Any
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import is_loopback, printed, reachable_address
-from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.connection import MAX_HELLO_BYTES, Connection
 from glt.distributed.wire.credentials import current_credentials
 from glt.distributed.wire.handshake import (
     NotProven,
@@ -27,12 +27,13 @@ from glt.distributed.wire.handshake import (
     shake_hands,
 )
 from glt.distributed.wire.threads import call_on_loop, process_loop
-from glt.errors import GltError, RendezvousError
+from glt.errors import ConnectionLost, GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
 
 _MOST_HANDSHAKES = 256  # at the same time, of processes that have not proven or said who they are
 _MOST_ACCEPTED = 32  # in one turn of the loop
+_MOST_WARNINGS = 100  # about strangers, in COMPLAINT_S
 
 _PEER = struct.Struct("iII")  # of SO_PEERCRED: process, user, group
 
@@ -72,7 +73,8 @@ class Listener:
         sock.setblocking(False)
         self._silent: dict[asyncio.Task[None], None] = {}  # have not said yet who they are, the oldest first
         self._closed = False
-        self._complained_s = -math.inf
+        self._complained_s = self._warned_s = -math.inf
+        self._num_warned = 0
         _open.add(self)
 
     def open(self) -> None:
@@ -126,14 +128,17 @@ class Listener:
                 sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
                 await shake_hands(sock, until_s)
             connection = Connection(sock, who)
+            if credentials.token_file is not None:
+                connection.max_json_bytes = 0  # nothing is parsed before the proof
             await ask_for_proof(connection, credentials, until_s)
+            connection.max_json_bytes = MAX_HELLO_BYTES
             hello = await connection.receive(max(0.0, until_s - time.monotonic()))
-            connection.peer = f"{str(hello.get('kind'))[:64]} at {who}"
-            connection.host = str(hello.get("host"))[:64]
+            hello |= {name: _shown(hello[name]) for name in ("kind", "version", "host", "pid") if name in hello}
+            connection.peer, connection.host = f"{hello.get('kind')} at {who}", str(hello.get("host"))
             require_same_version(hello, connection.peer)
         except (NotProven, RendezvousError) as error:
             assert connection is not None
-            logger.warning("%s is refused: %s", connection.peer, error)
+            self._warn("%s is refused: %s", connection.peer, error)
             refuse(connection, str(error))
             try:
                 await connection.parted()  # it keeps its place so long: strangers have no more than all places
@@ -154,7 +159,7 @@ class Listener:
         try:
             await self._welcome(connection, hello)
         except (LookupError, TypeError, ValueError) as error:
-            logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
+            self._warn("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, _shown(str(error), 1000))
             refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
         except GltError as error:
             logger.info("%s: %s", connection.peer, error)
@@ -162,6 +167,16 @@ class Listener:
         except Exception:  # no descriptors for it, for example: the other end may try again
             logger.exception("the connection of %s is given up", connection.peer)
             connection.close()
+
+    def _warn(self, text: str, *args: Any) -> None:
+        """Strangers cannot fill the log: of what they bring about, so many lines are warnings, and none the others."""
+        now = time.monotonic()
+        if now > self._warned_s + deadlines.COMPLAINT_S:
+            self._warned_s, self._num_warned = now, 0
+        self._num_warned += 1
+        if self._num_warned == _MOST_WARNINGS:
+            text += f" (the next ones of these {deadlines.COMPLAINT_S:g} s are not written)"
+        logger.log(logging.WARNING if self._num_warned <= _MOST_WARNINGS else logging.DEBUG, text, *args)
 
     def close(self) -> None:
         """Ends it. From any thread; may be called again."""
@@ -196,11 +211,22 @@ class LocalListener(Listener):
         self._take_care_of(self._socket)
 
     async def _only_of_this_user(self, connection: Connection, hello: dict[str, Any]) -> None:
-        _, user, _ = _PEER.unpack(connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        try:
+            told = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        except OSError as error:  # it has ended
+            raise ConnectionLost(f"lost the connection to {connection.peer}: {error}") from error
+        _, user, _ = _PEER.unpack(told)
         if user != os.geteuid() and current_credentials().token_file is None:
             refuse(connection, f"it belongs to user {user}, and this process to user {os.geteuid()}")
         else:
             await self._then(connection, hello)
+
+
+def _shown(value: Any, most: int = 64) -> Any:
+    """What another process says of itself, as it may stand in a log: a number, or a few characters of one line."""
+    if isinstance(value, int):
+        return value
+    return "".join(each if each.isprintable() else "?" for each in str(value)[:most])
 
 
 _open: weakref.WeakSet[Listener] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import logging
 import os
 import resource
@@ -17,6 +18,7 @@ from wire_ends import LONG_S, on_loop
 
 import glt
 from glt import _deadlines as deadlines
+from glt.distributed.wire import connection as connection_module
 from glt.distributed.wire import handshake, listener
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import Credentials, Token
@@ -30,7 +32,7 @@ from glt.distributed.wire.handshake import (
 )
 from glt.distributed.wire.listener import Listener, LocalListener
 from glt.distributed.wire.threads import wait_for
-from glt.errors import GltError, PeerLost, RendezvousError
+from glt.errors import ConnectionLost, GltError, PeerLost, RendezvousError
 from glt.testing.cluster import free_port
 
 GREETING = struct.Struct("<HB32s")
@@ -599,11 +601,18 @@ def test_a_port_out_of_descriptors_waits_for_some(open_port, caplog):
     client.socket.close()
 
 
-def test_clients_that_come_before_it_is_opened_are_welcomed_then(open_port, say_hello):
-    here = open_port(is_open=False)
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_clients_that_come_before_it_is_opened_are_welcomed_then(
+    open_port, say_hello, certificates, monkeypatch, is_encrypted
+):
+    """However long it takes to get ready: a port that does not answer yet is no stranger."""
+    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 0.2)
+    here = open_port(is_open=False, credentials=Credentials(tls=certificates.tls("good") if is_encrypted else None))
     with ThreadPoolExecutor(2) as pool:
-        early = [pool.submit(say_hello, here) for _ in range(2)]
-        assert not wait(early, 0.5).done
+        theirs = Credentials(tls=certificates.tls() if is_encrypted else None)
+        early = [pool.submit(say_hello, here, theirs) for _ in range(2)]
+        assert not wait(early, 1.0).done
+        monkeypatch.setattr(deadlines, "HANDSHAKE_S", LONG_S)
         here.open()
         assert all("version" in each.result(20.0) for each in early)
 
@@ -644,4 +653,72 @@ def test_processes_of_this_host_meet_at_a_unix_socket(tokens, monkeypatch):
     monkeypatch.setattr(listener.os, "geteuid", lambda: 2**31)
     with pytest.raises(RendezvousError, match="refused: it belongs to user"):
         dial(here.name, "server 0", introduce("client"), 20.0)
+    here.close()
+
+
+FRAME = struct.Struct("<4sBB2xIQQ")
+
+
+def hello_of(**said):
+    body = json.dumps({**introduce("client"), **said}).encode()
+    return FRAME.pack(b"GLT2", 1, 0, len(body), 0, 0) + body
+
+
+def test_json_is_not_parsed_before_the_proof(open_port, tokens, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(connection_module.json, "loads", lambda text: parsed.append(text) or {})
+    here = open_port(credentials=tokens["write"])
+    for first in (b"", GREETING.pack(2, 2, bytes(32))):
+        stranger = Wire(here.address)
+        if first:
+            stranger.say(first)
+            stranger.hear()
+        stranger.socket.sendall(hello_of())
+        assert stranger.socket.recv(1) == b"" and not parsed
+        stranger.socket.close()
+
+
+def test_strangers_write_no_lines_of_their_own_into_the_log(open_port, caplog):
+    """What they say of themselves is one line, of a few characters that can be printed."""
+
+    async def welcome(connection, hello):
+        raise ValueError(f"{hello['group']}")
+
+    here = open_port(welcome)
+    forged = "x\nERROR forged \ud800\x1b[2J" + "y" * 3000
+    for said in ({"version": forged}, {"kind": forged}, {"group": forged}, {"host": forged, "group": "g"}):
+        stranger = Wire(here.address)
+        stranger.say(GREETING.pack(2, 0, bytes(32)))
+        stranger.hear()
+        stranger.socket.sendall(hello_of(**said))
+        assert b"refused" in stranger.hear()
+        stranger.socket.close()
+    assert len(caplog.messages) == 4
+    assert all(message.isprintable() and len(message) < 1500 for message in caplog.messages)
+
+
+def test_strangers_do_not_fill_the_log(open_port, caplog, monkeypatch):
+    monkeypatch.setattr(listener, "_MOST_WARNINGS", 3)
+    here = open_port()
+    for _ in range(10):
+        stranger = Wire(here.address)
+        stranger.say(GREETING.pack(77, 0, bytes(32)))
+        stranger.hear()
+        assert b"protocol 77" in stranger.hear()
+        stranger.socket.close()
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 3 and "not written" in warnings[-1]
+
+
+def test_a_local_connection_that_has_ended_is_no_fault_of_the_port(caplog):
+    async def welcome(connection, hello):
+        raise AssertionError("it has ended")
+
+    here = LocalListener(welcome)
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "a client")
+    on_loop(connection.close)
+    with pytest.raises(ConnectionLost):
+        wait_for(here._welcome(connection, {}), LONG_S)
+    theirs.close()
     here.close()
