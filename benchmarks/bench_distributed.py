@@ -8,7 +8,8 @@ costs: user and system time of the trainers and of everything they started, from
 take the batches and do nothing else. Rounds alternate between an epoch of glt.loader.NeighborLoader in one process, one
 of worker mode and one of collocated mode; who does not run is idle, and what idling costs is reported too. By default
 the partitions of a host are read directly; "asking" turns that off (``read_local=False``), so that half of each batch
-comes from the other trainer by RPC, as it would from another host.
+comes from the other trainer: by glt's own connections, or "over rpc". On one host the first go over a Unix socket, and
+rpc reads the memory of the other process; "as from another host" both have sockets alone, over loopback.
 
 GLT's worker and collocated modes take part where GLT can be imported (see peer_jobs.py), with its own partitions of the
 same graph, the same seeds and as many workers.
@@ -16,14 +17,14 @@ same graph, the same seeds and as many workers.
 In the first epoch every batch is checked: its edges exist, features and labels are those of its nodes, each seed comes
 once. Wall time is per batch of the job: both trainers together. The stages are the loaders' own (see ``stats()``).
 
-    python -m benchmarks.bench_distributed [--rounds 3] [--toy]
+    python -m benchmarks.bench_distributed [--rounds 3] [--toy] [--modes "worker, asking" "worker, asking over rpc"]
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -39,8 +40,16 @@ import glt
 from benchmarks import graphs, peer_jobs
 from benchmarks._harness import Report, Timing, arguments, find_peers, require
 from benchmarks.partitioned import NUM_PARTS, features_of, labels_of, obey, scratch_dir, write_partitions
+from glt.distributed.wire import rpc, tcp
 from glt.testing.cluster import free_port
 
+MODES = (
+    "worker",
+    "collocated",
+    *("worker, asking", "worker, asking over rpc"),
+    *("collocated, asking", "collocated, asking over rpc"),
+    *("collocated, asking as from another host", "collocated, asking as from another host over rpc"),
+)
 DEADLINE_S = 180  # for anything a trainer is asked to do
 
 
@@ -48,7 +57,7 @@ DEADLINE_S = 180  # for anything a trainer is asked to do
 class Job:
     """What a trainer or server needs to know."""
 
-    mode: str  # worker | collocated | server, and perhaps "asking"
+    mode: str  # worker | collocated | server, and perhaps "asking", "over rpc"
     graph_name: str
     partition_dir: str
     seeds: list[torch.Tensor]  # of each trainer
@@ -64,6 +73,8 @@ def trainer(rank: int, job: Job, commands: Connection) -> None:
     torch.set_num_threads(1)
     dataset: glt.distributed.DistDataset | None = None
     options: Any
+    if "another host" in job.mode:
+        use_sockets_alone()
     if job.mode.startswith("server"):
         glt.distributed.init_client(job.num_servers, len(job.seeds), rank, "127.0.0.1", job.port)
         options = glt.distributed.RemoteDistSamplingWorkerOptions(worker_concurrency=8)
@@ -76,7 +87,13 @@ def trainer(rank: int, job: Job, commands: Connection) -> None:
             if is_worker
             else glt.distributed.CollocatedDistSamplingWorkerOptions
         )
-        options = kind("127.0.0.1", job.port, worker_concurrency=8, read_local="asking" not in job.mode)
+        options = kind(
+            "127.0.0.1",
+            job.port,
+            worker_concurrency=8,
+            read_local="asking" not in job.mode,
+            transport="rpc" if "over rpc" in job.mode else "tcp",
+        )
 
     def loader_of(seeds: torch.Tensor) -> glt.distributed.DistNeighborLoader:
         return stack.enter_context(
@@ -93,6 +110,13 @@ def trainer(rank: int, job: Job, commands: Connection) -> None:
         check = partial(check_epoch, graphs.load(job.graph_name), loader, seeds)
         obey(commands, check, loader, single if rank == 0 else None, loader.stats)
     glt.distributed.shutdown_client()
+
+
+def use_sockets_alone() -> None:
+    """What goes from host to host: neither a Unix socket nor the memory of the other process."""
+    rpc._CHANNELS = ["mpt_uv", "basic"]
+    introduction = tcp.SamplerTransport.introduction
+    tcp.SamplerTransport.introduction = lambda transport: {**introduction(transport), "local": "\0nothing"}  # type: ignore[method-assign]
 
 
 def check_epoch(graph: graphs.BenchGraph, loader: Any, seeds: torch.Tensor) -> int:
@@ -199,18 +223,24 @@ def seeds_of(graph: graphs.BenchGraph) -> tuple[list[torch.Tensor], int]:
     return list(nodes[: NUM_PARTS * num_batches * batch_size].chunk(NUM_PARTS)), batch_size
 
 
-def measure(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int, directory: Path) -> None:
+def measure(
+    report: Report,
+    graph: graphs.BenchGraph,
+    num_neighbors: list[int],
+    rounds: int,
+    directory: Path,
+    chosen: Sequence[str],
+) -> None:
     partition_dir = write_partitions(graph, directory)
     seeds, batch_size = seeds_of(graph)
     loader = local_loader(graph, torch.cat(seeds), num_neighbors, batch_size)
     check_epoch(graph, loader, torch.cat(seeds))
     local = Timing()
     jobs = {
-        mode: Job(mode, graph.name, partition_dir, seeds, num_neighbors, batch_size, free_port())
-        for mode in ("worker", "worker, asking", "collocated", "collocated, asking")
+        mode: Job(mode, graph.name, partition_dir, seeds, num_neighbors, batch_size, free_port()) for mode in chosen
     }
     peers: list[peer_jobs.PeerJob] = []
-    if not report.toy and find_peers("graphlearn_torch"):
+    if not report.toy and set(chosen) == set(MODES) and find_peers("graphlearn_torch"):
         names = ["GLT, worker", "GLT, collocated"]
         peers = peer_jobs.prepare(names, graph, NUM_PARTS, seeds, num_neighbors, batch_size, directory)
     modes = {mode: Timing() for mode in (*jobs, *(peer.mode for peer in peers))}
@@ -268,12 +298,12 @@ def run_group(group: Trainers, timing: Timing, command: str = "epoch") -> list[d
 
 
 def main() -> None:
-    options = arguments(__doc__, rounds=3)
+    options = arguments(__doc__, rounds=3, modes={"nargs": "*", "choices": MODES, "default": MODES})
     report = Report("distributed", options.toy)
     torch.set_num_threads(1)
     graph, num_neighbors = graphs.load("toy" if options.toy else "S"), [5, 3] if options.toy else [15, 10, 5]
     with scratch_dir() as directory:
-        measure(report, graph, num_neighbors, options.rounds, directory)
+        measure(report, graph, num_neighbors, options.rounds, directory, options.modes)
     report.finish()
 
 

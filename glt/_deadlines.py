@@ -30,7 +30,6 @@ HANDSHAKE_S = 10.0  # for the first words over a new connection
 RETRY_S = 0.1  # between two tries to connect
 HINT_S = 5.0  # of a wait for processes that have not come yet, before it is said whom it waits for
 RECONNECT_S = 10.0  # for a server that is restarted, or whose sampling process is replaced, to be there again
-FULL_S = 5.0  # a process that had no descriptor for a connection is given no other for so long
 
 # -- waiting -------------------------------------------------------------------------------------------------------
 

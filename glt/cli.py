@@ -54,6 +54,7 @@ _COMMANDS: Final = {
     "launch": ("glt.launch.command", "run a script as the servers and trainers of a job, on one host or more"),
     "copy": ("glt.launch.copy", "send each host of a job its partitions"),
     "partition": ("glt.partition.command", "partition a graph on disk"),
+    "token": ("glt.distributed.wire.command", "make the token by which the processes of a job know each other"),
     "serve": ("glt.distributed.server.command", "run a server that samples a partition for clients"),
 }
 

@@ -205,6 +205,7 @@ class LocalChannel(Channel):
         self._slots: deque[LocalSlot] = deque()  # in the order of reservation
         self._num_unread = 0  # reserved or committed, not abandoned
         self._closed = False
+        self._on_ready: Callable[[], None] = lambda: None
         counts: dict[str, Any] = {"messages": 0, "bytes": 0, "waits": 0, "wait_s": 0.0}
         self._sent, self._received = counts | {"oversize": 0}, counts | {"copied": 0}
 
@@ -228,13 +229,14 @@ class LocalChannel(Channel):
         return LocalSlot(self, nbytes, self._pinned and has_room)
 
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
-        return self._take(timeout_s).message()
+        return self.take(timeout_s).message()
 
-    def receive_bytes(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Tensor:
-        """As :meth:`receive`, but returns the message unread, uint8 [n]."""
-        return self._take(timeout_s).buffer
+    def notify(self, on_ready: Callable[[], None]) -> None:
+        """Has ``on_ready`` called, on the thread of the producer, when there may be one more message to receive."""
+        self._on_ready = on_ready
 
-    def _take(self, timeout_s: float) -> LocalSlot:
+    def take(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> LocalSlot:
+        """As :meth:`receive`, but returns the slot with the message, unread."""
         with self._changed:
             self._wait(self._received, timeout_s, lambda: self._closed or self._is_ready())
             if not self._is_ready():
@@ -266,6 +268,7 @@ class LocalChannel(Channel):
                 self._sent["messages"] += 1
                 self._sent["bytes"] += slot.nbytes
             self._changed.notify_all()
+        self._on_ready()
 
     def _is_ready(self) -> bool:
         return bool(self._slots) and self._slots[0].state == "committed"

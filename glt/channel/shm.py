@@ -215,7 +215,7 @@ class ShmChannel(Channel):
         self._closed = False
 
     def descriptor(self) -> dict[str, int]:
-        """What :meth:`from_descriptor` needs in a process that inherits ``fd``, as JSON can carry it."""
+        """What :meth:`from_descriptor` needs in a process that gets ``fd``, as JSON can carry it."""
         return {"fd": self._memory.fd, "nbytes": self._memory.nbytes, "channel_bytes": self.channel_bytes}
 
     @classmethod
@@ -243,13 +243,13 @@ class ShmChannel(Channel):
             self._fail(status, f"no message after {timeout_s:g} s")
         return read_message(torch.from_numpy(array))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = deadlines.JOIN_S) -> None:
         """Ends the sides that this process uses; in a process that uses none, both. A producer closes after the message
-        that it last committed, which may take up to 5 s where that has to pass in pieces. Tensors that were received,
+        that it last committed; one that passes in pieces is given ``timeout_s`` seconds. Tensors that were received,
         and slots that are being filled, keep their memory."""
-        self._end(unused=True)
+        self._end(unused=True, timeout_s=timeout_s)
 
-    def _end(self, unused: bool) -> None:
+    def _end(self, unused: bool, timeout_s: float) -> None:
         with self._lock:
             producer, consumer, was_closed = self._producer, self._consumer, self._closed
             self._producer = self._consumer = None
@@ -259,7 +259,7 @@ class ShmChannel(Channel):
         if consumer is not None:
             consumer.close()
         if producer is not None:
-            producer.close(deadlines.JOIN_S)
+            producer.close(timeout_s)
         if unused and producer is None and consumer is None:
             _core.close_ring(self._region)
         if self._pinned is not None:
@@ -270,7 +270,7 @@ class ShmChannel(Channel):
     def __del__(self) -> None:
         # A process may hand the channel on and drop its own: that closes nothing.
         if hasattr(self, "_lock"):
-            self._end(unused=False)
+            self._end(unused=False, timeout_s=deadlines.JOIN_S)
 
     def _begin(self, side: str, make: Callable[..., Any]) -> Any:
         """Makes this process the producer or the consumer, if no other thread has meanwhile."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
     from glt.distributed.tensors.tensor import DistTensor
     from glt.distributed.wire.calls import register_server_function
+    from glt.distributed.wire.credentials import TlsOptions
     from glt.distributed.wire.threads import ConcurrentEventLoop
     from glt.partition import partition_graph
 
@@ -73,6 +74,7 @@ __all__ = [
     "ServerOptions",
     "SparseAdagrad",
     "SparseAdam",
+    "TlsOptions",
     "async_request_server",
     "barrier",
     "edge_split",
@@ -139,6 +141,7 @@ __getattr__, __dir__ = lazy_names(
         "tensors.optimizer": ["SparseAdagrad", "SparseAdam"],
         "tensors.tensor": ["DistTensor"],
         "wire.calls": ["register_server_function"],
+        "wire.credentials": ["TlsOptions"],
         "wire.threads": ["ConcurrentEventLoop"],
         "glt.partition": ["partition_graph"],
     },

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count, check_flag, check_text, parse_size
 from glt._tracebacks import short_traceback
 from glt.data.device import HOST, accelerator_of, missing_for_cuda
+from glt.distributed.wire.credentials import TlsOptions, check_credentials
+from glt.distributed.wire.transport import TRANSPORTS
 
 # Where sampling processes sample: the option ``worker_devices``.
 
@@ -96,10 +99,18 @@ class _WorkerOptions:
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     worker_concurrency: int = 4
     read_local: bool = True
-    cache_memory_budget: int | str = DEFAULT_CACHE_BYTES
+    cache_memory_budget: int | str = field(default=DEFAULT_CACHE_BYTES, kw_only=True)
+    transport: str | None = field(default=None, kw_only=True)
+    token_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    tls: TlsOptions | None = field(default=None, kw_only=True)
+    require_auth: bool | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_credentials(self.token_file, self.tls, self.require_auth)
         check_text("master_addr", self.master_addr)
+        check_text("transport", self.transport)
+        if self.transport is not None and self.transport not in TRANSPORTS:
+            raise ValueError(f"transport = {self.transport!r}: expected one of {list(TRANSPORTS)}, or None")
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_flag("read_local", self.read_local)
@@ -120,8 +131,8 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         master_port: A free port on that host; loaders of one job may share it. Default: one is found and made known
             through ``torch.distributed``, which must then be initialised before the loader is created.
         num_rpc_threads: Threads that answer other trainers' requests, 1 to 1024. Default: one per partition, 2 to 16.
-        rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day. A request may wait
-            for the call before it, and so for twice that.
+        rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day. With
+            ``transport='rpc'`` a request may wait for the call before it, and so for twice that.
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
         read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
             processes of a host share, instead of asking those trainers' samplers.
@@ -130,6 +141,15 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
             not be asked for again; batches are the same. It is taken as rows come, and not at all where all partitions
             are read here, or for more rows than there are elsewhere. Beside it there is the cache that the partition
             was given, if it was, which is looked into first.
+        transport: What carries requests between trainers' samplers: ``'tcp'``, connections of glt's own, which ask for
+            the job's token and use TLS where these are set; or ``'rpc'``, ``torch.distributed.rpc``, which does
+            neither and unpickles what it receives, for networks on which all are trusted. The same for all trainers.
+            Default: what ``GLT_TRANSPORT`` says, else ``'tcp'``.
+        token_file: File with the job's token, which all trainers need; see ``glt token``. Default: ``GLT_TOKEN_FILE``
+            of the environment; without one, all who reach the trainers' ports are answered.
+        tls: Encryption between trainers; see :class:`glt.distributed.TlsOptions`. Default: ``GLT_TLS_CERT`` and its
+            like, else none. A process has one token and one set of TLS options, for all that it does.
+        require_auth: Refuse to listen beyond this host without a token. Default: ``GLT_REQUIRE_AUTH``, else a warning.
         device: The GPU that samples, on a stream beside training, and that batches are on: ``'cuda'``, ``'cuda:0'`` or
             a number. The partition must be loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; what is not read
             here is asked for, and put together on the GPU.
@@ -222,7 +242,9 @@ class RemoteDistSamplingWorkerOptions:
             the servers, and open no ports of their own.
         buffer_size: Memory on each server for batches that wait to be sent, as bytes or text such as ``'1GB'``. None
             is begun while so much waits. Memory is taken as it is used; by samplers on GPUs more, since they keep what
-            they have pinned: up to twice as much for each power of two between the sizes of batches.
+            they have pinned: up to twice as much for each power of two between the sizes of batches. Of a server on
+            this host batches come through shared memory, of twice the size at most: half for those that the trainer
+            has not taken yet, sent or not, and half for those that it keeps.
         prefetch_size: Batches that each sampler sends ahead of the trainer, 1 to 1024.
         num_rpc_threads: Accepted for the same reason: servers are told theirs in ``init_server``.
         rpc_timeout: Deadline in seconds of creating the loader on its servers and opening its streams, above 0 and

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import glt
 from glt import _deadlines as deadlines
+from glt.distributed.wire.credentials import Token
 from glt.launch.hosts import (
     Children,
     JobSpec,
@@ -79,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flag(group, "extra-envs", envs, action="append", type=variable, default=[], metavar="A=B")
     port = "port of torch.distributed on the first host (default: one that is free)"
     add_flag(group, "master-port", port, type=count(1, 65535), metavar="P")
+    token = "file with the job's token, see glt token (default: GLT_TOKEN_FILE here, or a new one for the job)"
+    add_flag(group, "token-file", token, metavar="FILE")
     add_reach_arguments(parser)
 
     group = parser.add_argument_group("how it ends")
@@ -122,6 +125,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     console = Console()
     try:
         reach, spec = _asked_for(arguments)
+        token = _token(arguments)
         _allow_files(_FILES + _FILES_OF_HOST * len(spec.hosts))
     except ValueError as error:
         parser.error(str(error))
@@ -133,13 +137,21 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             return _NOT_STARTED
     plans = list(zip(spec.hosts, plan_job(spec), strict=True))
     if not arguments.dry_run:
-        return Job(reach, plans, console, spec.stop_s, arguments.drain_timeout, arguments.timeout).run()
+        return Job(reach, plans, token, console, spec.stop_s, arguments.drain_timeout, arguments.timeout).run()
     for host, processes in plans:
         for each in processes:
             print(f"{each.name}@{host.name}: {each.shown()}")
     if spec.master_port == 0:
         console.say("ports of 0 are found when the job starts")
     return 0
+
+
+def _token(arguments: argparse.Namespace) -> Token | None:
+    """The one that is given, or a new one; none where transport='rpc' is asked for, which has no use for it."""
+    if token_file := arguments.token_file or os.environ.get("GLT_TOKEN_FILE"):
+        return Token.read(token_file)
+    asked = dict(arguments.extra_envs).get("GLT_TRANSPORT") or os.environ.get("GLT_TRANSPORT")
+    return None if asked == "rpc" else Token.new()
 
 
 def _allow_files(wanted: int) -> None:
@@ -154,7 +166,7 @@ def _allow_files(wanted: int) -> None:
 
 def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, JobSpec]:
     """What the flags ask for; ports are 0 where they are to be found."""
-    for flag in ("workspace", "python", "part_config", "script"):
+    for flag in ("workspace", "python", "part_config", "token_file", "script"):
         if getattr(arguments, flag) == "":  # of a shell's variable that is not set, as a rule
             name = flag if flag == "script" else f"--{flag.replace('_', '-')}"
             raise ValueError(f"{name} is empty: expected a path")
@@ -189,7 +201,7 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, JobSpec]:
     return reach, spec
 
 
-_OURS = "ROLE SERVER_RANK NUM_SERVERS NUM_TRAINERS NUM_WORKERS MASTER_ADDR MASTER_PORT PART_CONFIG PARTITION"
+_OURS = "ROLE SERVER_RANK NUM_SERVERS NUM_TRAINERS NUM_WORKERS MASTER_ADDR MASTER_PORT PART_CONFIG PARTITION TOKEN_FILE"
 _CONTRACT: Final = frozenset(f"GLT_{name}" for name in _OURS.split())
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, TextIO
 
 from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
+from glt.distributed.wire.credentials import Token
 from glt.launch.hosts import TORCHRUN, Children, ProcessPlan, Reach
 
 # One question to glt.launch.check on each host, asked of all at once.
@@ -82,11 +83,17 @@ _MAX_QUEUED: Final = 16  # events, each of 8 KiB of output; beyond that hosts wa
 
 class HostLink:
     """Starts the keeper of a host, and puts what it tells into a queue of events: itself, with a message of the keeper,
-    or None when nothing comes any more. ``plans`` are what it is to start; ``stop_s`` is how long processes have once
-    they are told to end."""
+    or None when nothing comes any more. ``plans`` are what it is to start, with the job's ``token``; ``stop_s`` is how
+    long processes have once they are told to end."""
 
     def __init__(
-        self, reach: Reach, host: Host, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue
+        self,
+        reach: Reach,
+        host: Host,
+        plans: Sequence[ProcessPlan],
+        token: Token | None,
+        stop_s: float,
+        events: queue.Queue,
     ) -> None:
         self.host, self._events = host, events
         self.errors: deque[str] = deque(maxlen=5)  # what ssh, or the keeper itself, wrote to stderr
@@ -101,7 +108,9 @@ class HostLink:
         for thread in self._threads:
             thread.start()
         silent_s = reach.lost_timeout_s if reach.over_ssh else None
-        self.send(begin, processes=[asdict(each) for each in plans], stop_s=stop_s, silent_s=silent_s)
+        processes = [asdict(each) for each in plans]
+        # By stdin: arguments and environments are seen by others.
+        self.send(begin, processes=processes, token=str(token or ""), stop_s=stop_s, silent_s=silent_s)
 
     def send(self, before: bytes = b"", **message: Any) -> None:
         """Sends a message to the keeper, which knows a plan, ``beat`` and ``stop``."""
@@ -285,20 +294,21 @@ _NUM_SHOWN = 20
 
 
 class Job:
-    """Starts what was planned for each host, prints what it says, and stops everything when one part fails. A process
-    has ``stop_s`` seconds to end once it is told to; servers have ``drain_s`` once all trainers have ended; the whole
-    job has ``timeout_s`` (None: any time)."""
+    """Starts what was planned for each host, with the ``token`` by which the job's processes know each other, prints
+    what it says, and stops everything when one part fails. A process has ``stop_s`` seconds to end once it is told to;
+    servers have ``drain_s`` once all trainers have ended; the whole job has ``timeout_s`` (None: any time)."""
 
     def __init__(
         self,
         reach: Reach,
         hosts: Sequence[tuple[Host, Sequence[ProcessPlan]]],
+        token: Token | None,
         console: Console,
         stop_s: float,
         drain_s: float,
         timeout_s: float | None,
     ) -> None:
-        self._reach, self._hosts, self._console = reach, hosts, console
+        self._reach, self._hosts, self._token, self._console = reach, hosts, token, console
         self._stop_s, self._drain_s, self._timeout_s = stop_s, drain_s, timeout_s
         self._events: queue.Queue[tuple[HostLink, dict[str, Any] | None]] = queue.Queue(_MAX_QUEUED)
         self._links: list[HostLink] = []
@@ -326,7 +336,7 @@ class Job:
         beat_at = begin + every_s
         try:
             for host, plans in self._hosts:
-                self._links.append(HostLink(self._reach, host, plans, self._stop_s, self._events))
+                self._links.append(HostLink(self._reach, host, plans, self._token, self._stop_s, self._events))
             while self._open:
                 self._hear()
                 now = time.monotonic()

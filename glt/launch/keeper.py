@@ -1,8 +1,9 @@
 """The program of ``glt launch`` on each host: it starts the host's processes, passes on their output, and ends them.
 
 It is sent to the host, not imported there, so it needs the standard library only. It reads one JSON object per line on
-stdin: first the plan, then ``{"beat": 1}`` now and then, and ``{"stop": seconds}``. Stdin closed is a stop too: its
-launcher is gone. It writes one JSON object per line on stdout, ``"event"`` being
+stdin: first the plan, with the job's ``token``, which processes find in the file that ``GLT_TOKEN_FILE`` names; then
+``{"beat": 1}`` now and then, and ``{"stop": seconds}``. Stdin closed is a stop too: its launcher is gone. It writes one
+JSON object per line on stdout, ``"event"`` being
 
 * ``started``: ``name`` and ``pid`` of a process;
 * ``lines``: ``texts`` that ``name`` wrote, to stderr if ``err``, as many as one read gave;
@@ -75,6 +76,8 @@ class Keeper:
         self.is_heard = True  # whether the launcher reads what this says
         self.incoming = bytearray()
         self.plan: dict[str, Any] | None = None
+        self.token = ""
+        self.token_env: dict[str, str] = {}
         self.heard_s = time.monotonic()
         self.read_s = self.heard_s  # when output last came, or could not be passed on
         self.stop_s: float | None = None  # when SIGTERM has had its time
@@ -161,6 +164,7 @@ class Keeper:
         for line in lines:
             message = json.loads(line)
             if "processes" in message:
+                self.token = message.pop("token", "")
                 self.plan = message
                 self._start(message["processes"])
             elif "stop" in message:
@@ -201,7 +205,7 @@ class Keeper:
                 }
                 argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
             pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": theirs[2:]}
-            env = {**os.environ, **spec["env"]}
+            env = {**os.environ, **self._with_token(), **spec["env"]}
             process = subprocess.Popen(argv, cwd=spec["cwd"], env=env, preexec_fn=self._die_with_keeper, **pipes)
         finally:
             for fd in theirs:
@@ -209,6 +213,16 @@ class Keeper:
         self.running[process.pid] = spec["name"], process
         self.streams[spec["name"]] = [spec["name"], *spec.get("streams", ())]
         self.say(event="started", name=spec["name"], pid=process.pid)
+
+    def _with_token(self) -> dict[str, str]:
+        """Where processes find the token: a file that only this user reads, and not their environment, which may be
+        printed. Written once."""
+        if self.token and not self.token_env:
+            path = os.path.join(self._folder(), "token")
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(self.token + "\n")
+            self.token_env = {"GLT_TOKEN_FILE": path}
+        return self.token_env
 
     def _folder(self) -> str:
         """A directory for small files, which is gone at the end however processes end."""

@@ -22,7 +22,7 @@ from glt.testing.cluster import Cluster, take_census
 
 ENTRY = ServerEntry(0, "127.0.0.1", 1, "here", 5, "h", 0, "g", "r", 3, None)
 
-ANSWER = {"entry": ENTRY.to_json(), "session": "s", "about": {}}
+ANSWER = {"entry": ENTRY.to_json(), "session": "s", "about": {}, "most_bytes": 1 << 30}
 
 """What a server says to a client that it takes in."""
 

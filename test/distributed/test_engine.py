@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-from concurrent.futures import Future
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -158,7 +157,7 @@ class HeldTransport(Transport):
         self.enough = threading.Event()
 
     def call_all(self, peer, calls):
-        futures = [Future() for _ in calls]
+        futures = [asyncio.get_running_loop().create_future() for _ in calls]
         self.waiting += [(*call, future) for call, future in zip(calls, futures, strict=True)]
         if not self.enough.is_set():
             self.most_waiting = len(self.waiting)

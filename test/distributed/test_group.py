@@ -14,6 +14,8 @@ from promptness import eventually, expect_prompt
 import glt
 from glt import _deadlines
 from glt.distributed.job.initialize import Ending
+from glt.distributed.wire import group as module
+from glt.distributed.wire.credentials import Token, use_credentials
 from glt.distributed.wire.group import Group, require_equal
 from glt.distributed.wire.store import TimedStore
 from glt.errors import GltError, PeerLost
@@ -34,9 +36,7 @@ def met(trainer):
 
 def is_over():
     """Nothing is left of the groups of this process."""
-    threads = [
-        each.name for each in threading.enumerate() if each.name in ("glt-reader", "glt-accept", "glt-handshake")
-    ]
+    threads = [each.name for each in threading.enumerate() if each.name in ("glt-start",)]
     return not threads and not take_census().ports
 
 
@@ -363,3 +363,34 @@ def test_errors_that_were_there_before_end_nothing():
     except ValueError:
         assert ending.why() == "ValueError: after"
     assert ending.why() == ""
+
+
+@pytest.mark.parametrize(
+    ("addr", "expected"),
+    [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("127.0.1.1", "127.0.1.1"), ("a.name", "0.0.0.0")],
+)
+def test_the_port_is_open_as_far_as_the_address_of_rank_0_goes(addr, expected, monkeypatch):
+    monkeypatch.setattr(module, "own_address", lambda address: "127.0.0.1")  # as of a.name in /etc/hosts of rank 0
+    assert module._interface(addr) == expected
+
+
+def with_a_token(trainer, files):
+    """Rank 2 has another token than the others, or none."""
+    use_credentials(token_file=files[trainer.rank])
+    return meet(trainer, 5.0).exchange("topic", trainer.rank)
+
+
+@pytest.mark.parametrize("stranger", ["write", "other", None])
+def test_trainers_prove_that_they_belong_to_the_job(tmp_path, stranger):
+    for name in ("write", "other"):
+        Token.new().write(tmp_path / name)
+    files = [str(tmp_path / "write")] * 2 + [stranger and str(tmp_path / stranger)]
+    with Cluster(3, with_a_token, files) as cluster:
+        if stranger == "write":
+            assert cluster.results() == [[0, 1, 2]] * 3
+        else:
+            outcomes = cluster.outcomes()
+            words = "the token is another one" if stranger else "a token is asked for here"
+            expect_error(outcomes[2], "RendezvousError", "job-2: ", "refused: ", words)
+            for outcome in outcomes[:2]:
+                expect_error(outcome, "RendezvousError", "trainers of rank [2] did not tell their topic within 5 s")

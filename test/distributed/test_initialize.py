@@ -87,7 +87,7 @@ def test_this_host_is_found_or_its_addresses_named():
 def test_where_server_0_is_is_told_or_why_it_is_not():
     store = TimedStore(dist.HashStore())
     store.set("port", "4711")
-    assert wait_for_port(store, 1.0) == 4711
+    assert wait_for_port(store, 1.0) == (4711, "")
     with pytest.raises(PermissionError), publishing_failures(store):
         raise PermissionError("no ports for you")
     with pytest.raises(RendezvousError, match="could not be made: PermissionError: no ports for you"):
@@ -186,7 +186,8 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world):
         ) as loader:
             found.append([(batch.n_id.clone(), batch.e_id.clone(), batch.x.clone()) for batch in loader])
         glt.distributed.finalize()
-        assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("glt-")]
+        left = {each.name for each in set(threading.enumerate()) - before if each.name.startswith("glt-")}
+        assert left <= {"glt-loop"}  # which the process keeps
     assert len(found[0]) == 4
     for one, two in zip(*found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))

@@ -14,12 +14,14 @@ from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
 from glt.distributed.loader import deployment
+from glt.distributed.wire import rpc
 from glt.testing.cluster import Cluster, free_port, take_census
 
 
 def make(trainer, data, mode, num_seeds=200, **given):
+    where = options(trainer, mode, **given)
     return glt.distributed.DistNeighborLoader(
-        data, [3, 2], torch.arange(num_seeds), batch_size=10, worker_options=options(trainer, mode), **given
+        data, [3, 2], torch.arange(num_seeds), batch_size=10, worker_options=where
     )
 
 
@@ -51,7 +53,8 @@ def test_a_loader_may_be_collected_under_any_lock_and_on_any_thread(world, world
 
 
 def threads_of_glt():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("glt-")]
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("glt-") and name != "glt-loop"]  # the process keeps its loop
 
 
 PROGRAM = """
@@ -134,6 +137,7 @@ def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world):
 SLOW_END = """
 import os, threading, time
 from glt.distributed.loader import deployment
+from glt.distributed.wire import rpc
 
 class SlowToGo:
     def drain(self): ...
@@ -178,17 +182,19 @@ def test_a_long_epoch_keeps_nothing_of_its_batches(world):
     assert late - early < 500, f"{early} objects after 600 batches, {late} after 6000"
 
 
-def die_in_rpc(trainer, path):
-    """Rank 1 is about to open its transport, and rank 0 waits for that in a call that nothing interrupts."""
+def die_while_opening(trainer, path, transport):
+    """Rank 1 is about to open its transport, and rank 0 waits for that; of rpc in a call that nothing interrupts."""
     data = join(trainer, path)
     trainer.say("starts")
     if trainer.rank == 1:
-        deployment.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)
-    make(trainer, data, "collocated")
+        place, name = (deployment, "SamplerTransport") if transport == "tcp" else (rpc, "RpcTransport")
+        setattr(place, name, lambda *args: trainer.say("opens") or time.sleep(1000))
+    make(trainer, data, "collocated", transport=transport)
 
 
-def test_a_trainer_killed_while_the_others_open_their_transport(world):
-    with Cluster(2, die_in_rpc, world(2).path) as cluster:
+@pytest.mark.parametrize("transport", ["tcp", "rpc"])
+def test_a_trainer_killed_while_the_others_open_their_transport(world, transport):
+    with Cluster(2, die_while_opening, world(2).path, transport) as cluster:
         assert [cluster.hear(0), cluster.hear(1), cluster.hear(1)] == ["starts", "starts", "opens"]
         start = time.monotonic()
         cluster.kill(1)

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed.rpc.internal
 from dist_world import hear_all, join, options, say_all
@@ -74,7 +75,7 @@ class Observer:
         torch._C.Future.add_done_callback = lambda future, call: add(future, lambda done: watched(call, done))
 
 
-def fetch_a_row(trainer, path, x, node):
+def fetch_a_row(trainer, path, x, node, transport):
     """Trainer 0 makes a batch around a node of the other, whose row comes from there.
 
     Returns:
@@ -84,7 +85,7 @@ def fetch_a_row(trainer, path, x, node):
     observer.watch()
     data = join(trainer, path)
     seeds = torch.tensor([node] if trainer.rank == 0 else [], dtype=torch.int64)
-    given = {"collect_features": True, "worker_options": options(trainer, "collocated")}
+    given = {"collect_features": True, "worker_options": options(trainer, "collocated", transport=transport)}
     with glt.distributed.DistNeighborLoader(data, [0], seeds, **given) as loader:
         observer.is_on = True
         trainer.say("both watch")
@@ -102,10 +103,11 @@ def fetch_a_row(trainer, path, x, node):
     return set().union(*passed), len(observer.holders) - (trainer.rank == 0)
 
 
-def test_a_feature_row_of_another_partition_passes_few_objects_and_is_copied_twice(world):
+@pytest.mark.parametrize("transport", ["tcp", "rpc"])
+def test_a_feature_row_of_another_partition_passes_few_objects_and_is_copied_twice(world, transport):
     made = world(2)
     owners = glt.distributed.DistDataset().load(made.path, 1).node_books[0].owners()
-    with Cluster(2, fetch_a_row, made.path, made.x, int(owners.argmax())) as cluster:
+    with Cluster(2, fetch_a_row, made.path, made.x, int(owners.argmax()), transport) as cluster:
         for _ in range(2):
             hear_all(cluster)
             say_all(cluster)

@@ -85,6 +85,8 @@ def test_worker_options_that_mean_nothing_are_named():
         ({"rpc_timeout": "1"}, TypeError),
         ({"master_port": 65536}, ValueError),
         ({"master_addr": 1}, TypeError),
+        ({"transport": "udp"}, ValueError),
+        ({"transport": 1}, TypeError),
     ):
         with pytest.raises(kind, match=rf"^{next(iter(given))} = .*expected"):
             glt.distributed.MpDistSamplingWorkerOptions(**given)

@@ -25,14 +25,16 @@ NOT_RUN = ("# not run: ", "# PyG", "# GLT", "# DGL", "# glt\n")
 def run_page(text, command):
     """Runs the blocks one after the other in one namespace; returns it, and the servers that it has started."""
     names, servers = {"__name__": "page"}, []
-    text = text.replace("29540", str(free_port()))
+    text = text.replace("29540", str(free_port())).replace("\\\n", " ")
     try:
         for language, code in BLOCK.findall(text):
             if language == "python" and not code.startswith(NOT_RUN):
                 exec(compile(code, "page", "exec"), names)
             for line in code.splitlines() if language == "sh" else ():
                 words = shlex.split(line, comments=True)
-                if words[:2] == ["glt", "serve"]:
+                if words[:1] == ["openssl"]:
+                    subprocess.run(words, check=True, capture_output=True, timeout=60)
+                elif words[:2] == ["glt", "serve"]:
                     servers.append(subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL))
                 elif words[:1] == ["glt"] and not {"INPUT", "SRC", "DIR"} & set(words) and words[1] != "launch":
                     assert command(*words[1:])[0] == 0, line

@@ -1,6 +1,8 @@
 """``glt launch`` on this host, with scripts that need nothing of glt: what processes are given, and how a job ends."""
 
+import hashlib
 import os
+import re
 import signal
 import socket
 import time
@@ -8,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from launch_world import SLEEP, marked, said
+
+from glt.distributed.wire.credentials import Token
 
 
 def test_processes_are_given_the_contract(launch, script, tmp_path):
@@ -219,3 +223,60 @@ def test_more_hosts_than_files_may_be_open(launch, script, tmp_path):
     (tmp_path / "hosts").write_text("".join(f"10.0.0.{at}\n" for at in range(1, 201)))
     launched = launch("--ip-config", tmp_path / "hosts", script, before=("sh", "-c", 'ulimit -n 100; exec "$@"', "sh"))
     assert launched.ended() == 2 and "728 open files, and ulimit -n allows 100" in launched.err
+
+
+# What each process of a job finds: the file of its token, whose hash it says, and that no process shows the token.
+LOOK = """
+import glob, hashlib, stat
+path = os.environ["GLT_TOKEN_FILE"]
+token = open(path, "rb").read().strip()
+modes = [oct(stat.S_IMODE(os.stat(each).st_mode)) for each in (path, os.path.dirname(path))]
+for each in (*glob.glob("/proc/[0-9]*/cmdline"), *glob.glob("/proc/[0-9]*/environ")):
+    try:
+        shown = open(each, "rb").read()
+    except OSError:
+        continue
+    assert token[10:] not in shown, each
+print("FOUND", hashlib.sha256(token).hexdigest(), path, *modes, flush=True)
+"""
+
+
+def found_tokens(job):
+    assert job.ended() == 0, job.err
+    assert "glt-write-" not in job.out + job.err
+    return [line.partition("FOUND ")[2].split() for line in job.out.splitlines() if "FOUND " in line]
+
+
+def test_a_job_has_a_token_that_nothing_shows(launch, script):
+    """All processes of a job have the same one, in a file of their user, which is gone at the end."""
+    flags, env = ("--num-servers", 2, "--num-trainers", 2), {"DO_server": LOOK, "DO_trainer": LOOK}
+    first, second = (found_tokens(launch(*flags, script, env=env)) for _ in range(2))
+    for found in (first, second):
+        assert len(found) == 4 and found == [found[0]] * 4 and found[0][2:] == ["0o600", "0o700"]
+        assert not Path(found[0][1]).parent.exists()
+    assert first[0][0] != second[0][0], "each job has its own"
+
+
+def test_a_job_takes_the_token_that_is_given(launch, script, tmp_path, command):
+    given = Token.new()
+    given.write(tmp_path / "given")
+    Token.new().write(tmp_path / "other")
+    expected = hashlib.sha256(str(given).encode()).hexdigest()
+    for flags, name in ((["--token-file", tmp_path / "given"], "other"), ([], "given")):
+        env = {"DO_server": LOOK, "GLT_TOKEN_FILE": str(tmp_path / name)}
+        ((found, path, *_),) = found_tokens(launch("--num-trainers", 0, *flags, script, env=env))
+        assert found == expected and not path.startswith(str(tmp_path)), "a host has a copy"
+    for flags, words in (
+        (["--token-file", tmp_path / "none"], "token_file = '.*none' cannot be read"),
+        (["--token-file", script], "holds no token"),
+        (["--token-file", ""], "--token-file is empty"),
+        (["--extra-envs", "GLT_TOKEN_FILE=x"], "GLT_TOKEN_FILE: it is glt launch that sets it"),
+    ):
+        status, _, err = command("launch", *flags, script)
+        assert status == 2 and re.search(words, err), err
+
+
+def test_a_job_over_rpc_has_no_token(launch, script):
+    flags = ("--extra-envs", "GLT_TRANSPORT=rpc", "--num-trainers", 0)
+    job = launch(*flags, script, env={"DO_server": "print('TOKEN', os.environ.get('GLT_TOKEN_FILE'))"})
+    assert job.ended() == 0 and "TOKEN None" in job.out

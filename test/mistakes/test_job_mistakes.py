@@ -142,6 +142,38 @@ SERVERS = [
         "RuntimeError", "this process", "is no client", "call glt.distributed.init_client(...) first",
     ),
     Mistake(
+        "a token file that there is not",
+        CLIENT + ", token_file='job.token')",
+        "ValueError", "token_file", "job.token' cannot be read", "No such file",
+    ),
+    Mistake(
+        "a certificate for a token",
+        "open('job.pem', 'w').write('-----BEGIN CERTIFICATE-----')\n" + CLIENT + ", token_file='job.pem')",
+        "ValueError", "token_file", "job.pem' holds no token", "expected a file that `glt token` wrote",
+    ),
+    Mistake(
+        "the path of a certificate for TLS options",
+        "gd.ServerOptions(tls='job.pem')",
+        "TypeError", "tls", "has type str", "expected a glt.distributed.TlsOptions",
+    ),
+    Mistake(
+        "a certificate without its key",
+        "gd.TlsOptions(cert='job.pem')",
+        "ValueError", "key", "= None", "expected both a certificate and its key",
+    ),
+    Mistake(
+        "text as a flag",
+        "gd.MpDistSamplingWorkerOptions(require_auth='yes')",
+        "TypeError", "require_auth", "'yes'", "expected True or False",
+    ),
+    Mistake(
+        "a token that the server does not ask for",
+        SERVED.replace(f"{CLIENT})\n", "")
+        + "subprocess.run([sys.executable, '-m', 'glt', 'token', 'job.token'])\n"
+        + CLIENT + ", token_file='job.token')",
+        "RendezvousError", "it asks for no token", "job.token", "start it with the same token file",
+    ),
+    Mistake(
         "a server that there is not",
         SERVED + f"gd.DistNeighborLoader(None, [5], ids, worker_options={REMOTE})",
         "ValueError", "server_rank", "= 1", "expected 0 to 0",

@@ -89,6 +89,7 @@ class LocalPartition:
         edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
         node_caches: By node type, copies of rows that other partitions own; None without.
         num_ids: By edge type, how many neighbours and how many edges there are in the whole graph.
+        most_ids: How many there are of the type of nodes or edges that has most.
     """
 
     def __init__(self, part: Partition, placing: Placing, labelled: Sequence[bool]) -> None:
@@ -129,6 +130,7 @@ class LocalPartition:
             named = {"edge_attr": edge.feat, **edge.attrs}
             self.edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
         self.num_ids = [(counts[n], e.num_edges) for (_, n), e in zip(ends, part.manifest.edge_types, strict=True)]
+        self.most_ids = max(*counts, *(entry.num_edges for entry in part.manifest.edge_types), 0)
 
     def handlers(self) -> dict[str, Handler]:
         """What other processes may ask, by method. A reply is a function of its request alone: asking again is safe."""

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -54,8 +53,8 @@ class PartitionRouter:
             same_worker = [peer for peer in serving if peer.worker == me.worker] or serving
             self.peer_of.append(same_worker[me.rank % len(same_worker)])
 
-    def ask(self, part: int, requests: Sequence[Request]) -> list[Future[Tensor]]:
-        """Asks the owner of a partition several things at a time."""
+    def ask(self, part: int, requests: Sequence[Request]) -> list[asyncio.Future[Tensor]]:
+        """Asks the owner of a partition several things at a time. On the loop, as :meth:`Transport.call_all`."""
         calls = [(request.method, request.encode()) for request in requests]
         return self.transport.call_all(self.peer_of[part], calls)
 
@@ -193,7 +192,7 @@ class Partitions:
     def ask(self, part: int, requests: Sequence[Request]) -> list[asyncio.Future[Tensor]]:
         """Asks the owner of a partition several things at a time."""
         assert self.router is not None
-        return [asyncio.wrap_future(reply) for reply in self.router.ask(part, requests)]
+        return self.router.ask(part, requests)
 
     async def answer(self, reply: asyncio.Future[Tensor], stats: dict[str, float]) -> dict[str, Tensor]:
         """Waits for a reply, on the account of a batch."""

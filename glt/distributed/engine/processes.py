@@ -2,11 +2,11 @@
 
 A sampling process is a program of its own, ``python -m MODULE SOCKET SPEC``, not a child of ``multiprocessing``: the
 owner's script is not imported again, nothing is pickled, and torch_geometric is not loaded. It inherits the memory
-that holds its spec, and a socket over which JSON objects go, one per packet, with descriptors beside some::
+that holds its spec, and a socket over which JSON objects go, one per packet, with descriptors beside some, which are
+missing where it has no room for more::
 
     owner -> process   commands of the program, and {"exit": true}
     process -> owner   {"ready": true}, then {"beat": ...} every second and what else the program has to say,
-                       {"full": true} when there was no room for a descriptor that came with a command,
                        or {"error": type, "text": ..., "traceback": ...} before it ends
 
 When the owner ends, its end of the socket closes, and the process ends too.
@@ -36,6 +36,7 @@ import torch
 
 from glt import _deadlines as deadlines
 from glt._checks import naming_the_limit
+from glt.distributed.wire.credentials import Credentials, current_credentials, set_credentials
 
 PACKET_BYTES = 160 << 10  # what Linux lets through by default
 
@@ -70,6 +71,8 @@ class SamplingProcess:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
         # Of the kernel, not of Python, which would make calls with MSG_DONTWAIT wait too.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(deadlines.SEND_S))
+        # With what this process shows and asks of others: paths of a token and of certificates, not these themselves.
+        spec = {**spec, "credentials": current_credentials().to_json()}
         memory = os.memfd_create("glt-spec")
         # The owner's import path, so that the same glt is found; not its script, which is not run again.
         path = os.pathsep.join(filter(None, sys.path))
@@ -231,7 +234,8 @@ class Program(Protocol):
     """What a sampling process does for its owner."""
 
     def obey(self, command: dict[str, Any], fds: list[int]) -> None:
-        """Carries out a command; called on the thread that listens to the owner."""
+        """Carries out a command; called on the thread that listens to the owner. The descriptors are the program's: all
+        or none of those that were sent."""
 
     def beat(self) -> None:
         """Tells the owner that this process lives; called every second."""
@@ -245,7 +249,7 @@ class Owner:
         for each in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             sock.setsockopt(socket.SOL_SOCKET, each, _seconds(deadlines.BEAT_S))
         self._pid = os.getppid()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._early: list[tuple[dict[str, Any], list[int]]] = []
         self._program: Program | None = None
         # From now on, so that this process also ends if its owner dies while it starts.
@@ -270,6 +274,18 @@ class Owner:
         except OSError:
             leave(_LOST_OWNER)
 
+    def hear(self, name: str, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
+        """Waits for a command that has ``name``, while the program starts. Raises TimeoutError if none comes."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while True:
+                for i, (command, _) in enumerate(self._early):
+                    if name in command:
+                        return self._early.pop(i)
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the owner of this process did not tell its {name} within {timeout_s:g} s")
+                self._lock.wait(deadlines.POLL_S)
+
     def serve(self, program: Program) -> NoReturn:
         """Has ``program`` obey what the owner said meanwhile and says from now on, and beats."""
         with self._lock:
@@ -291,6 +307,7 @@ class Owner:
                     program = self._program
                     if program is None:
                         self._early.append((command, fds))
+                        self._lock.notify_all()
                 if program is not None:
                     program.obey(command, fds)
         except BaseException as error:
@@ -309,12 +326,11 @@ class Owner:
                 leave(_LOST_OWNER)
             if not data:
                 leave(_LOST_OWNER)
-            if not flags & socket.MSG_CTRUNC:
-                return json.loads(data), fds
-            logger.error("out of file descriptors: a connection is given up; raise the limit (ulimit -n)")
-            for fd in fds:
-                os.close(fd)
-            self.say({"full": True})
+            if flags & socket.MSG_CTRUNC:
+                logger.error("out of file descriptors: raise the limit (ulimit -n)")
+                while fds:
+                    os.close(fds.pop())
+            return json.loads(data), fds
 
     def fail(self, error: BaseException) -> NoReturn:
         """Tells the owner why this process cannot go on, and ends it."""
@@ -339,6 +355,7 @@ def run_program(start: Callable[[Owner, dict[str, Any]], Program]) -> NoReturn:
         with open(spec_fd, "rb") as file:
             file.seek(0)
             spec = json.load(file)
+        set_credentials(Credentials.from_json(spec.pop("credentials")))
         torch.set_num_threads(1)
         program = start(owner, spec)
         gc.freeze()  # what start-up made stays; the collector need not look at it again

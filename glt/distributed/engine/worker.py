@@ -3,7 +3,8 @@
 The program is ``python -m glt.distributed.engine.worker SOCKET SPEC``. Beside what
 :mod:`glt.distributed.engine.processes` describes it inherits the memory of its channel and that of the seeds. Its
 commands are ``{"epoch": 3, ...}``, with the fields of :class:`~glt.distributed.engine.producer.EpochStart`, and
-``{"drain": true}``.
+``{"drain": true}``. Where it asks other trainers' samplers over tcp it first says ``{"sampler": ...}``, by which they
+find it, and is told ``{"samplers": true}``, with memory that holds what all of them have said.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.row_lookup import row_caches
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.wire.store import TimedStore, connect, wait_for_all
+from glt.distributed.wire.tcp import SamplerTransport
 from glt.distributed.wire.threads import ConcurrentEventLoop
-from glt.distributed.wire.transport import Peer, RpcTransport
+from glt.distributed.wire.transport import Peer, Transport
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
 
 _BATCHES_IN_CHANNEL = 5  # half of it for those that the trainer has: one in use and the next, with some to spare
@@ -54,6 +56,8 @@ class WorkerGroup:
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_for: A GPU whose CUDA context registers that memory, so that copies from it to GPUs need no staging.
         check_peers: Called in waits, since other trainers are waited for then; raises if one is lost.
+        introduce: Tells the other trainers how its samplers are found, and returns what all have told; None: they need
+            not be told so.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class WorkerGroup:
         channel_bytes: int,
         pin_for: torch.device | str | None = None,
         check_peers: Callable[[], None] = lambda: None,
+        introduce: Callable[[list[Any]], list[list[Any]]] | None = None,
     ) -> None:
         self.timeout_s: float = spec["timeout_s"]
         self._rank = int(spec["rank"])
@@ -72,12 +77,16 @@ class WorkerGroup:
         self._unmeasured: set[int] = set()  # workers whose first batch of the epoch is yet to come
         self._channels: list[ShmChannel] = []
         self._workers: list[SamplingProcess] = []
+        self._said: dict[int, Any] = {}  # how their samplers are found, by number
         self._pool = ProcessPool("glt.distributed.engine.worker", f"trainer {self._rank}")
         self._seeds = table.share()
         try:
             for device in devices:
                 self._start({**spec, "device": device, "num_workers": len(devices)}, channel_bytes // len(devices))
-            self._wait_until_ready()
+            deadline = time.monotonic() + self.timeout_s
+            if introduce is not None:
+                self._introduce(introduce, deadline)
+            self._wait_until(deadline, lambda worker: worker.is_ready)
             if pin_for is not None:
                 for channel in self._channels:
                     channel.pin(pin_for)
@@ -92,9 +101,22 @@ class WorkerGroup:
         full = WorkerSpec(**spec, worker=number, seeds_fd=seeds.fd, seeds_bytes=seeds.nbytes, channel=its_channel)
         self._workers.append(self._pool.start(number, asdict(full), (seeds.fd, its_channel["fd"])))
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.timeout_s
-        while starting := [worker for worker in self._workers if not worker.is_ready]:
+    def _introduce(self, introduce: Callable[[list[Any]], list[list[Any]]], deadline: float) -> None:
+        self._wait_until(deadline, lambda worker: worker.number in self._said)
+        samplers = introduce([self._said[worker.number] for worker in self._workers])
+        # Not in the command itself, which has a limit: there may be thousands.
+        memory = os.memfd_create("glt-samplers")
+        try:
+            with open(memory, "wb", closefd=False) as file:
+                file.write(json.dumps([each for of_trainer in samplers for each in of_trainer]).encode())
+            for worker in self._workers:
+                if not worker.send({"samplers": True}, [memory]):
+                    raise WorkerDied(worker.death())
+        finally:
+            os.close(memory)
+
+    def _wait_until(self, deadline: float, is_there: Callable[[SamplingProcess], bool]) -> None:
+        while starting := [worker for worker in self._workers if not is_there(worker)]:
             # First: what went wrong here is not the fault of others who gave up because of it.
             self._check_alive(deadlines.POLL_S)
             self._check_peers()
@@ -169,6 +191,8 @@ class WorkerGroup:
                 where: dict[str, Any] = {"rank": self._rank, "pid": worker.pid, "host": socket.gethostname()}
                 role = f"worker {worker.number} of trainer"
                 raise rebuild_error(said["error"], said["text"], said["traceback"], role=role, **where)
+            if "sampler" in said:
+                self._said[worker.number] = said["sampler"]
         for worker in self._workers:
             if worker.is_gone:
                 raise WorkerDied(worker.death())
@@ -201,8 +225,10 @@ class WorkerSpec:
         job: What to sample: :meth:`SamplingJob.to_json`.
         seeds_fd, seeds_bytes: Inherited memory with the :class:`SeedTable`.
         channel: Descriptor of the inherited channel.
-        store: ``[address, port, prefix]`` of the rendezvous; None where there are no peers.
         cache_bytes: For rows of partitions elsewhere, see :func:`row_caches`.
+        transport: What carries requests between the samplers of trainers; None where nothing is asked of others.
+        host: Of tcp, the address of this host at which the others reach it.
+        store: Of rpc, ``[address, port, prefix]`` of the store that rank 0 has opened.
         device: Where to sample: ``'cpu'``, a GPU, or ``'host'``.
     """
 
@@ -218,6 +244,8 @@ class WorkerSpec:
     seeds_fd: int
     seeds_bytes: int
     channel: dict[str, int]
+    transport: str | None
+    host: str
     store: list[Any] | None
     num_rpc_threads: int
     timeout_s: float
@@ -255,8 +283,30 @@ class Worker:
     def _join_peers(self) -> PartitionRouter | None:
         """Opens the transport to the workers of all trainers and starts to answer their requests."""
         spec = self.spec
-        if spec.store is None or self.dataset.num_partitions == 1:
+        if spec.transport is None or self.dataset.num_partitions == 1:
             return None
+        transport, peers = self._over_tcp() if spec.transport == "tcp" else self._over_rpc()
+        peers += [replace(self.me, partition_idx=int(part)) for part in spec.other_dirs]  # some may have no trainer
+        return PartitionRouter(transport, peers, self.me, self.dataset.num_partitions)
+
+    def _over_tcp(self) -> tuple[Transport, list[Peer]]:
+        spec, own = self.spec, self.dataset.own
+        transport = SamplerTransport(
+            self.me, own.handlers(), spec.host, spec.num_rpc_threads, spec.timeout_s, own.most_ids
+        )
+        self.owner.say({"sampler": transport.introduction()})
+        _, (memory,) = self.owner.hear("samplers", deadlines.DAY_S)  # the owner, which waits for all, gives up first
+        try:
+            told = os.pread(memory, os.fstat(memory).st_size, 0)  # all processes share one position in it
+        finally:
+            os.close(memory)
+        return transport, transport.meet(json.loads(told))
+
+    def _over_rpc(self) -> tuple[Transport, list[Peer]]:
+        from glt.distributed.wire.rpc import RpcTransport
+
+        spec = self.spec
+        assert spec.store is not None
         address, port, prefix = spec.store
         store = connect(address, port, prefix, spec.timeout_s)
         store.set(f"peer/{self.me.name}", json.dumps(self.me.to_json()))
@@ -269,9 +319,7 @@ class Worker:
         found = wait_for_all(TimedStore(store), keys, spec.timeout_s)
         index, handlers = spec.rank * spec.num_workers + spec.worker, self.dataset.own.handlers()
         transport = RpcTransport(self.me, handlers, index, len(keys), store, spec.num_rpc_threads, spec.timeout_s)
-        peers = [Peer(**json.loads(each)) for each in found]
-        peers += [replace(self.me, partition_idx=int(part)) for part in spec.other_dirs]  # some may have no trainer
-        return PartitionRouter(transport, peers, self.me, self.dataset.num_partitions)
+        return transport, [Peer(**json.loads(each)) for each in found]
 
     def obey(self, command: dict[str, Any], fds: list[int]) -> None:
         if "drain" in command:

@@ -47,6 +47,16 @@ from glt.distributed.server.api import (
     wait_and_shutdown_server,
 )
 from glt.distributed.tensors.tensor import Handles, flush_all
+from glt.distributed.wire.credentials import (
+    Credentials,
+    LentToken,
+    TlsOptions,
+    check_credentials,
+    current_credentials,
+    lent_token_file,
+    set_credentials,
+    use_credentials,
+)
 from glt.distributed.wire.store import TimedStore, connect, naming_the_job_store
 from glt.errors import RendezvousError
 from glt.partition.format import layout
@@ -85,6 +95,8 @@ class _Job:
     env: JobEnvironment
     given: dict[str, Any]
     part_config: str | os.PathLike[str] | None  # as given here, or to the first DistGraph
+    credentials_before: Credentials | None
+    token: LentToken | None = None  # where this process has made the job's
     server: HostServer | None = None
     at_exit: util.Finalize | None = None
     pid: int = field(default_factory=os.getpid)
@@ -98,6 +110,9 @@ def initialize(
     *,
     part_config: str | os.PathLike[str] | None = None,
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S,
+    token_file: str | os.PathLike[str] | None = None,
+    tls: TlsOptions | None = None,
+    require_auth: bool | None = None,
 ) -> None:
     """Makes this process part of a job. Call it first, before or after ``torch.distributed.init_process_group``.
 
@@ -121,10 +136,16 @@ def initialize(
             one at least; a standalone process with 0 samples by itself.
         part_config: The partitions: their directory, or a JSON file in it. Default: ``GLT_PART_CONFIG``.
         rpc_timeout: Deadline in seconds of start-up and of each call, above 0 and below a day.
+        token_file: File with the job's token, which all its processes need; see ``glt token``. Default:
+            ``GLT_TOKEN_FILE``, which ``glt launch`` sets. Where there is none and torchrun has started all processes on
+            one host, rank 0 makes a token for the job.
+        tls: Encryption; see :class:`glt.distributed.TlsOptions`. Default: ``GLT_TLS_CERT`` and its like, else none.
+        require_auth: Refuse to listen beyond this host without a token. Default: ``GLT_REQUIRE_AUTH``, else a warning.
 
     Raises:
         TypeError, ValueError: If an argument or a variable of the environment makes no sense; names it.
-        RuntimeError: If it was called with other arguments, or the process is something else in a job already.
+        RuntimeError: If it was called with other arguments, or the process is something else in a job already, or uses
+            another token.
         OSError: If a file cannot be read.
         glt.errors.PartitionError: If partitions are damaged or missing.
         glt.errors.RendezvousError: If this host is not in ``ip_config``, or the others are not reached in time.
@@ -137,6 +158,7 @@ def initialize(
     """
     global _job
     check_transport(None, None, rpc_timeout)
+    check_credentials(token_file, tls, require_auth)
     if num_workers is None:
         text = os.environ.get("GLT_NUM_WORKERS") or "0"
         if not text.isdecimal():
@@ -157,6 +179,9 @@ def initialize(
         "num_workers": num_workers,
         "part_config": None if part_config is None else os.path.abspath(part_config),
         "rpc_timeout": rpc_timeout,
+        "token_file": None if token_file is None else os.path.abspath(token_file),
+        "tls": tls,
+        "require_auth": require_auth,
     }
     with _lock:
         if _job is not None and _job.pid != os.getpid():
@@ -169,7 +194,8 @@ def initialize(
                 "glt.distributed.finalize() in between"
             )
         env = _on_hosts(read_environment(), ip_config)
-        _job = _Job(env, given, part_config)
+        listens = env.role in (JobRole.SERVER, JobRole.PEER)
+        _job = _Job(env, given, part_config, use_credentials(token_file, tls, require_auth, listens=listens))
         try:
             _begin(_job)
         except BaseException:
@@ -275,11 +301,17 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
     with naming_the_job_store(f"trainer {env.rank}"):
         if store is not None and env.is_first_on_host and env.host_index == 0:
             with publishing_failures(store):
+                is_wanted = current_credentials().token_file is None and os.environ.get("GLT_TRANSPORT") != "rpc"
+                if env.num_servers == 1 and is_wanted:
+                    job.token = LentToken()
+                    set_credentials(replace(current_credentials(), token_file=job.token.path))
                 job.server = serve()
             port = job.server.entry.port
-            store.set("port", str(port))
+            store.set("port", f"{port} {'' if job.token is None else job.token.path}")
         elif store is not None:
-            port = wait_for_port(store, timeout_s)
+            port, token_file = wait_for_port(store, timeout_s)
+            if token_file and current_credentials().token_file is None:
+                set_credentials(replace(current_credentials(), token_file=lent_token_file(token_file)))
     if env.is_first_on_host and job.server is None:
         job.server = serve()
     _join(job, (address, port))
@@ -309,8 +341,9 @@ def publishing_failures(store: TimedStore) -> Iterator[None]:
         raise
 
 
-def wait_for_port(store: TimedStore, timeout_s: float) -> int:
-    """The port of server 0. RendezvousError if there is none in time, or server 0 has failed; says why."""
+def wait_for_port(store: TimedStore, timeout_s: float) -> tuple[int, str]:
+    """The port of server 0, and where the token is that rank 0 has made, or ''. RendezvousError if there is none in
+    time, or server 0 has failed; says why."""
     value = store.wait_for("port", timeout_s)
     if value is None:
         raise RendezvousError(
@@ -320,7 +353,8 @@ def wait_for_port(store: TimedStore, timeout_s: float) -> int:
     text = value.decode(errors="replace")
     if text.startswith(_FAILED):
         raise RendezvousError(f"the server of the first host could not be made: {text.removeprefix(_FAILED)}")
-    return int(text)
+    port, _, token_file = text.partition(" ")
+    return int(port), token_file
 
 
 def _join(job: _Job, master: tuple[str, int | None]) -> None:
@@ -428,8 +462,13 @@ def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
         else:
             shutdown_client(why)  # also one that came so far and no further
     finally:
-        if job.server is not None:
-            job.server.finish(timeout_s)
+        try:
+            if job.server is not None:
+                job.server.finish(timeout_s)
+        finally:
+            if job.token is not None:
+                job.token.close()
+            set_credentials(job.credentials_before)
 
 
 def _at_exit() -> None:

@@ -34,7 +34,7 @@ from glt.distributed.server.server import DistServer
 from glt.distributed.tensors.barrier import Barriers, checked_timeout
 from glt.distributed.tensors.store import Call, TensorStore, update_calls
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.old_connection import host_id, own_address
+from glt.distributed.wire.addresses import host_id, own_address
 from glt.errors import GltError, PeerLost
 
 logger = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ def wait_for_trainers(
     deadline, say_at = now + timeout_s, now + deadlines.COMPLAINT_S
     while not server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
         now = time.monotonic()
-        sessions = [str(session) for session in server.clients.sessions()]
+        sessions = [str(session) for session in server.clients.awaited()]
         if sessions:
             alone_since = now
         if now >= deadline or now - alone_since > alone_s:

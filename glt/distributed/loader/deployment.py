@@ -11,7 +11,8 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import util
 from typing import Any, ClassVar, Protocol
 
@@ -37,16 +38,28 @@ from glt.distributed.options import (
 from glt.distributed.server.api import require_client
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.remote import RemoteSampler
+from glt.distributed.wire.addresses import host_id, is_loopback, network_id, own_address
+from glt.distributed.wire.credentials import set_credentials, use_credentials
 from glt.distributed.wire.group import Group, require_equal
-from glt.distributed.wire.old_connection import host_id
 from glt.distributed.wire.store import connect
+from glt.distributed.wire.tcp import SamplerTransport
 from glt.distributed.wire.threads import ConcurrentEventLoop
-from glt.distributed.wire.transport import Peer, RpcTransport, Transport
+from glt.distributed.wire.transport import Peer, Transport, chosen_transport
 from glt.errors import ChannelClosed, ChannelTimeout, PartitionError, RendezvousError
 from glt.sampler.graph import require_distinct_reverses
 from glt.sampler.order import draw_random_seed
 
 _shared_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the samplers of trainers ask each other: by which ``transport``; ``host``: the address of this host at which
+    the others reach it."""
+
+    group: Group
+    transport: str
+    host: str
 
 
 class _SharedTransport:
@@ -57,24 +70,21 @@ class _SharedTransport:
         self.num_users = 0
 
     def acquire(
-        self, group: Group, dataset: DistDataset, read_here: Iterable[int], num_threads: int, timeout_s: float
+        self, way: Way, dataset: DistDataset, read_here: Iterable[int], num_threads: int, timeout_s: float
     ) -> PartitionRouter:
         run_id, part = dataset.manifest.run_id, dataset.partition_idx
+        options = {"transport": way.transport, "num_rpc_threads": num_threads, "rpc_timeout": timeout_s}
         with _shared_lock:
             if self.transport is None:
-                me = self.me = Peer(group.me, group.rank, None, socket.gethostname(), os.getpid(), part)
-                self.peers = [Peer(**each) for each in group.exchange("samplers", me.to_json())]
-                store = connect(*group.open_store(), timeout_s)
-                handlers = dataset.own.handlers()
-                self.transport = group.run(
-                    lambda: RpcTransport(me, handlers, me.rank, group.size, store, num_threads, timeout_s)
-                )
-                self.run_id, self.options = run_id, (num_threads, timeout_s)
-            if (num_threads, timeout_s) != self.options:
+                group = way.group
+                self.me = Peer(group.me, group.rank, None, socket.gethostname(), os.getpid(), part)
+                open_one = self._open_tcp if way.transport == "tcp" else self._open_rpc
+                self.transport, self.peers = open_one(way, dataset.own, num_threads, timeout_s)
+                self.run_id, self.options = run_id, options
+            if options != self.options:
                 raise ValueError(
-                    f"num_rpc_threads = {num_threads}, rpc_timeout = {timeout_s:g}, but the collocated loaders of a "
-                    f"process share one transport, and it was opened with {self.options[0]} and {self.options[1]:g}: "
-                    "give them the same"
+                    f"{_said(options)}, but the collocated loaders of a process share one transport, and it was opened "
+                    f"with {_said(self.options)}: give them the same"
                 )
             if (run_id, part) != (self.run_id, self.me.partition_idx):
                 raise ValueError(
@@ -87,12 +97,39 @@ class _SharedTransport:
             self.num_users += 1
             return router
 
+    def _open_tcp(
+        self, way: Way, own: LocalPartition, num_threads: int, timeout_s: float
+    ) -> tuple[Transport, list[Peer]]:
+        transport = SamplerTransport(self.me, own.handlers(), way.host, num_threads, timeout_s, own.most_ids)
+        try:
+            return transport, transport.meet(way.group.exchange("samplers", transport.introduction()))
+        except BaseException:
+            transport.close()
+            raise
+
+    def _open_rpc(
+        self, way: Way, own: LocalPartition, num_threads: int, timeout_s: float
+    ) -> tuple[Transport, list[Peer]]:
+        from glt.distributed.wire.rpc import RpcTransport
+
+        group, me, handlers = way.group, self.me, own.handlers()
+        peers = [Peer(**each) for each in group.exchange("samplers", me.to_json())]
+        store = connect(*group.open_store(), timeout_s)
+        opened = group.run(lambda: RpcTransport(me, handlers, me.rank, group.size, store, num_threads, timeout_s))
+        return opened, peers
+
     def release(self, gracefully: bool) -> None:
         with _shared_lock:
             self.num_users -= 1
             if self.num_users == 0 and self.transport is not None:
                 self.transport.close(gracefully)
                 self.transport = None
+
+
+def _said(options: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value!r}" for name, value in options.items()
+    )
 
 
 _shared = _SharedTransport()
@@ -108,19 +145,19 @@ class CollocatedSampler:
         dataset: DistDataset,
         options: CollocatedDistSamplingWorkerOptions,
         others: Mapping[int, LocalPartition],
-        group: Group | None,
+        way: Way | None,
         pinned: bool,
     ) -> None:
-        self._group = group
+        self._group = None if way is None else way.group
         device = dataset.sampling_device if options.device is None else options.device
         accelerator = accelerator_of(device, "device")
         concurrency = options.worker_concurrency
         router: PartitionRouter | None = None
         self._leave = {"gracefully": False}
         with ExitStack() as made:  # what is there ends if the next cannot be made
-            if group is not None:
+            if way is not None:
                 num_threads = options.rpc_threads(dataset.num_partitions)
-                router = _shared.acquire(group, dataset, others, num_threads, options.rpc_timeout)
+                router = _shared.acquire(way, dataset, others, num_threads, options.rpc_timeout)
                 made.callback(lambda leave: _shared.release(**leave), self._leave)
             loop = ConcurrentEventLoop(concurrency)
             made.callback(loop.shutdown, deadlines.JOIN_S)
@@ -235,12 +272,25 @@ class _AmongTrainers(Deployment):
 
     Attributes:
         others, other_dirs: Partitions of other trainers, or of none, that are read here, by index, and where they are.
+        way: How samplers ask each other; None where none must.
     """
 
+    way: Way | None = None
+
     def _meet(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
-        context, data, options = self.context, self.data, self.options
+        options = self.options
         self.others: dict[int, LocalPartition] = {}
         self.other_dirs: dict[int, str] = {}
+        before = use_credentials(options.token_file, options.tls, options.require_auth, listens=True)
+        try:
+            return self._agree(wanted, random_seed)
+        except BaseException:
+            set_credentials(before)
+            raise
+
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
+        context, data, options = self.context, self.data, self.options
+        transport = chosen_transport(options.transport)
         self.group = group = Group(context, options.master_addr, options.master_port, options.rpc_timeout)
         same = {
             "group_name": context.group_name,
@@ -252,11 +302,14 @@ class _AmongTrainers(Deployment):
             **wanted,
             "random_seed": "drawn once per job (None)" if random_seed is None else "given",
             "read_local": bool(options.read_local),
+            "transport": transport,
         }
         mine = {
             "announced": self.announced[0],
             "partition_idx": data.partition_idx,
             "host_id": host_id(),
+            "network_id": network_id(),
+            "address": own_address((group.addr, 1)) if group.size > 1 else "",
             "graph_dir": data.load_args["graph_dir"],
             "job_seed": draw_random_seed() if random_seed is None and context.rank == 0 else None,
         }
@@ -265,6 +318,8 @@ class _AmongTrainers(Deployment):
             everyone = group.exchange("partitions", mine)
             self.announced = [theirs["announced"] for theirs in everyone]
             self._share_partitions(group, everyone)
+            if self.serving is not None:
+                self.way = Way(self.serving, transport, _reached_at(group.rank, everyone))
         return everyone[0]["job_seed"]
 
     def _share_partitions(self, group: Group, everyone: list[dict[str, Any]]) -> None:
@@ -313,6 +368,17 @@ class _AmongTrainers(Deployment):
         return None
 
 
+def _reached_at(rank: int, everyone: list[dict[str, Any]]) -> str:
+    """The address at which the trainers of other hosts reach the one of ``rank``, this; loopback if there are none."""
+    mine = everyone[rank]
+    elsewhere = [theirs["address"] for theirs in everyone if theirs["network_id"] != mine["network_id"]]
+    if not elsewhere:
+        return "::1" if ":" in mine["address"] else "127.0.0.1"
+    if is_loopback(mine["address"]):  # this is on the host of rank 0, whose name may mean loopback there
+        return own_address((elsewhere[0], 1))
+    return str(mine["address"])
+
+
 class Collocated(_AmongTrainers):
     """On threads of the trainer."""
 
@@ -320,7 +386,7 @@ class Collocated(_AmongTrainers):
 
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         pinned = to_device is not None and not to_device.is_host
-        return CollocatedSampler(job, self.context.rank, self.data, self.options, self.others, self.serving, pinned)
+        return CollocatedSampler(job, self.context.rank, self.data, self.options, self.others, self.way, pinned)
 
 
 class InWorkers(_AmongTrainers):
@@ -329,7 +395,8 @@ class InWorkers(_AmongTrainers):
     mode = "worker mode"
 
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
-        options, serving = self.options, self.serving
+        options, serving, way = self.options, self.serving, self.way
+        is_tcp = way is not None and way.transport == "tcp"
         spec = {
             "rank": self.context.rank,
             "num_trainers": self.context.world_size,
@@ -338,7 +405,9 @@ class InWorkers(_AmongTrainers):
             "other_dirs": self.other_dirs,
             "job": job.to_json(),
             "concurrency": options.worker_concurrency,
-            "store": None if serving is None else serving.open_store(),
+            "transport": None if way is None else way.transport,
+            "host": "" if way is None else way.host,
+            "store": None if serving is None or is_tcp else serving.open_store(),
             "num_rpc_threads": options.rpc_threads(self.data.num_partitions),
             "timeout_s": options.rpc_timeout,
             "cache_bytes": options.cache_bytes,
@@ -355,7 +424,8 @@ class InWorkers(_AmongTrainers):
         if missing_for_cuda() is not None:
             pin_for = None
         check_peers = (lambda: None) if serving is None else serving.check_peers
-        return WorkerGroup(spec, devices, job.table, options.channel_bytes, pin_for, check_peers)
+        introduce = partial(serving.exchange, "samplers") if serving is not None and is_tcp else None
+        return WorkerGroup(spec, devices, job.table, options.channel_bytes, pin_for, check_peers, introduce)
 
 
 class OnServers(Deployment):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -19,13 +20,21 @@ from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
 from glt.distributed.server.stats import require_prometheus
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.old_connection import own_address
+from glt.distributed.wire.addresses import own_address
+from glt.distributed.wire.credentials import (
+    Credentials,
+    TlsOptions,
+    current_credentials,
+    set_credentials,
+    use_credentials,
+)
 
 logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _server: DistServer | None = None
 _client: DistClient | None = None
+_credentials_before: Credentials | None = None  # what this process used before it became a server or a client
 
 
 @short_traceback
@@ -44,14 +53,15 @@ def init_server(
 ) -> DistContext:
     """Makes this process a server of a partition: returns when it takes clients, and then works in the background.
 
-    Servers and clients may start in any order. Connections are neither encrypted nor authenticated: each process that
-    reaches the port can read the graph, sample, and run registered functions. Nothing that is received is executed. Let
-    servers listen on networks that you trust only.
+    Servers and clients may start in any order. With a token (``token_file``) only those who have it are answered, with
+    ``tls`` connections are encrypted. Without a token each process that reaches the port can read the graph, sample,
+    write tensors and run registered functions: let such servers listen on networks that you trust only. Nothing that is
+    received is executed.
 
     Args:
         num_servers: Servers of the job. Each partition is loaded by one of them, or its files are on the host of each.
         num_clients: Clients of the job; the server is done when they have left. None: any number, and it is done when
-            it is told to end.
+            it is told to end. Clients that show the read token only are not counted, and not waited for.
         server_rank: This server, in ``[0, num_servers)``.
         dataset: Its partition, loaded. Several servers may load the same one.
         master_addr, master_port: Host and port of server 0, which listens there; the same for all servers and clients.
@@ -64,7 +74,7 @@ def init_server(
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
-        RuntimeError: If this process is a server already, or something else.
+        RuntimeError: If this process is a server already, or something else, or uses another token.
         ImportError: If ``metrics_port`` is given and ``prometheus_client`` is not installed.
         glt.errors.RendezvousError: If a port cannot be opened, or server 0 is not reached or refuses this one.
         glt.errors.WorkerDied: If a sampling process does not come up.
@@ -100,17 +110,40 @@ def init_server(
     with _lock:
         if _server is not None:
             raise RuntimeError("this process is a server already: call wait_and_shutdown_server() first")
-        become(context)
-        try:
+        with _taking_place(context, options.token_file, options.tls, options.require_auth, listens=True):
+            if options.metrics_auth and current_credentials().token_file is None:
+                raise ValueError("metrics_auth = True, and there is no token: expected token_file, or GLT_TOKEN_FILE")
             host = options.host
             if host is None:
                 host = master[0] if server_rank == 0 else own_address(master)
             bind = (host, master[1] if server_rank == 0 else options.port)
             _server = DistServer(dataset, context, num_clients, master, bind, num_rpc_threads, options)
-        except BaseException:
-            resign()
-            raise
     return context
+
+
+@contextmanager
+def _taking_place(
+    context: DistContext, token_file: Any, tls: TlsOptions | None, require_auth: bool | None, *, listens: bool
+) -> Iterator[None]:
+    """This process takes its place and its credentials; both are given back if what follows fails."""
+    global _credentials_before
+    become(context)
+    try:
+        before = use_credentials(token_file, tls, require_auth, listens=listens)
+        try:
+            yield
+        except BaseException:
+            set_credentials(before)
+            raise
+    except BaseException:
+        resign()
+        raise
+    _credentials_before = before
+
+
+def _leave_place() -> None:
+    set_credentials(_credentials_before)
+    resign()
 
 
 def _server_options(options: Any, flags: dict[str, Any]) -> ServerOptions:
@@ -163,7 +196,7 @@ def wait_and_shutdown_server(timeout_s: float | None = None) -> bool:
         server.close()
         with _lock:
             _server = None
-            resign()
+            _leave_place()
 
 
 @short_traceback
@@ -177,6 +210,8 @@ def init_client(
     client_group_name: str = "distributed-client",
     *,
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S,
+    token_file: str | os.PathLike[str] | None = None,
+    tls: TlsOptions | None = None,
 ) -> DistContext:
     """Makes this process a client: returns when it has reached all servers.
 
@@ -188,12 +223,15 @@ def init_client(
         client_group_name: Name of the clients' group. Clients of another group may use the same servers, with ranks of
             their own.
         rpc_timeout: Deadline in seconds of start-up and of each call, above 0 and below a day.
+        token_file: File with the token of the servers, or with its read token; see ``glt token``. A server that lacks
+            it is not spoken to. Default: ``GLT_TOKEN_FILE`` of the environment, else none.
+        tls: Encryption; see :class:`glt.distributed.TlsOptions`. Default: ``GLT_TLS_CERT`` and its like, else none.
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
-        RuntimeError: If this process is a client already, or something else.
+        RuntimeError: If this process is a client already, or something else, or uses another token.
         glt.errors.RendezvousError: If servers are not reached in time, or one refuses this client: it runs another
-            version, was told other numbers, or has a client of this rank.
+            version, has another token, was told other numbers, or has a client of this rank.
 
     Example:
         >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR
@@ -217,12 +255,8 @@ def init_client(
             resign()
         if _client is not None:
             raise RuntimeError("this process is a client already: call shutdown_client() first")
-        become(context)
-        try:
+        with _taking_place(context, token_file, tls, None, listens=False):
             _client = DistClient(context, num_servers, num_clients, master, rpc_timeout)
-        except BaseException:
-            resign()
-            raise
     return context
 
 
@@ -247,7 +281,7 @@ def shutdown_client(why: str = "") -> None:
         client, _client = _client, None
         if client is not None:
             client.close(why)
-            resign()
+            _leave_place()
 
 
 @short_traceback
@@ -293,6 +327,7 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
         glt.errors.PeerLost: If the server is gone, or gives no answer in time.
         glt.errors.RemoteError: If the function raises; carries its traceback. Python's own errors of arguments
             (``TypeError``, ``ValueError``, ``IndexError``, ``KeyError``, ``MemoryError``) are raised as such.
+        PermissionError: If this client has the read token only, or the function raises it.
 
     Example:
         >>> context = glt.distributed.init_client(num_servers=1, num_clients=1, client_rank=0)  # at MASTER_ADDR

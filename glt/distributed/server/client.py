@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -15,15 +14,17 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt._checks import format_size
 from glt._reprs import says
 from glt.channel.message import rebuild_error
 from glt.data.schema import PartitionBook
 from glt.distributed.context import DistContext
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value
-from glt.distributed.wire.old_connection import Connection
-from glt.distributed.wire.old_listener import dial, introduce
-from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError, WorkerDied
+from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.handshake import dial, introduce
+from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
+from glt.errors import GltError, PeerLost, RendezvousError, WorkerDied
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class RemoteDataset:
 
 
 def refuse_fork(pid: int, remedy: str, what: str = "client") -> None:
-    """Raises RuntimeError in a fork of the process ``pid``, which has its connections and their threads."""
+    """Raises RuntimeError in a fork of the process ``pid``, which has its connections and nothing that reads them."""
     if os.getpid() != pid:
         raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the {what} (pid {pid}): {remedy}")
 
@@ -164,21 +165,27 @@ class Reply(Future[Any]):
 
 class ServerSession:
     """The session with one server, made of what :func:`dial` returned. ``timeout_s`` is the deadline of a call in
-    seconds."""
+    seconds. Answers come on the loop."""
 
     def __init__(self, connection: Connection, answer: dict[str, Any], timeout_s: float) -> None:
         self.connection, self.timeout_s = connection, timeout_s
         self.entry = ServerEntry(**answer["entry"])
         self.id: str = answer["session"]
         self.about: dict[str, Any] = answer["about"]
-        connection.peer = str(self.entry)
+        self._most_bytes: int = answer["most_bytes"]
+        connection.peer, connection.host = str(self.entry), self.entry.host
+        connection.stall_s = timeout_s  # while many calls of this client wait there, nothing is read
+        connection.find_landing = self._find_landing
         self._calls: PendingCalls[Reply] = PendingCalls()
         self._expired: dict[int, Reply] = {}  # not waited for any more; what is done for them is to be undone
         self._dead_workers: dict[tuple[str, int], str] = {}  # what the server said of them, by loader and worker
         self._ended = threading.Condition()  # a worker died, or the session ended
         self._closed = False
-        self._thread = threading.Thread(target=self._listen, name=f"glt-server-{self.entry.rank}", daemon=True)
-        self._thread.start()
+        call_on_loop(self._start)
+
+    def _start(self) -> None:
+        add_tick(self._expire)
+        self.connection.start(self._take, self._fail, max_data_bytes=_MAX_REPLY_BYTES, silence_s=deadlines.STUCK_S)
 
     @property
     def lost(self) -> PeerLost | None:
@@ -205,10 +212,18 @@ class ServerSession:
 
     def _ask(self, reply: Reply, timeout_s: float, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
         tree, data = encode_value((args, kwargs), f"the arguments of {name}")
+        num_bytes = sum(map(len, data or ()))
+        if num_bytes > self._most_bytes:
+            raise ValueError(
+                f"the arguments of {name} have {format_size(num_bytes)}: {self.entry} takes at most "
+                f"{format_size(self._most_bytes)} of this client in one call; ask for less at a time"
+            )
         number = self._calls.add(name, reply, timeout_s)
-        frame = {"number": number, "name": name, "arguments": tree, "has_data": data is not None}
         try:
-            self.connection.send_all(frame, data or (), timeout_s)
+            self.connection.send({"name": name, "arguments": tree}, data or (), number=number)
+            # Tensors are sent from where they are, and their owner may change them when this returns.
+            if data and self.connection.unsent_bytes and not process_loop.is_here:
+                wait_for(self.connection.drained())
         except GltError as error:
             self._fail(error)
         except ValueError:  # it is too long, and nothing of it was sent
@@ -216,57 +231,48 @@ class ServerSession:
             raise
         return reply
 
-    def _listen(self) -> None:
-        looked = time.monotonic()
-        try:
-            while True:
-                if time.monotonic() - looked > deadlines.POLL_S:  # also while other calls are answered
-                    looked = time.monotonic()
-                    expired = self._calls.expire(self.entry)
-                    self._expired |= {number: call.reply for number, call in expired.items() if call.reply.too_late}
-                try:
-                    frame = self.connection.receive_json(deadlines.POLL_S)
-                except ChannelTimeout:
-                    self.connection.check_beats(self.entry.host)
-                    continue
-                message = None
-                if frame["has_data"]:
-                    call = self._calls.get(frame["number"])
-                    landing = None if call is None else call.reply.landing
-                    message = self.connection.receive_rest(deadlines.STUCK_S, landing)
-                self._take(frame, message)
-        except GltError as error:
-            self._fail(error)
-        except (KeyError, TypeError, ValueError) as error:
-            self._fail(MessageError(f"it sent nonsense: {type(error).__name__}: {error}"))
+    # -- on the loop -----------------------------------------------------------------------------------------------
 
-    def _take(self, frame: dict[str, Any], message: Any) -> None:
-        if "died" in frame:
+    def _expire(self) -> None:
+        expired = self._calls.expire(self.entry)
+        self._expired |= {number: call.reply for number, call in expired.items() if call.reply.too_late}
+
+    def _find_landing(self, number: int, length: int) -> Landing | None:
+        call = self._calls.get(number)
+        landing = None if call is None else call.reply.landing
+        return landing if landing is not None and landing.nbytes == length else None
+
+    def _take(self, frame: Frame) -> None:
+        value = frame.value
+        if "died" in value:
             with self._ended:
-                self._dead_workers[frame["loader"], frame["worker"]] = frame["died"]
+                self._dead_workers[value["loader"], value["worker"]] = value["died"]
                 self._ended.notify_all()
             return
-        if "closing" in frame:
-            self._fail(PeerLost(frame["closing"]))
+        if "closing" in value:
+            self._fail(PeerLost(value["closing"]))
             return
-        call = self._calls.pop(frame["number"])
+        call = self._calls.pop(frame.number)
         if call is None:
-            expired = self._expired.pop(frame["number"], None)
-            if expired is not None and expired.too_late is not None and "error" not in frame:
-                expired.too_late(decode_value(frame["result"], message))
+            expired = self._expired.pop(frame.number, None)
+            if expired is not None and expired.too_late is not None and "error" not in value:
+                expired.too_late(decode_value(value["result"], frame.data))
             return
         reply = call.reply
         try:
-            if "error" in frame:
-                reply.set_exception(_error_of(frame, self.entry))
+            if "error" in value:
+                reply.set_exception(_error_of(value, self.entry))
             elif reply.landing is not None:  # refuses what is no such tensor
-                reply.set_result(reply.landing.value(frame["result"]))
+                reply.set_result(reply.landing.value(value["result"]))
             else:
-                reply.set_result(decode_value(frame["result"], message))
+                reply.set_result(decode_value(value["result"], frame.data))
         except GltError as error:
             reply.set_exception(error)
 
+    # -- the end ---------------------------------------------------------------------------------------------------
+
     def _fail(self, error: GltError) -> None:
+        discard_tick(self._expire)
         self._calls.fail(error, self.entry, self.entry.host, for_good=True)
         self.connection.close()
         with self._ended:
@@ -283,15 +289,15 @@ class ServerSession:
         except (GltError, FutureTimeout) as error:
             logger.info("while leaving %s: %s", self.entry, error)
         self._fail(PeerLost(f"this client has left {self.entry}"))
-        self._thread.join(deadlines.JOIN_S)
 
 
-_ARGUMENT_ERRORS = (ValueError, TypeError, IndexError, KeyError, LookupError, MemoryError)
-_PLAIN_ERRORS: dict[str, type[Exception]] = {f"builtins.{each.__name__}": each for each in _ARGUMENT_ERRORS}
+# Of arguments, and of what a client may not do.
+_PLAIN = (ValueError, TypeError, IndexError, KeyError, LookupError, MemoryError, PermissionError)
+_PLAIN_ERRORS: dict[str, type[Exception]] = {f"builtins.{each.__name__}": each for each in _PLAIN}
 
 
 def _error_of(frame: dict[str, Any], entry: ServerEntry) -> Exception:
-    """What a server raised. Errors of arguments are raised as what they are, as a local call would."""
+    """What a server raised. Python's own errors are raised as what they are, as a local call would."""
     kind, text, trace = frame["error"], frame["text"], frame["traceback"]
     error = rebuild_error(kind, text, trace, role="server", rank=entry.rank, pid=entry.pid, host=entry.host)
     if kind not in _PLAIN_ERRORS:
@@ -335,7 +341,7 @@ class DistClient:
             raise
 
     def _dial(self, address: tuple[str, int], peer: str, timeout_s: float, retry: bool = True) -> ServerSession:
-        connection, answer = dial(address, peer, self._hello, timeout_s, max_bytes=_MAX_REPLY_BYTES, retry=retry)
+        connection, answer = dial(address, peer, self._hello, timeout_s, retry=retry)
         return ServerSession(connection, answer, self.timeout_s)
 
     def session(self, rank: int) -> ServerSession:

@@ -4,14 +4,13 @@ that it is ready."""
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -22,7 +21,8 @@ from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
 from glt.distributed.server.options import FORMATS, LEVELS, RANGES, ServerOptions, write_logs
 from glt.distributed.server.server import DistServer
-from glt.distributed.wire.old_connection import printed
+from glt.distributed.wire.addresses import is_loopback, printed
+from glt.distributed.wire.credentials import TlsOptions, current_credentials
 from glt.errors import GltError
 from glt.partition.format.manifest import Manifest
 
@@ -31,10 +31,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_MASTER_PORT: Final = 29540  # beside torch.distributed's 29500, below the ports that kernels give away
 _DONE, _FAILED, _CANNOT_START, _CANCELLED = 0, 1, 3, 4  # 2 is argparse's
 
-_TRUST: Final = (
-    "connections are neither encrypted nor authenticated: who reaches the port can read the graph and its "
-    "features, use the samplers and call registered functions; nothing that is received is executed"
-)
 _DESCRIPTION: Final = """\
 Runs a server that samples a partition for clients (glt.distributed.init_client), until all of --clients have left, or
 until it is stopped. One line on stdout says that it is ready; its log goes to stderr.
@@ -42,9 +38,10 @@ until it is stopped. One line on stdout says that it is ready; its log goes to s
 SIGTERM or SIGINT (Ctrl-C) stops it: it takes no more clients and loaders, waits --drain-timeout seconds for loaders
 that are open, ends, and says which it cancelled. A second signal stops it at once.
 
-Connections are neither encrypted nor authenticated: who reaches the port can read the graph and its features, use
-the samplers and call registered functions. Nothing that is received is executed. It listens at --master-addr, by
-default for this host only; let it listen in networks that you trust, and in no others."""
+It listens at --master-addr, by default for this host only. With --token-file it answers those who have the token, with
+--tls-cert and --tls-key connections are encrypted. Without a token, who reaches the port can read the graph and its
+features, use the samplers, write tensors and call registered functions: then let it listen in networks that you trust,
+and in no others. Nothing that is received is executed. docs/guides/security.md has more."""
 _EPILOG: Final = """\
 exit status:
   0  all clients have left, or it was stopped and nothing was cancelled by that
@@ -91,6 +88,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_option(group, "host", text, metavar="H")
     _add_option(group, "port", "port of a server other than 0 (default: one is found)", metavar="P")
+    text = "first of the ports of its sampling processes, which take one each (default: they are found)"
+    _add_option(group, "sampler_port", text, metavar="P")
+
+    group = parser.add_argument_group("who may speak to it (default of each: the environment's GLT_TOKEN_FILE ...)")
+    text = "file with the job's token, see glt token; those who do not have it are refused"
+    _add_option(group, "token_file", text, metavar="FILE")
+    _add(group, "--tls-cert", "certificate chain of this server, PEM; connections are encrypted", metavar="FILE")
+    _add(group, "--tls-key", "its private key", metavar="FILE")
+    text = "certificates that others' must be signed by (default: those that the system trusts)"
+    _add(group, "--tls-ca", text, metavar="FILE")
+    text = "those who connect must show a certificate too"
+    group.add_argument("--tls-mutual", action="store_true", default=None, help=text)
+    text = "name that certificates of other servers must be for (default: the address that is connected to)"
+    _add(group, "--tls-server-name", text, metavar="NAME")
+    text = "refuse to listen beyond this host without a token"
+    group.add_argument("--require-auth", action="store_true", default=None, help=text)
 
     group = parser.add_argument_group("what it may use")
     _add_option(group, "num_workers", "sampling processes to start with", "--workers", metavar="N")
@@ -110,6 +123,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "publish numbers for Prometheus there, under /metrics; 0: a port is found (default: they are not published)"
     _add_option(group, "metrics_port", text, metavar="P")
     _add_option(group, "metrics_host", "address of the interface for that", metavar="H")
+    text = "give them to those who show the read token only, as a bearer token; with --tls-cert over https"
+    group.add_argument("--metrics-auth", action="store_true", help=text)
     _add(group, "--log-level", "the least that is logged", "info", choices=LEVELS)
     text = "seconds that open loaders have when it is stopped"
     _add(group, "--drain-timeout", text, 20.0, type=_seconds, metavar="S")
@@ -253,6 +268,7 @@ def _start(arguments: argparse.Namespace) -> DistServer:
     index = arguments.rank % num_parts if arguments.partition_idx is None else arguments.partition_idx
     if index >= num_parts:
         raise ValueError(f"--partition-idx {index}: {arguments.partition} has {num_parts} partitions, from 0")
+    given = {option.name: getattr(arguments, option.name) for option in fields(ServerOptions) if option.name != "tls"}
     init_server(
         arguments.servers,
         arguments.clients,
@@ -261,11 +277,19 @@ def _start(arguments: argparse.Namespace) -> DistServer:
         arguments.master_addr,
         arguments.master_port,
         arguments.threads,
-        options=ServerOptions(**{option.name: getattr(arguments, option.name) for option in fields(ServerOptions)}),
+        options=ServerOptions(**given, tls=_tls(arguments)),
     )
     server = get_server()
     assert server is not None
     return server
+
+
+def _tls(arguments: argparse.Namespace) -> TlsOptions | None:
+    """What the flags say, and the environment where they do not; None: the environment alone."""
+    flags = {field.name: getattr(arguments, f"tls_{field.name}") for field in fields(TlsOptions)}
+    given = {name: value for name, value in flags.items() if value is not None}
+    told = current_credentials().tls
+    return TlsOptions(**(asdict(told) if told else {}) | given) if given else None
 
 
 def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
@@ -288,7 +312,7 @@ def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
 
 def _ready(server: DistServer, log_format: str) -> str:
     entry, num_parts = server.entry, server.dataset.num_partitions
-    metrics = None if server.metrics is None else f"http://{printed(*server.metrics.address)}/metrics"
+    metrics = None if server.metrics is None else server.metrics.url
     if log_format == "json":
         event = {"event": "ready", "server": entry.rank, "num_servers": entry.num_servers, "address": entry.address}
         event |= {"port": entry.port, "listens_at": server.listener.listens_at, "partition": entry.partition_idx}
@@ -302,12 +326,12 @@ def _ready(server: DistServer, log_format: str) -> str:
 
 
 def _log_trust(server: DistServer) -> None:
-    at = printed(server.listener.listens_at, server.entry.port)
-    if ipaddress.ip_address(server.listener.listens_at).is_loopback:
-        logger.info("listening at %s, for this host only; %s", at, _TRUST)
-    else:
-        text = "listening at %s, which other hosts reach; %s. Keep the port inside a network that you trust"
-        logger.warning(text, at, _TRUST)
+    """Says who is answered. That other hosts reach it and no token is asked for, the listener has said."""
+    at, credentials = printed(server.listener.listens_at, server.entry.port), current_credentials()
+    reach = "for this host only" if is_loopback(server.listener.listens_at) else "which other hosts reach"
+    who = "all who reach it are answered" if credentials.token_file is None else "those with the token are answered"
+    how = "not encrypted" if credentials.tls is None else "mutual TLS" if credentials.tls.mutual else "TLS"
+    logger.info("listening at %s, %s; %s; %s", at, reach, who, how)
 
 
 def _one_line(error: BaseException) -> str:

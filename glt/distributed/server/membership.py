@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from glt import _deadlines as deadlines
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.sessions import ClientRegistry
-from glt.distributed.wire.old_connection import Connection, pulse
-from glt.distributed.wire.old_listener import dial, introduce, refuse
+from glt.distributed.wire.connection import Connection, Frame
+from glt.distributed.wire.handshake import connect, introduce, refuse
+from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
 from glt.distributed.wire.transport import Peer
-from glt.errors import ChannelTimeout, GltError, PartitionError, RendezvousError
+from glt.errors import GltError, PartitionError, RendezvousError
 from glt.partition import load_partition
 
 logger = logging.getLogger(__name__)
@@ -48,7 +51,8 @@ class ServerEntry:
 
 class Membership:
     """The servers of a job. Each of the others joins server 0, which sends all of them the list whenever it changes;
-    ``on_change`` is called with the servers by rank. They tell each other, too, which clients are done."""
+    ``on_change`` is called with the servers by rank, on the loop as a rule, and must wait for nothing. They tell each
+    other, too, which clients are done."""
 
     def __init__(
         self,
@@ -59,29 +63,27 @@ class Membership:
     ) -> None:
         self.me, self.master = me, master
         self._clients, self._on_change = clients, on_change
-        self._changed = threading.Condition()
-        self._publishing = threading.Lock()  # the list that is sent last is the newest
+        self._changed = threading.Condition()  # the loop alone changes what it guards
         self._servers: dict[int, ServerEntry] = {me.rank: me}
         self._members: dict[int, Connection] = {}  # on server 0: to the others, by rank
         self._upstream: Connection | None = None  # on the others: to server 0
-        self._server_0_left = False
-        self._closing = threading.Event()
+        self._rejoining: asyncio.Task[None] | None = None
+        self._server_0_left = self._is_closing = False
 
     def join(self, timeout_s: float) -> None:
         """Joins server 0 and follows it. Raises RendezvousError if it is not reached in time, or refuses."""
-        if self.me.rank == 0:
-            self._publish()
-            return
-        self._upstream = self._dial(timeout_s)
-        self._on_change(dict(self._servers))
-        threading.Thread(target=self._follow, name="glt-membership", daemon=True).start()
+        if self.me.rank != 0:
+            wait_for(self._join(timeout_s))
+        self._on_change(self._known())
+
+    def _known(self) -> dict[int, ServerEntry]:
+        with self._changed:
+            return dict(self._servers)
 
     def wait(self, timeout_s: float) -> dict[int, ServerEntry]:
         """Waits until all servers are there, ``timeout_s`` seconds at most; returns those that are, by rank."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._servers) == self.me.num_servers or self._closing.is_set(), timeout_s
-            )
+            self._changed.wait_for(lambda: len(self._servers) == self.me.num_servers or self._is_closing, timeout_s)
             return dict(self._servers)
 
     def wait_for_all(self, timeout_s: float) -> dict[int, ServerEntry]:
@@ -106,42 +108,48 @@ class Membership:
             return [*self._members.values(), *([self._upstream] if self._upstream else [])]
 
     def close(self) -> None:
-        for connection in () if self._closing.is_set() else self._connections():
-            _send(connection, {"is_leaving": True, "done": []}, deadlines.GOODBYE_S)
-        self._closing.set()
         with self._changed:
+            was_closing, self._is_closing = self._is_closing, True
             self._changed.notify_all()
+        if was_closing:
+            return
         for connection in self._connections():
-            connection.close()
+            _send(connection, {"is_leaving": True, "done": []})
+            connection.part()
+        call_on_loop(self._stop)
+
+    def _stop(self) -> None:
+        if self._rejoining is not None:
+            self._rejoining.cancel()
 
     # -- on server 0 -----------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, hello: dict[str, Any]) -> None:
-        """Takes in another server, and listens to it until it is gone; refuses one that does not fit."""
+        """Takes in another server, and follows it until it is gone; refuses one that does not fit. On the loop."""
         entry = ServerEntry(**hello["entry"])
-        connection.peer = str(entry)
+        connection.peer, connection.host = str(entry), entry.host
         try:
             self._require_fit(entry)
-            with self._changed:
-                self._require_free(entry)
-                connection.send(introduce("server"))  # before the list is: a few bytes, which find room
-                before = self._members.pop(entry.rank, None)
-                self._members[entry.rank] = connection
-                self._servers[entry.rank] = entry
+            self._require_free(entry)
         except RendezvousError as error:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
-        except GltError as error:
-            logger.info("%s", error)
-            connection.close()
-            return
-        pulse.add(connection)
+        connection.send(introduce("server"))  # before the list is
+        with self._changed:
+            before = self._members.pop(entry.rank, None)
+            self._members[entry.rank] = connection
+            self._servers[entry.rank] = entry
         if before is not None:
             before.close()
         logger.info("%s joined", entry)
+        connection.start(
+            partial(self._hear, connection, entry),
+            partial(self._lose, connection, entry),
+            max_data_bytes=0,
+            silence_s=deadlines.STUCK_S,
+        )
         self._publish()
-        self._watch(connection, entry)
 
     def _require_fit(self, entry: ServerEntry) -> None:
         me = self.me
@@ -169,94 +177,95 @@ class Membership:
                 f"server_rank = {entry.rank} is taken by {other}, which is alive: give each server a rank of its own"
             )
 
-    def _watch(self, connection: Connection, entry: ServerEntry) -> None:
-        leaves = False
-        try:
-            while not self._closing.is_set() and not leaves:
-                frame = _receive(connection, entry.host)
-                if frame is not None:
-                    leaves = bool(frame.get("is_leaving"))
-                    self.send_done(self._clients.add_done(_places(frame)))
-        except (GltError, KeyError, TypeError, ValueError) as error:
-            logger.info("%s: %s", entry, error)
-        connection.close()
+    def _hear(self, connection: Connection, entry: ServerEntry, frame: Frame) -> None:
+        self.send_done(self._clients.add_done(_places(frame)))
+        if frame.value.get("is_leaving"):
+            self._remove(connection, entry, logging.INFO)
+            connection.close()
+
+    def _lose(self, connection: Connection, entry: ServerEntry, error: GltError) -> None:
+        logger.info("%s: %s", entry, error)
+        self._remove(connection, entry, logging.ERROR)
+
+    def _remove(self, connection: Connection, entry: ServerEntry, level: int) -> None:
         with self._changed:
             if self._members.get(entry.rank) is not connection:
-                return  # it was replaced
+                return  # it was replaced, or has left
             del self._members[entry.rank]
             del self._servers[entry.rank]
-        if not self._closing.is_set():
-            logger.log(logging.INFO if leaves else logging.ERROR, "%s is gone", entry)
+        if not self._is_closing:
+            logger.log(level, "%s is gone", entry)
             self._publish()
 
     def _publish(self) -> None:
-        with self._publishing:
-            with self._changed:
-                self._changed.notify_all()
-                servers, members = dict(self._servers), list(self._members.values())
-            for member in members:
-                _send(member, {"servers": [each.to_json() for each in servers.values()], "done": self._clients.done()})
-            self._on_change(servers)
+        with self._changed:
+            self._changed.notify_all()
+            servers, members = dict(self._servers), list(self._members.values())
+        for member in members:
+            _send(member, {"servers": [each.to_json() for each in servers.values()], "done": self._clients.done()})
+        self._on_change(servers)
 
     # -- on the others ---------------------------------------------------------------------------------------------
 
-    def _dial(self, timeout_s: float) -> Connection:
-        connection, _ = dial(self.master, "server 0", introduce("server", entry=self.me.to_json()), timeout_s)
+    async def _join(self, timeout_s: float) -> None:
+        hello = introduce("server", entry=self.me.to_json())
+        connection, _ = await connect(self.master, "server 0", hello, timeout_s)
+        with self._changed:
+            if self._is_closing:
+                connection.close()
+                return
+            self._upstream, self._server_0_left = connection, False
         if done := self._clients.done():
             _send(connection, {"done": done})
-        return connection
+        connection.start(self._follow, self._lose_server_0, max_data_bytes=0, silence_s=deadlines.STUCK_S)
 
-    def _follow(self) -> None:
-        """Takes note of what server 0 says; where that is restarted, joins it again."""
-        while not self._closing.is_set():
-            try:
-                if self._upstream is None:
-                    self._upstream = self._dial(deadlines.STUCK_S)
-                    logger.info("%s joined server 0 again", self.me)
-                frame = _receive(self._upstream, self.master[0])
-                if frame is None:
-                    continue
-                self._server_0_left = "is_leaving" in frame
-                self._clients.add_done(_places(frame))
-                if self._server_0_left:
-                    logger.info("%s: server 0 was shut down; waiting for another", self.me)
-                    self._hang_up()
-                elif "servers" in frame:
-                    entries = [ServerEntry(**each) for each in frame["servers"]]
-                    with self._changed:
-                        self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
-                        self._changed.notify_all()
-                    self._on_change(self._servers)  # no other thread changes it
-            except (GltError, KeyError, TypeError, ValueError) as error:
-                if not self._closing.is_set():  # at the end of a job server 0 may be the first to end
-                    level = logging.INFO if self._server_0_left else logging.WARNING
-                    logger.log(level, "%s: %s; trying again", self.me, error)
-                self._hang_up()
-                self._closing.wait(deadlines.POLL_S)
-
-    def _hang_up(self) -> None:
-        if self._upstream is not None:
+    def _follow(self, frame: Frame) -> None:
+        """Takes note of what server 0 says."""
+        self._clients.add_done(_places(frame))
+        if "is_leaving" in frame.value:
+            logger.info("%s: server 0 was shut down; waiting for another", self.me)
+            self._server_0_left = True
+            assert self._upstream is not None
             self._upstream.close()
-        self._upstream = None
+        elif "servers" in frame.value:
+            entries = [ServerEntry(**each) for each in frame.value["servers"]]
+            with self._changed:
+                self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
+                self._changed.notify_all()
+            self._on_change(self._known())
+
+    def _lose_server_0(self, error: GltError) -> None:
+        with self._changed:
+            self._upstream = None
+        if not self._is_closing:  # at the end of a job server 0 may be the first to end
+            self._complain(error)
+            self._rejoining = process_loop.get().create_task(self._rejoin())
+
+    async def _rejoin(self) -> None:
+        while not self._is_closing:
+            await asyncio.sleep(deadlines.POLL_S)
+            try:
+                await self._join(deadlines.STUCK_S)
+            except (LookupError, RuntimeError, TypeError, ValueError) as error:
+                self._complain(error)
+            else:
+                logger.info("%s joined server 0 again", self.me)
+                return
+
+    def _complain(self, error: Exception) -> None:
+        level = logging.INFO if self._server_0_left else logging.WARNING
+        logger.log(level, "%s: %s; trying again", self.me, error)
 
 
-def _send(connection: Connection, frame: dict[str, Any], timeout_s: float = deadlines.SEND_S) -> None:
+def _send(connection: Connection, frame: dict[str, Any]) -> None:
     try:
-        connection.send(frame, timeout_s=timeout_s)
+        connection.send(frame)
     except GltError as error:
-        logger.info("%s", error)  # the thread that listens to it takes note
+        logger.info("%s", error)  # its end is heard of, too
 
 
-def _receive(connection: Connection, host: str) -> dict[str, Any] | None:
-    try:
-        return connection.receive_json(deadlines.POLL_S)
-    except ChannelTimeout:
-        connection.check_beats(host)
-        return None
-
-
-def _places(frame: dict[str, Any]) -> list[tuple[str, int]]:
-    return [(str(group), int(rank)) for group, rank in frame["done"]]
+def _places(frame: Frame) -> list[tuple[str, int]]:
+    return [(str(group), int(rank)) for group, rank in frame.value["done"]]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 from glt._checks import available_memory, check_count, check_flag, check_one_of, check_path, check_text, parse_size
 from glt._tracebacks import short_traceback
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
+from glt.distributed.wire.credentials import TlsOptions, check_credentials
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -75,6 +76,7 @@ def write_logs(format: str, level: int, server: int, worker: int | None = None) 
 _PORTS, _UP_TO_1024 = (0, 65535), (1, 1024)
 RANGES = {
     "port": _PORTS,
+    "sampler_port": (1, 65535),
     "num_workers": _UP_TO_1024,
     "max_workers": _UP_TO_1024,
     "max_concurrency": _UP_TO_1024,
@@ -93,6 +95,8 @@ class ServerOptions:
         host: Address of the interface to listen on; ``'0.0.0.0'`` for all. Default: for server 0, ``master_addr``; for
             others, this host's address on the way there, so that a job on localhost is not reached from outside.
         port: Port to listen on; 0: one is found. Server 0 listens on ``master_port``.
+        sampler_port: Sampling processes listen too, since their batches go straight to the clients: process ``i`` on
+            port ``sampler_port + i``, of the same interface. Default: ports are found.
         num_workers: Sampling processes to start with, 1 to 1024.
         max_workers: Most sampling processes, when loaders ask for more. Default: the number of CPUs, or
             ``num_workers`` if that is more.
@@ -108,6 +112,14 @@ class ServerOptions:
             ``/metrics``; 0: one is found. Needs the extra ``prometheus``. Default: they are not published.
         metrics_host: Address of the interface for that. Every process that reaches it reads the numbers; they name
             hosts, and loaders by the groups of clients.
+        metrics_auth: Answer those who show the read token only, as ``Authorization: Bearer TOKEN``; with ``tls``, over
+            https. Needs a token.
+        token_file: File with the job's token, which all servers and clients need; see ``glt token``. Clients with the
+            read token sample and read; only those with the write token write tensors and call registered functions.
+            Default: ``GLT_TOKEN_FILE`` of the environment; without one, all who reach the port are answered.
+        tls: Encryption of all connections; see :class:`glt.distributed.TlsOptions`. Default: ``GLT_TLS_CERT`` and its
+            like, else none.
+        require_auth: Refuse to listen beyond this host without a token. Default: ``GLT_REQUIRE_AUTH``, else a warning.
 
     Raises:
         TypeError, ValueError: If a value is wrong; names the option.
@@ -120,6 +132,7 @@ class ServerOptions:
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     host: str | None = None
     port: int = 0
+    sampler_port: int | None = None
     num_workers: int = 1
     max_workers: int | None = None
     max_concurrency: int = 16
@@ -130,8 +143,16 @@ class ServerOptions:
     log_format: str = "text"
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    metrics_auth: bool = False
+    token_file: str | os.PathLike[str] | None = None
+    tls: TlsOptions | None = None
+    require_auth: bool | None = None
 
     def __post_init__(self) -> None:
+        check_credentials(self.token_file, self.tls, self.require_auth)
+        check_flag("metrics_auth", self.metrics_auth)
+        if self.metrics_auth and self.metrics_port is None:
+            raise ValueError("metrics_auth = True, and metrics_port = None: expected the port of the metrics as well")
         check_transport(None, None, self.rpc_timeout)
         check_text("host", self.host)
         check_text("metrics_host", self.metrics_host)
@@ -143,6 +164,11 @@ class ServerOptions:
         check_one_of("log_format", self.log_format, FORMATS)
         if self.num_workers > self.worker_limit:
             raise ValueError(f"num_workers = {self.num_workers}: expected at most max_workers = {self.worker_limit}")
+        if self.sampler_port is not None and self.sampler_port + self.worker_limit > 65536:
+            raise ValueError(
+                f"sampler_port = {self.sampler_port}: expected at most {65536 - self.worker_limit}, since each of up "
+                f"to {self.worker_limit} sampling processes (max_workers) listens on a port of its own"
+            )
         if self.max_buffer_size is not None:
             parse_size(self.max_buffer_size, "max_buffer_size")
         if self.seed_dir is not None:

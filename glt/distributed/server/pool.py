@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
+import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.sessions import ClientSession
 from glt.distributed.server.stats import WorkerMetrics
+from glt.distributed.wire.addresses import host_id
 from glt.errors import WorkerDied
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
 @dataclass(frozen=True)
 class PoolWorkerSpec:
     """What a sampling process is told when it starts, as JSON: its number (``worker``), :meth:`DistDataset.to_json`,
-    the batches in flight over all loaders (``num_places``), and limits of requests between servers."""
+    the batches in flight over all loaders (``num_places``), and limits of requests between servers. It listens at
+    ``host``, on port ``first_port + worker`` or one that is found."""
 
     server_rank: int
     worker: int
@@ -40,6 +42,8 @@ class PoolWorkerSpec:
     timeout_s: float
     log_level: int
     log_format: str
+    host: str = "127.0.0.1"
+    first_port: int | None = None
 
 
 @dataclass
@@ -49,13 +53,13 @@ class _Place:
     failure: str = ""  # why no process comes up
     num_failed: int = 0  # in a row
     num_restarts: int = 0
-    full_s: float = -math.inf  # when the process last had no descriptor, of time.monotonic()
+    address: dict[str, Any] | None = None  # of the process: ``port``, and ``local``, the name of a Unix socket
 
 
 class SamplerPool:
     """Keeps sampling processes, at most ``most``, and replaces those that die. ``spec`` is what the first is told, and
     the others with their number; ``on_death`` is called with the place of one that died and what to say of it;
-    ``module`` is their program."""
+    ``module`` is their program. ``on_ready`` is called with the place of one that has come up."""
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class SamplerPool:
     ) -> None:
         self.spec, self.most = spec, most
         self.metrics = WorkerMetrics()
+        self.on_ready: Callable[[int], None] = lambda worker: None
         self._on_death = on_death
         self._changed = threading.Condition()  # its lock may be taken twice
         self._pool = ProcessPool(module, f"server {spec.server_rank}")
@@ -116,19 +121,29 @@ class SamplerPool:
             self._servers = {"servers": servers}
         self.send_all({"servers": servers})
 
-    def hand_over(self, worker: int | None, command: dict[str, Any], fds: list[int]) -> bool:
-        """Gives a command and descriptors to one process, that in place ``worker`` or any; false if it is not there."""
-        with self._changed:
-            places = sorted(self.pids().keys() if worker is None else self.pids().keys() & {worker})
-            if not places:
-                return False
-            self._next += 1
-            process = self._pool.processes[places[self._next % len(places)]]
-        return process.send(command, fds)
+    def send(self, worker: int, command: dict[str, Any], fds: Sequence[int]) -> bool:
+        """Gives a command and descriptors to the process in a place; false if there is none, or it takes nothing."""
+        process = self._pool.processes.get(worker)
+        return process is not None and process.send(command, fds)
 
-    def is_full(self, worker: int) -> bool:
+    # -- where they listen -----------------------------------------------------------------------------------------
+
+    def stream_at(self, worker: int) -> dict[str, Any] | None:
+        """Where the process in a place listens: ``port``, and ``local``, the name of a Unix socket; None while it is
+        being replaced. Raises WorkerDied if it is not replaced any more."""
         with self._changed:
-            return time.monotonic() - self._places[worker].full_s < deadlines.FULL_S
+            place = self._places[worker]
+            if place.failure:
+                raise WorkerDied(place.failure)
+            return place.address if worker in self.pids() else None
+
+    def partition_at(self) -> dict[str, Any] | None:
+        """Where a process listens that answers requests of other servers, as :meth:`stream_at`: one after the other.
+        None if none is there."""
+        with self._changed:
+            found = [each for worker in self.pids() if (each := self._places[worker].address) is not None]
+            self._next += 1
+            return found[self._next % len(found)] if found else None
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -159,17 +174,18 @@ class SamplerPool:
             place = self._places[worker]
             if "beat" in report:
                 self.metrics.beat(worker, report["beat"])
-            elif "full" in report:
-                place.full_s = process.heard_s
             elif "ended" in report:
                 self.metrics.end_stream(worker, report["ended"], report["stats"])
-                place.full_s = -math.inf  # there are two descriptors now
+            elif "listens" in report:
+                place.address = report["listens"]
             elif "ready" in report:
                 place.num_failed = 0
             elif "error" in report:
                 trace = report["traceback"].rstrip()
                 place.failure = f"{process.name} failed: {report['error']}: {report['text']}\n{trace}"
             self._changed.notify_all()
+        if "ready" in report:
+            self.on_ready(worker)
 
     def _lose(self, process: SamplingProcess) -> None:
         text, worker = process.death(), process.number
@@ -181,7 +197,7 @@ class SamplerPool:
         with self._changed:
             self._pool.remove(process)
             place = self._places[worker]
-            place.full_s = -math.inf
+            place.address = None
             place.num_failed += 1
             if place.failure or place.num_failed >= _MOST_FAILURES:
                 place.failure = place.failure or text
@@ -212,9 +228,11 @@ class SamplerPool:
 
 @dataclass
 class ServedLoader:
-    """A loader of a client: what its samplers are told, its seeds in shared memory, and its samplers."""
+    """A loader of a client: what its samplers are told, its seeds in shared memory, and its samplers. The client shows
+    them the ``secret`` when it opens streams."""
 
     id: str
+    secret: str
     session: ClientSession
     request: dict[str, Any]
     seeds: SharedMemory
@@ -224,7 +242,8 @@ class ServedLoader:
 
 class ServedLoaders:
     """Opens and closes loaders, ``most`` at a time, which may be promised ``most_bytes`` for batches that wait to be
-    sent. ``server`` is its name in errors."""
+    sent. ``server`` is its name in errors. Sampling processes, also those that take the place of others, are told of
+    the loaders at once: clients then connect to them."""
 
     def __init__(self, pool: SamplerPool, server: str, most: int, most_bytes: int) -> None:
         self._pool, self._server, self._most, self._most_bytes = pool, server, most, most_bytes
@@ -233,6 +252,8 @@ class ServedLoaders:
         self._promised: dict[str, int] = {}  # bytes, to those that wait for their samplers too
         self._count = 0
         self._is_ending = False
+        self._host_id = host_id()
+        pool.on_ready = self._tell_again
 
     def all(self) -> dict[str, ServedLoader]:
         with self._changed:
@@ -257,18 +278,22 @@ class ServedLoaders:
             with self._changed:
                 del self._promised[id_]
             raise
+        secret = secrets.token_hex(32)
         more = {
             "id": id_,
+            "secret": secret,
             "client": str(session),
             "seeds_bytes": seeds.nbytes,
             "buffer_bytes": max(1, wanted // len(workers)),
             "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
             "peers": [peer.to_json() for peer in plan.peers],
         }
-        loader = ServedLoader(id_, session, {**request, **more}, seeds, workers)
+        loader = ServedLoader(id_, secret, session, {**request, **more}, seeds, workers)
         with self._changed:
             self._loaders[id_] = loader
             self._pool.metrics.open_loader(id_)
+        for worker in workers:
+            self._tell(loader, worker)
         logger.info("loader %s: %d of %d workers asked for", id_, len(workers), num_workers)
         return loader
 
@@ -288,25 +313,35 @@ class ServedLoaders:
                 "with more"
             )
 
-    def hand_over(self, hello: Mapping[str, Any], fd: int) -> str | None:
-        """Gives a client's connection to the sampler named in ``hello``. Returns what is wrong, or None."""
-        id_, worker = str(hello["loader"]), hello["worker"]
-        share = {name: int(hello[name]) for name in ("first", "step")}
+    def _tell(self, loader: ServedLoader, worker: int) -> None:
         with self._changed:
-            loader = self._loaders.get(id_)
-            if loader is None or loader.session.id != hello["session"] or worker not in loader.workers:
-                return f"loader {id_!r} is not known here: it was closed, or its client lost"
-            if self._pool.is_full(worker):  # the next try of a client whose connection was given up
-                return (
-                    f"worker {worker} of {self._server} is out of file descriptors, two for each loader: shut loaders "
-                    "down that are not needed, or raise the server's limit (ulimit -n)"
-                )
+            if self._loaders.get(loader.id) is not loader:
+                return  # closed meanwhile
             seeds_fd = os.dup(loader.seeds.fd)  # one of its own, taken while the loader is open for certain
         try:
-            is_taken = self._pool.hand_over(worker, {"loader": {**loader.request, **share}}, [fd, seeds_fd])
+            self._pool.send(worker, {"loader": loader.request}, [seeds_fd])
         finally:
             os.close(seeds_fd)
-        return None if is_taken else f"worker {worker} of {self._server} is being replaced"
+        if self.all().get(loader.id) is not loader:  # it may have heard of the close before
+            self._pool.send(worker, {"close": loader.id, "why": "it was closed"}, [])
+
+    def _tell_again(self, worker: int) -> None:
+        """A process has come up, perhaps in the place of another that sampled for these loaders."""
+        for loader in self.all().values():
+            if worker in loader.workers:
+                self._tell(loader, worker)
+
+    def stream_at(self, session: ClientSession, id_: str, worker: int) -> dict[str, Any]:
+        """Where a client opens the stream of one of its samplers: ``port``, at the address of the server, ``local``,
+        the name of a Unix socket, and ``host_id``, where that is; or ``wait``, why it is to ask again. Raises
+        RuntimeError if there is no such loader, WorkerDied if the process does not come up again."""
+        loader = self.all().get(id_)
+        if loader is None or loader.session is not session or worker not in loader.workers:
+            raise RuntimeError(f"loader {id_!r} is not known here: it was closed, or its client lost")
+        found = self._pool.stream_at(worker)
+        if found is None:
+            return {"wait": f"worker {worker} of {self._server} is being replaced"}
+        return {**found, "host_id": self._host_id}
 
     def close(self, id_: str, why: str, session: ClientSession | None = None) -> None:
         """Closes a loader, of ``session`` if that is given; does nothing where there is none."""

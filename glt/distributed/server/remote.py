@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import queue
-import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,17 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.channel.channel import named_counts
 from glt.channel.message import Message, read_message
+from glt.channel.shm import ShmChannel
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
-from glt.distributed.wire.old_connection import Connection
-from glt.distributed.wire.old_listener import dial, introduce
-from glt.errors import ChannelTimeout, GltError, PeerLost
+from glt.distributed.server.stream import IN_FRAME, IN_RING
+from glt.distributed.wire.addresses import host_id
+from glt.distributed.wire.connection import Connection, Frame
+from glt.distributed.wire.handshake import Address, connect, introduce
+from glt.distributed.wire.threads import process_loop, wait_for
+from glt.errors import ChannelClosed, ChannelTimeout, GltError, PeerLost, RendezvousError
 
 logger = logging.getLogger(__name__)
 
@@ -31,33 +36,42 @@ _MAX_BATCH_BYTES = 64 << 30
 
 
 class _Stream:
-    def __init__(self, connection: Connection, session: ServerSession, loader: str, worker: int) -> None:
+    """The client's end of a stream, over a connection that :func:`open_stream` made; ``ring`` is the shared memory
+    through which batches of a sampler on this host come. Made and closed on the loop."""
+
+    def __init__(
+        self, connection: Connection, session: ServerSession, loader: str, worker: int, ring: ShmChannel | None
+    ) -> None:
         self.connection, self.session, self.loader, self.worker = connection, session, loader, worker
-        self.arrived: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()  # None: the stream ended
+        self.ring = ring
+        # Messages, or for one in the ring its bytes; None: the stream ended.
+        self.arrived: queue.SimpleQueue[Tensor | int | None] = queue.SimpleQueue()
         self.error: GltError | None = None
         self.is_closed = False  # by this process, which shut the loader down
-        self.num_arrived = self.arrived_bytes = 0
+        self.num_arrived = self.arrived_bytes = self.num_in_ring = 0
         self.num_taken = self.taken_bytes = 0
         self.num_waits, self.wait_s = 0, 0.0
-        threading.Thread(target=self._receive, name="glt-stream", daemon=True).start()
+        connection.start(self._take_in, self._end, max_data_bytes=_MAX_BATCH_BYTES, silence_s=deadlines.STUCK_S)
 
     def __str__(self) -> str:
         return f"worker {self.worker} of {self.session.entry}"
 
-    def _receive(self) -> None:
-        try:
-            while True:
-                try:
-                    message = self.connection.receive_data(deadlines.POLL_S)
-                except ChannelTimeout:
-                    self.connection.check_beats(self.session.entry.host)
-                    continue
-                self.num_arrived += 1
-                self.arrived_bytes += message.numel()
-                self.arrived.put(message)
-        except GltError as error:
-            self.error = error
-            self.arrived.put(None)
+    def _take_in(self, frame: Frame) -> None:
+        message: Tensor | int
+        if frame.what == IN_RING and self.ring is not None:
+            message = nbytes = frame.number
+            self.num_in_ring += 1
+        elif frame.what == IN_FRAME and frame.data is not None:
+            message, nbytes = frame.data, frame.data.numel()
+        else:
+            raise ValueError(f"what = {frame.what} without a message: expected one in the frame or in the ring")
+        self.num_arrived += 1
+        self.arrived_bytes += nbytes
+        self.arrived.put(message)
+
+    def _end(self, error: GltError) -> None:
+        self.error = error
+        self.arrived.put(None)
 
     def take(self, wait: bool) -> Message | None:
         """Waits for the next message while the sampler gives signs of life; without ``wait`` returns None at once."""
@@ -65,28 +79,49 @@ class _Stream:
         if not (wait or is_there):
             return None
         start = time.perf_counter()
-        message = self.arrived.get()
-        if message is None:
+        arrived = self.arrived.get()
+        if arrived is None:
             self.arrived.put(None)
             raise self._failure()
         if not is_there:
             self.num_waits += 1
             self.wait_s += time.perf_counter() - start
+        message = self._from_ring() if isinstance(arrived, int) else read_message(arrived)
         self.num_taken += 1
-        self.taken_bytes += message.numel()
+        self.taken_bytes += arrived if isinstance(arrived, int) else arrived.numel()
         self.send({"taken": self.num_taken})
-        return read_message(message)
+        return message
 
-    def send(self, command: dict[str, Any], timeout_s: float | None = None) -> None:
+    def _from_ring(self) -> Message:
+        """The next message there. It was complete before it was announced, unless it comes in pieces."""
+        assert self.ring is not None
+        while True:
+            try:
+                return self.ring.receive(deadlines.POLL_S)
+            except ChannelTimeout as error:
+                if self.error is not None:
+                    raise self._failure() from error
+            except ChannelClosed as error:
+                raise self._failure() from error
+
+    def send(self, command: dict[str, Any]) -> None:
         try:
-            self.connection.send(command, deadlines.STUCK_S if timeout_s is None else timeout_s)
+            self.connection.send(command)
         except GltError as error:
-            logger.debug("%s", error)  # the thread that receives hears of it
+            logger.debug("%s", error)  # the end of the stream is heard of on the loop
+
+    def send_later(self, command: dict[str, Any]) -> None:
+        """As :meth:`send`, after what was sent in this way before. A collection may call it under any lock, also that
+        of the connection."""
+        process_loop.get().call_soon_threadsafe(self.send, command)
 
     def close(self) -> None:
+        """From any thread; may be called again."""
         self.is_closed = True
         self.send({"close": True})
         self.connection.close()
+        if self.ring is not None:
+            self.ring.close()
 
     def _failure(self) -> Exception:
         """What to raise for a stream that ended: the server knows more than the connection."""
@@ -99,20 +134,81 @@ class _Stream:
         return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
 
 
-def open_stream(session: ServerSession, loader: str, worker: int, share: dict[str, int], deadline: float) -> _Stream:
+# -- opening -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Granted:
+    """A loader that a server has opened for this client, who shows its samplers the secret."""
+
+    session: ServerSession
+    id: str
+    secret: str
+    workers: list[int]
+
+
+async def open_streams(granted: Sequence[_Granted], deadline: float) -> list[_Stream]:
+    """Opens the streams of all samplers, which share the batches."""
+    samplers = [(each, worker) for each in granted for worker in each.workers]
+    opening = [
+        asyncio.ensure_future(open_stream(each, worker, {"first": first, "step": len(samplers)}, deadline))
+        for first, (each, worker) in enumerate(samplers)
+    ]
+    try:
+        return list(await asyncio.gather(*opening))
+    except BaseException:
+        for each in opening:
+            each.cancel()
+        for done in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(done, _Stream):
+                done.close()
+        raise
+
+
+async def open_stream(loader: _Granted, worker: int, share: dict[str, int], deadline: float) -> _Stream:
     """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``). Tries until the
-    deadline while the server lives: other clients may have taken all places of the port."""
-    hello = introduce("stream", session=session.id, loader=loader, worker=worker, **share)
-    peer, address = f"worker {worker} of {session.entry}", (session.entry.address, session.entry.port)
+    deadline while the server lives: the sampler may be replaced meanwhile."""
+    session = loader.session
     while True:
         left_s = max(0.1, deadline - time.monotonic())
         try:
-            connection, _ = dial(address, peer, hello, left_s, max_bytes=_MAX_BATCH_BYTES, retry=False)
-            return _Stream(connection, session, loader, worker)
-        except PeerLost as error:
-            failure = session.failure_of(loader, worker, deadlines.RETRY_S)
-            if failure is not None or time.monotonic() > deadline:
-                raise (failure or error) from error
+            asked = session.call_within(left_s, "glt.stream_at", loader.id, worker)
+            where = await asyncio.wrap_future(asked)
+            if "wait" not in where:
+                return await _open_at(where, loader, worker, share, left_s)
+            error = PeerLost(where["wait"])
+        except PeerLost as lost:
+            error = lost
+        if session.lost is not None or time.monotonic() > deadline:
+            raise session.failure_of(loader.id, worker, 0.0) or error
+        await asyncio.sleep(deadlines.RETRY_S)
+
+
+async def _open_at(
+    where: dict[str, Any], loader: _Granted, worker: int, share: dict[str, int], left_s: float
+) -> _Stream:
+    entry = loader.session.entry
+    hello, peer = introduce("stream", loader=loader.id, secret=loader.secret, **share), f"worker {worker} of {entry}"
+    addresses: list[Address] = [(entry.address, where["port"])]
+    if where["host_id"] == host_id():
+        addresses.insert(0, where["local"])
+    for i, address in enumerate(addresses):
+        try:
+            connection, answer = await connect(address, peer, hello, left_s, retry=False)
+            break
+        except (PeerLost, RendezvousError):  # of a container that shares the host's name, or of another user
+            if i == len(addresses) - 1:
+                raise
+    try:
+        ring = None
+        if "ring" in answer:
+            if not connection.fds:
+                raise PeerLost(f"the memory of {peer} did not come: this process is out of descriptors (ulimit -n)")
+            ring = ShmChannel.from_descriptor({**answer["ring"], "fd": connection.fds.pop()})
+        return _Stream(connection, loader.session, loader.id, worker, ring)
+    except BaseException:
+        connection.close()
+        raise
 
 
 class RemoteSampler:
@@ -131,8 +227,9 @@ class RemoteSampler:
     ) -> None:
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
-        self._created: list[tuple[ServerSession, str, list[int]]] = []  # and the loader's id and workers there
-        self._finalizer = weakref.finalize(self, _end, self._pid, self._streams, self._created)
+        self._created: list[_Granted] = []
+        # A collection may come under any lock, also one of these connections: it ends them on the loop.
+        self._finalizer = weakref.finalize(self, _end_later, self._pid, self._streams, self._created)
         num_workers, timeout_s = options.num_workers, options.rpc_timeout
         request = {
             **job.to_json(),
@@ -149,16 +246,13 @@ class RemoteSampler:
             for session, reply in zip(sessions, replies, strict=True):
                 reply.too_late = partial(_give_back, session)
             self._take_granted(sessions, replies)
-            for session, _, workers in self._created:
-                if (count := len(workers)) < num_workers:
+            for each in self._created:
+                if (count := len(each.workers)) < num_workers:
                     text = (
                         "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
                     )
-                    logger.warning(text, session.entry, count, num_workers, count)
-            samplers = [(session, loader, worker) for session, loader, workers in self._created for worker in workers]
-            for first, (session, loader, worker) in enumerate(samplers):
-                share = {"first": first, "step": len(samplers)}
-                self._streams.append(open_stream(session, loader, worker, share, deadline))
+                    logger.warning(text, each.session.entry, count, num_workers, count)
+            self._streams += wait_for(open_streams(self._created, deadline))
         except BaseException:
             self.close()
             raise
@@ -169,7 +263,7 @@ class RemoteSampler:
         for session, reply in zip(sessions, replies, strict=True):
             try:
                 loader = reply.result()
-                self._created.append((session, loader["id"], loader["workers"]))
+                self._created.append(_Granted(session, loader["id"], loader["secret"], loader["workers"]))
             except Exception as error:
                 refused = refused or error
         if refused is not None:
@@ -178,12 +272,12 @@ class RemoteSampler:
     def start_epoch(self, start: EpochStart) -> None:
         self._refuse_fork()
         for stream in self._streams:
-            stream.send({"start": start.to_json()})
+            stream.send_later({"start": start.to_json()})
 
     def drain(self) -> None:
         """Ends sampling for this loader. Waits for nothing: a collection may call it under any lock."""
         for stream in self._streams:
-            stream.send({"drain": True}, timeout_s=0.0)
+            stream.send_later({"drain": True})
 
     def receive(self, index: int, wait: bool = True) -> Message | None:
         """The next message of the sampler that makes batch ``index``; None if it is not there and not ``wait``. Raises
@@ -195,28 +289,39 @@ class RemoteSampler:
         refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")
 
     def stats(self) -> dict[str, float]:
-        """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here."""
+        """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here, which may lie in shared
+        memory (``num_in_ring``, of ``num_sent``) or have had no room there (``num_oversize``)."""
 
         def total(name: str) -> float:
             return sum(getattr(each, name) for each in self._streams)
 
+        rings = [each for each in self._streams if each.ring is not None]
+        copied = sum(each.ring.stats()["num_copied"] for each in rings if each.ring is not None)
         # Arrivals are read last, so that no fewer have arrived than were taken.
-        received = {"messages": total("num_taken"), "bytes": total("taken_bytes"), "copied": 0}
+        received = {"messages": total("num_taken"), "bytes": total("taken_bytes"), "copied": copied}
         received |= {"waits": total("num_waits"), "wait_s": total("wait_s")}
-        sent = {"messages": total("num_arrived"), "bytes": total("arrived_bytes"), "oversize": 0}
-        return named_counts(sent | {"waits": 0, "wait_s": 0.0}, received) | {"num_streams": len(self._streams)}
+        oversize = sum(each.num_arrived - each.num_in_ring for each in rings)
+        sent = {"messages": total("num_arrived"), "bytes": total("arrived_bytes"), "oversize": oversize}
+        counts = named_counts(sent | {"waits": 0, "wait_s": 0.0}, received)
+        return counts | {"num_streams": len(self._streams), "num_in_ring": total("num_in_ring")}
 
     def close(self, all_finished: bool = False) -> None:
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            _end(self._pid, self._streams, self._created)
 
 
-def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerSession, str, list[int]]]) -> None:
+def _end_later(pid: int, streams: list[_Stream], created: list[_Granted]) -> None:
+    if os.getpid() == pid:
+        process_loop.get().call_soon_threadsafe(_end, pid, streams, created)
+
+
+def _end(pid: int, streams: list[_Stream], created: list[_Granted]) -> None:
     if os.getpid() != pid:
         return  # a fork: the connections are its parent's to end
     for stream in streams:
         stream.close()
-    for session, loader, _ in created:
-        _give_back(session, {"id": loader})
+    for each in created:
+        _give_back(each.session, {"id": each.id})
 
 
 def _give_back(session: ServerSession, granted: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +28,20 @@ from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry, plan_reads
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
-from glt.distributed.server.sessions import Call, ClientRegistry, ClientSession
+from glt.distributed.server.sessions import Call, ClientRegistry, ClientSession, place_of
 from glt.distributed.server.stats import MetricsEndpoint, total, with_ratios
 from glt.distributed.tensors.barrier import Barriers
 from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.old_connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
-from glt.distributed.wire.old_listener import Listener, introduce, refuse
-from glt.distributed.wire.threads import NativePool
-from glt.errors import GltError, RendezvousError
+from glt.distributed.wire.addresses import allow_descriptors, host_id, printed
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.handshake import introduce, refuse
+from glt.distributed.wire.listener import Listener
+from glt.distributed.wire.threads import NativePool, wait_for
+from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
 
-_MAX_SESSION_BYTES = 16 << 30
 _MOST_WHY = 2000  # characters of what a failure is called
 
 SPLITS = {
@@ -47,6 +50,34 @@ SPLITS = {
     "val": ("val_mask", "valid_mask"),
     "test": ("test_mask",),
 }
+
+# The calls of a client that has proven the read token only, in full: it samples, and reads the graph, tensors and
+# numbers. All other calls, and functions that the user has registered, are for those who may write.
+FOR_READERS = frozenset(
+    {
+        "glt.create_loader",
+        "glt.close_loader",
+        "glt.stream_at",
+        "glt.leave",
+        "glt.seeds_of_split",
+        "glt.seeds_of_file",
+        "glt.all_edges",
+        "glt.servers",
+        "glt.readable",
+        "glt.stats",
+        "glt.graph.degrees",
+        "glt.graph.find_edges",
+        "glt.graph.far_edges",
+        "glt.graph.edge_ids",
+        "glt.graph.has_edges",
+        "glt.graph.sample",
+        "glt.graph.book",
+        "glt.tensor.open",
+        "glt.tensor.read",
+        "glt.tensor.release",
+        "glt.tensor.written",
+    }
+)
 
 
 class DistServer:
@@ -80,18 +111,25 @@ class DistServer:
         queries = GraphQueries(dataset)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they wait until the listener is opened.
-            self.listener = Listener(bind, rank, master, self._welcome)
+            flag = "master_port" if rank == 0 else "port"
+            self.listener = Listener(bind, f"server {rank}", master, self._welcome, flag)
             made.callback(self.listener.close)
             address, port = self.listener.address
             master = (master[0], port) if rank == 0 else master  # its port may have been found here
             process = rank, address, port, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx
             graph_dir, run_id = dataset.load_args["graph_dir"], dataset.manifest.run_id
             self.entry = ServerEntry(*process, graph_dir, run_id, num_servers, num_clients)
-            self.membership = Membership(self.entry, master, self.clients, self._servers_changed)
+            self._about = {"manifest": dataset.manifest.to_json(), "graph_dir": graph_dir}
+            # What may wait for a sampling process is done there, one after the other, and not on the loop.
+            self._chores = NativePool(1, "glt-chores")
+            made.callback(self._chores.end)
+            on_change = partial(self._later, self._servers_changed)
+            self.membership = Membership(self.entry, master, self.clients, on_change)
             self._tensors = TensorStore(rank, dataset, str(self.entry), queries.stored_rows)
             level = logging.getLogger().getEffectiveLevel()
             limits = options.max_concurrency, num_rpc_threads, options.rpc_timeout
-            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format)
+            where = self.listener.listens_at, options.sampler_port
+            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format, *where)
             self.pool = SamplerPool(spec, options.worker_limit, self._worker_died)
             made.callback(self.pool.close)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())
@@ -100,6 +138,7 @@ class DistServer:
                 "glt.close_loader": lambda session, args, _: self.loaders.close(
                     args[0], "the client closed it", session
                 ),
+                "glt.stream_at": lambda session, args, _: self.loaders.stream_at(session, *args),
                 "glt.leave": lambda session, args, _: self._leave(session, *args),
                 "glt.seeds_of_split": _plain(self._seeds_of_split),
                 "glt.seeds_of_file": _plain(self._seeds_of_file),
@@ -117,7 +156,8 @@ class DistServer:
         try:
             self.pool.ensure(options.num_workers)
             if options.metrics_port is not None:
-                self.metrics = MetricsEndpoint(self.stats, self.entry, options.metrics_host, options.metrics_port)
+                bind = options.metrics_host, options.metrics_port
+                self.metrics = MetricsEndpoint(self.stats, self.entry, *bind, options.metrics_auth)
             self.membership.join(options.rpc_timeout)
             self.listener.open()
         except BaseException:
@@ -127,61 +167,50 @@ class DistServer:
 
     # -- connections -----------------------------------------------------------------------------------------------
 
-    def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
+    async def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
         kind = hello.get("kind")
         if self._closed:
             self._turn_away(connection, hello)
-        elif kind in ("server", "client") and self.listener.has_no_threads:
-            refuse(
-                connection,
-                f"the script of {self.entry} has ended, and Python 3.12 starts no threads then for those "
-                "who come late: let it end with glt.distributed.finalize(), or use another version of Python",
-            )
+        elif kind == "server" and not connection.may_write:
+            refuse(connection, f"{connection.peer} has the read token only: servers join with the write token")
         elif kind == "server":
             self.membership.admit(connection, hello)
         elif kind == "client":
-            self._serve_client(connection, hello)
-        elif kind == "stream":
-            wrong = self.loaders.hand_over(hello, connection.socket.fileno())
-            if wrong is None:
-                connection.detach().close()
-            else:
-                logger.warning("no stream for %s: %s", connection.peer, wrong)
-                refuse(connection, wrong)
+            await self._serve_client(connection, hello)
         elif kind == "partition":
-            with connection.detach() as sock:
-                if not self.pool.hand_over(None, {"serve": connection.peer}, [sock.fileno()]):
-                    logger.warning("no sampler is there for %s", connection.peer)
+            self._redirect(connection)
         else:
-            refuse(connection, f"kind = {kind!r}: expected client, stream, partition or server")
+            refuse(connection, f"kind = {kind!r}: expected client, partition or server")
+
+    def _redirect(self, connection: Connection) -> None:
+        """Tells another server's sampler which of those here answers it."""
+        found = self.pool.partition_at()
+        if found is None:
+            refuse(connection, f"no sampler of {self.entry} is there yet", is_ending=True)
+        else:
+            connection.send(introduce("redirect", **found))
+            connection.part()
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def _serve_client(self, connection: Connection, hello: dict[str, Any]) -> None:
+    async def _serve_client(self, connection: Connection, hello: dict[str, Any]) -> None:
         try:
             self._require_fit(hello)
-            session = ClientSession(connection, hello, self._find, self._threads)
-            if not self.clients.admit(session):
+            session = ClientSession(connection, hello, partial(self._find, connection.may_write), self._threads)
+            if not await self.clients.admit(session):
                 self._turn_away(connection, hello)
                 return
         except RendezvousError as error:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
-        self._barriers.add(session)
+        if not session.is_guest:
+            self._barriers.add(session)
         connection.peer = str(session)
-        connection.max_bytes, connection.max_json_bytes = _MAX_SESSION_BYTES, MAX_JSON_BYTES
         logger.info("%s came", session)
-        about = {"manifest": self.dataset.manifest.to_json(), "graph_dir": self.dataset.load_args["graph_dir"]}
-        why = "its handshake failed"
-        try:
-            connection.send(introduce("client", session=session.id, entry=self.entry.to_json(), about=about))
-            pulse.add(connection)
-            why = session.run()
-        except GltError as error:
-            why = str(error)
-        finally:
-            self._end_session(session, why)
+        about = {"entry": self.entry.to_json(), "about": self._about, "most_bytes": session.most_bytes}
+        session.send(introduce("client", session=session.id, **about))
+        session.start(partial(self._end_session, session))
 
     def _turn_away(self, connection: Connection, hello: dict[str, Any]) -> None:
         if not self._failure:
@@ -190,7 +219,8 @@ class DistServer:
         try:
             if hello.get("kind") == "client":
                 self._require_fit(hello)
-                self.clients.add_refused((hello["group"], hello["rank"]))
+                if connection.may_write:
+                    self.clients.add_refused(place_of(connection, hello))
             refuse(connection, self._failure)  # no server takes its place
         except RendezvousError as error:  # of another job: it is not waited for
             refuse(connection, str(error))
@@ -204,23 +234,40 @@ class DistServer:
                 )
 
     def _end_session(self, session: ClientSession, why: str) -> None:
-        if not session.has_left:  # it may be there after all, and asks itself what happened
-            frame = {"closing": f"{self.entry} has ended its session with {session}: {why}", "has_data": False}
-            session.send(frame, timeout_s=0.0)
-        session.connection.close()
+        """On the loop."""
+        if not (session.has_left or self._closed):  # it may be there after all, and asks itself what happened
+            session.send({"closing": f"{self.entry} has ended its session with {session}: {why}"})
+        session.connection.part()
         self._barriers.remove(session, why)
+        self._later(self._forget, session, why)
+
+    def _forget(self, session: ClientSession, why: str) -> None:
         # Before the client is removed: a server that is done ends, and Python aborts it if that happens while this
         # thread gives memory back.
         self._tensors.end_session(session)
         self.clients.remove(session)
-        if session.has_left:
+        if session.has_left and not session.is_guest:
             self.membership.send_done([session.place])
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
 
+    def _later(self, call: Callable[..., None], *args: Any) -> None:
+        def run() -> None:
+            try:
+                call(*args)
+            except Exception:  # what comes after it is done all the same
+                logger.exception("%s", self.entry)
+
+        self._chores.submit(run)
+
     # -- what clients ask ------------------------------------------------------------------------------------------
 
-    def _find(self, name: str) -> Call:
+    def _find(self, may_write: bool, name: str) -> Call:
+        if not may_write and name not in FOR_READERS:
+            raise PermissionError(
+                f"{name} is not for clients that have the read token, who sample and read: give this client the write "
+                "token, as token_file or GLT_TOKEN_FILE"
+            )
         return self._calls[name] if name in self._calls else _plain(functions.registered(name))
 
     def _leave(self, session: ClientSession, why: str = "") -> None:
@@ -239,7 +286,7 @@ class DistServer:
         if session not in self.clients:  # it ended meanwhile, perhaps before the loader was there to be closed
             self.loaders.close(loader.id, f"{session} is gone")
             raise RuntimeError(f"{session} is gone")
-        return {"id": loader.id, "workers": loader.workers}
+        return {"id": loader.id, "secret": loader.secret, "workers": loader.workers}
 
     def _servers(self, timeout_s: float) -> list[dict[str, Any]]:
         found = self.membership.wait(min(float(timeout_s), self.options.rpc_timeout))
@@ -320,17 +367,9 @@ class DistServer:
         self.pool.send_servers({str(rank): [entry.address, entry.port] for rank, entry in servers.items()})
 
     def _worker_died(self, worker: int, text: str) -> None:
-        hit = [loader for loader in self.loaders.all().values() if worker in loader.workers]
-
-        def notify() -> None:
-            for loader in hit:
-                loader.session.send({"died": text, "worker": worker, "loader": loader.id, "has_data": False})
-
-        # Not on this thread, which looks after the other samplers: a client may be slow to listen.
-        try:
-            threading.Thread(target=notify, name="glt-notify", daemon=True).start()
-        except RuntimeError as error:  # no thread is to be had; the clients hear it when their streams end
-            logger.error("%d clients are not told that a sampling process died: %s", len(hit), error)
+        for loader in self.loaders.all().values():
+            if worker in loader.workers:
+                loader.session.send({"died": text, "worker": worker, "loader": loader.id})
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -390,25 +429,41 @@ class DistServer:
         self.loaders.open_no_more()
         if not why:
             self.listener.close()
+        wait_for(asyncio.sleep(0))  # clients that were being taken in are there
         # First: a client that is told hangs up, and others at a barrier would hear that it is gone instead of why.
         self._barriers.close(text)
         sessions = self.clients.sessions()
-        deadline = time.monotonic() + deadlines.GOODBYE_S  # for all: some may take nothing
         for session in sessions:
-            left_s = max(0.0, deadline - time.monotonic())
-            session.send({"closing": text, "has_data": False}, timeout_s=left_s)
+            session.send({"closing": text})
+        wait_for(_drain(sessions))
         self.loaders.close_all(text)
         self.membership.close()
-        for session in sessions:
-            session.connection.close()
+        wait_for(_end_all(sessions, text))
         if self.metrics is not None:
             self.metrics.close()
+        self._chores.shutdown(1.0)
         self.pool.close()
         self._threads.shutdown(1.0)
         if why:
             self.clients.wait_until_all_came(deadlines.LATE_S)
             self.listener.close()
         logger.info("%s has ended", self.entry)
+
+
+async def _drain(sessions: list[ClientSession]) -> None:
+    """Waits until clients have taken what they were told, but not for long: some may take nothing."""
+    waiting = [asyncio.ensure_future(session.connection.drained()) for session in sessions]
+    if waiting:
+        done, late = await asyncio.wait(waiting, timeout=deadlines.GOODBYE_S)
+        for task in late:
+            task.cancel()
+        for task in done:
+            task.exception()  # one that is gone needs to be told nothing
+
+
+async def _end_all(sessions: list[ClientSession], why: str) -> None:
+    for session in sessions:
+        session.end(why)
 
 
 def _plain(function: Callable[..., Any]) -> Call:

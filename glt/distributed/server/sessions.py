@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import secrets
@@ -9,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,9 +19,9 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.distributed.context import check_place
 from glt.distributed.wire.calls import decode_value, encode_value
-from glt.distributed.wire.old_connection import Connection
-from glt.distributed.wire.threads import NativePool
-from glt.errors import ChannelTimeout, GltError, RendezvousError
+from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop
+from glt.errors import GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +30,26 @@ _MOST_CALLS = 4  # that run or whose answers are being sent
 _MOST_DEFERRED = 1024  # whose answers wait for what other clients do
 _MOST_WAITING, _MOST_WAITING_BYTES = 4096, 1 << 28  # that wait to run, and their arguments
 
+# The longest arguments of one call. Those who only read send ids: at most the seeds of a loader, 268 million, and in
+# JSON nothing but names and options. Those who write also send what functions of the user take, and the gradients of a
+# step; rows themselves go in pieces of a few MiB. Memory is taken as they arrive.
+_MOST_READ_BYTES, _MOST_READ_JSON_BYTES = 2 << 30, 1 << 20
+_MOST_WRITE_BYTES = 16 << 30
+
 Call = Callable[["ClientSession", tuple[Any, ...], dict[str, Any]], Any]
+
+
+def place_of(connection: Connection, hello: Mapping[str, Any]) -> tuple[str, int]:
+    """Group and rank of a client. Those who only read are in groups of their own: they take no trainer's place."""
+    check_place(hello["num_clients"], hello["rank"], hello["group"], ("num_clients", "client_rank", "group"))
+    group = hello["group"]
+    return group if connection.may_write else f"{group} (read token)", hello["rank"]
 
 
 class ClientSession:
     """Answers the calls of one client, on the threads of ``pool``; ``find`` gives what to call for a name, or raises
-    LookupError. ``id`` is a secret, which the client shows when it opens streams.
+    LookupError or PermissionError. ``id`` is a secret, which the client shows when it opens streams. ``is_guest``: it
+    may only read, and the server neither waits for it nor goes on for its sake.
 
     A call whose answer depends on other clients returns a :class:`concurrent.futures.Future`: it then holds no thread.
     """
@@ -42,113 +57,170 @@ class ClientSession:
     def __init__(
         self, connection: Connection, hello: dict[str, Any], find: Callable[[str], Call], pool: NativePool
     ) -> None:
-        check_place(hello["num_clients"], hello["rank"], hello["group"], ("num_clients", "client_rank", "group"))
+        self.place = self.group, self.rank = place_of(connection, hello)
         self.connection = connection
         self.id = secrets.token_hex(16)
-        self.group, self.rank = hello["group"], hello["rank"]
         host, pid = str(hello["host"])[:64], str(hello["pid"])[:16]
         self._name = f"client {self.rank} of {self.group!r} (host {host}, pid {pid})"
+        self.is_guest = not connection.may_write
+        self.most_bytes = _MOST_READ_BYTES if self.is_guest else _MOST_WRITE_BYTES
         self.has_left, self.left_why = False, ""
         self._find, self._pool = find, pool
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[dict[str, Any], Tensor | None]] = deque()
+        self._on_end: Callable[[str], None] | None = None
+        self._lock = threading.Lock()
+        self._waiting: deque[Frame] = deque()
         self._waiting_bytes = self._num_running = self._num_deferred = 0
+        self._is_paused = False
 
     def __str__(self) -> str:
         return self._name
 
-    @property
-    def place(self) -> tuple[str, int]:
-        return self.group, self.rank
+    # -- on the loop -----------------------------------------------------------------------------------------------
 
-    def run(self) -> str:
-        """Answers until the client leaves or is lost; returns how it ended."""
-        try:
-            while not self.has_left:
-                try:
-                    request = self.connection.receive_json(deadlines.POLL_S)
-                except ChannelTimeout:
-                    if self.connection.silent_s() > deadlines.LEASE_S:
-                        return f"it has given no sign of life for {deadlines.LEASE_S:g} s"
-                    continue
-                self._take(request, self.connection.receive_rest(deadlines.LEASE_S) if request["has_data"] else None)
-        except GltError as error:
-            if not self.has_left:
-                return str(error)
-        except (KeyError, TypeError, ValueError) as error:
-            return f"it sent nonsense: {type(error).__name__}: {error}"
-        finally:
-            with self._changed:  # the client takes no more answers
-                self._waiting.clear()
-                self._waiting_bytes = 0
-        return f"it left, having failed: {self.left_why}" if self.left_why else "it left"
+    def start(self, on_end: Callable[[str], None]) -> None:
+        """Answers from now on; ``on_end`` is called once, on the loop, with how it ended: the client left, was lost or
+        sent nonsense."""
+        self._on_end = on_end
+        self.connection.start(self._take, lambda error: self.end(str(error)), max_data_bytes=self.most_bytes)
+        self.connection.max_json_bytes = _MOST_READ_JSON_BYTES if self.is_guest else MAX_JSON_BYTES
+        add_tick(self._look)
 
-    def _take(self, request: dict[str, Any], message: Tensor | None) -> None:
-        """Runs a call, or keeps it until others are answered: one client must not hold all threads. While many bytes
-        wait, nothing further is read."""
-        with self._changed:
-            if len(self._waiting) >= _MOST_WAITING:
-                raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
-            self._waiting.append((request, message))
-            self._waiting_bytes += 0 if message is None else message.numel()
+    def end(self, why: str) -> None:
+        """What has not begun is not answered any more. Does nothing when called again."""
+        if self._on_end is None:
+            return
+        on_end, self._on_end = self._on_end, None
+        discard_tick(self._look)
+        with self._lock:
+            self._waiting.clear()
+            self._waiting_bytes = 0
+        if self.has_left:
+            why = f"it left, having failed: {self.left_why}" if self.left_why else "it left"
+        on_end(why)
+
+    def _look(self) -> None:
+        # Not by the connection, which would end without a word: a client that goes on is to hear why.
+        if not self._is_paused and self.connection.silent_s() > deadlines.LEASE_S:
+            self.end(f"it has given no sign of life for {deadlines.LEASE_S:g} s")
+
+    def gave_sign_since(self, when_s: float) -> bool:
+        """Whether the client has shown that it lives; one that is not read now has something to be read."""
+        return self._is_paused or self.connection.heard_s > when_s
+
+    def _take(self, frame: Frame) -> None:
+        """Runs a call, or keeps it until others are answered: one client must not hold all threads."""
+        if self._on_end is None:
+            return
+        missing = {"name", "arguments"} - frame.value.keys()
+        if missing or len(self._waiting) >= _MOST_WAITING:
+            what = f"a call without {min(missing)}" if missing else f"more than {_MOST_WAITING} calls before an answer"
+            self.end(f"it sent nonsense: {what}")
+            return
+        with self._lock:
+            self._waiting.append(frame)
+            self._waiting_bytes += _num_bytes(frame)
         self._run_next()
-        with self._changed:
-            while self._waiting_bytes > _MOST_WAITING_BYTES and not self.connection.is_closed:
-                self._changed.wait(deadlines.POLL_S)
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        """While many bytes wait, nothing further is read."""
+        with self._lock:
+            is_much = self._waiting_bytes > _MOST_WAITING_BYTES
+            if is_much == self._is_paused:
+                return
+            self._is_paused = is_much
+        if is_much:
+            self.connection.pause()
+        else:
+            self.connection.resume()
+
+    # -- on any thread ---------------------------------------------------------------------------------------------
 
     def _run_next(self) -> None:
-        with self._changed:
+        with self._lock:
             if not self._waiting or self._num_running >= _MOST_CALLS:
                 return
             self._num_running += 1
-            request, message = self._waiting.popleft()
-            self._waiting_bytes -= 0 if message is None else message.numel()
-            self._changed.notify_all()
-        self._pool.submit(self._run_call, request, message)
+            frame = self._waiting.popleft()
+            self._waiting_bytes -= _num_bytes(frame)
+            may_resume = self._is_paused and self._waiting_bytes <= _MOST_WAITING_BYTES
+        if may_resume:
+            call_on_loop(self._pause_or_resume)
+        self._pool.submit(self._run_call, frame)
 
-    def _run_call(self, request: dict[str, Any], message: Tensor | None) -> None:
+    def _run_call(self, frame: Frame) -> None:
         def call() -> Any:
-            args, kwargs = decode_value(request["arguments"], message)
-            return self._find(str(request.get("name")))(self, tuple(args), dict(kwargs))
+            found = self._find(str(frame.value["name"]))
+            args, kwargs = decode_value(frame.value["arguments"], frame.data)
+            return found(self, tuple(args), dict(kwargs))
 
-        self._answer(request, call)
-        with self._changed:
+        self._answer(frame, call)
+        if self.has_left:
+            call_on_loop(self.end, "")
+        self._when_sent(self._done)
+
+    def _done(self) -> None:
+        with self._lock:
             self._num_running -= 1
         self._run_next()
 
-    def _answer(self, request: dict[str, Any], compute: Callable[[], Any]) -> None:
+    def _when_sent(self, then: Callable[[], None]) -> None:
+        """Goes on when the client has taken its answers: those of one that does not listen must not pile up."""
+
+        async def wait() -> None:
+            try:
+                await self.connection.drained()
+            except GltError as error:
+                logger.debug("%s", error)  # the session ends with it
+            then()
+
+        if self.connection.unsent_bytes:
+            asyncio.run_coroutine_threadsafe(wait(), process_loop.get())
+        else:
+            then()
+
+    def _answer(self, frame: Frame, compute: Callable[[], Any]) -> None:
+        name = frame.value["name"]
         try:
             result = compute()
             if isinstance(result, Future):
-                self._defer(request, result)
+                self._defer(frame, result)
                 return
-            tree, data = encode_value(result, f"the result of {request.get('name')}")
-            self.send({"number": request["number"], "result": tree, "has_data": data is not None}, data or ())
+            tree, data = encode_value(result, f"the result of {name}")
+            self.send({"result": tree}, data or (), frame.number)
         except BaseException as error:  # of the call, whatever it is, or because its result is too long to be sent
             kind = f"{type(error).__module__}.{type(error).__qualname__}"
-            self.send({"number": request.get("number"), "has_data": False, "error": kind, **_texts(error)})
+            self.send({"error": kind, **_texts(error)}, number=frame.number)
 
-    def _defer(self, request: dict[str, Any], result: Future[Any]) -> None:
-        with self._changed:
+    def _defer(self, frame: Frame, result: Future[Any]) -> None:
+        with self._lock:
             if self._num_deferred >= _MOST_DEFERRED:
                 raise ValueError(
                     f"{_MOST_DEFERRED} calls of {self} wait for what others do, the most that one client may have: "
-                    f"take their answers before calling {request.get('name')} again"
+                    f"take their answers before calling {frame.value['name']} again"
                 )
             self._num_deferred += 1
-        # On the pool: the thread that completes it has others to tell, and must not wait for this client to listen.
-        result.add_done_callback(lambda done: self._pool.submit(self._answer_deferred, request, done))
+        # On the pool: the thread that completes it has others to tell, and answers may be long.
+        result.add_done_callback(lambda done: self._pool.submit(self._answer_deferred, frame, done))
 
-    def _answer_deferred(self, request: dict[str, Any], result: Future[Any]) -> None:
-        self._answer(request, lambda: result.result(0))
-        with self._changed:
+    def _answer_deferred(self, frame: Frame, result: Future[Any]) -> None:
+        self._answer(frame, lambda: result.result(0))
+        self._when_sent(self._deferred_done)
+
+    def _deferred_done(self) -> None:
+        with self._lock:
             self._num_deferred -= 1
 
-    def send(self, value: dict[str, Any], data: Sequence[Tensor] = (), timeout_s: float = deadlines.MESSAGE_S) -> None:
+    def send(self, value: dict[str, Any], data: Sequence[Tensor] = (), number: int = 0) -> None:
+        """Tells the client something. Waits for nothing."""
         try:
-            self.connection.send_all(value, data, timeout_s)
+            self.connection.send(value, data, number=number)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it
+
+
+def _num_bytes(frame: Frame) -> int:
+    return 0 if frame.data is None else frame.data.numel()
 
 
 def _texts(error: BaseException) -> dict[str, str]:
@@ -159,7 +231,8 @@ def _texts(error: BaseException) -> dict[str, str]:
 
 
 class ClientRegistry:
-    """Which clients of a server are there, lost, or done. ``num_clients`` come of each group; None: any number."""
+    """Which clients of a server are there, lost, or done. ``num_clients`` come of each group; None: any number. Guests
+    are not counted: who may only read cannot end a server, nor keep it from its end."""
 
     def __init__(self, num_clients: int | None) -> None:
         self.num_clients = num_clients
@@ -172,41 +245,43 @@ class ClientRegistry:
         with self._changed:
             return list(self._sessions.values())
 
+    def awaited(self) -> list[ClientSession]:
+        """The sessions of those that the server waits for."""
+        return [session for session in self.sessions() if not session.is_guest]
+
     def __contains__(self, session: ClientSession) -> bool:
         with self._changed:
             return session.id in self._sessions
 
-    def admit(self, session: ClientSession) -> bool:
-        """Takes a client in; false once the server is ending. Raises RendezvousError if its place is taken."""
-        with self._changed:
-            self._end_predecessors(session)
-            if self._is_closed:
-                return False
-            self._sessions[session.id] = session
-            self._gone.pop(session.place, None)
-            self._changed.notify_all()
-            return True
-
-    def _end_predecessors(self, session: ClientSession) -> None:
-        """Makes sure that no living client has this place. One is alive if it gave a sign of life after its successor
-        came: the kernel may still be taking memory from one that was killed."""
+    async def admit(self, session: ClientSession) -> bool:
+        """Takes a client in; false once the server is ending. Raises RendezvousError if its place is taken by a client
+        that is alive: by one that gave a sign of life after this one came, for the kernel may still be taking memory
+        from one that was killed."""
         came = time.monotonic()
-        while not self._is_closed:
-            same = [each for each in self._sessions.values() if each.place == session.place]
-            for other in same:
-                if other.connection.heard_s > came:
-                    raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
-            if not same:
-                return
-            if time.monotonic() - came > deadlines.TAKEN_S:
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    return False
+                same = [each for each in self._sessions.values() if each.place == session.place]
                 for other in same:
-                    other.connection.close()
-                return
-            self._changed.wait(deadlines.FAST_POLL_S)
+                    if other.gave_sign_since(came):
+                        raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
+                is_late = time.monotonic() - came > deadlines.TAKEN_S
+                if not same or is_late:
+                    self._sessions[session.id] = session
+                    self._gone.pop(session.place, None)
+                    self._changed.notify_all()
+                    break
+            await asyncio.sleep(deadlines.FAST_POLL_S)
+        for other in same:
+            other.connection.close()
+        return True
 
     def remove(self, session: ClientSession) -> None:
         with self._changed:
             self._sessions.pop(session.id, None)
+            if session.is_guest:
+                return
             if session.has_left:
                 self._note(session.place, None)
             elif not self._is_done(session.place):  # a successor may have come and left before this one was missed
@@ -232,7 +307,7 @@ class ClientRegistry:
         self._changed.notify_all()
 
     def _here(self) -> set[tuple[str, int]]:
-        return {each.place for each in self._sessions.values()}
+        return {each.place for each in self._sessions.values() if not each.is_guest}
 
     def _is_done(self, place: tuple[str, int]) -> bool:
         return self._gone.get(place, 0.0) is None
@@ -266,7 +341,7 @@ class ClientRegistry:
     def _have_all_gone(self) -> bool:
         if self._is_closed:
             return True
-        if self.num_clients is None or self._sessions or not self._gone or not self._are_whole_groups(self._gone):
+        if self.num_clients is None or self._here() or not self._gone or not self._are_whole_groups(self._gone):
             return False
         now = time.monotonic()
         return all(lost_s is None or now - lost_s > deadlines.GRACE_S for lost_s in self._gone.values())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -17,7 +19,8 @@ import glt
 from glt import _deadlines as deadlines
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.membership import ServerEntry
-from glt.distributed.wire.old_connection import printed
+from glt.distributed.wire.addresses import is_loopback, printed
+from glt.distributed.wire.credentials import current_credentials
 from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -180,16 +183,24 @@ def require_prometheus() -> None:
 
 class MetricsEndpoint:
     """Answers ``GET /metrics`` with what ``stats`` returns then, until it is closed. With port 0 one is found;
-    ``address`` says which. Raises RendezvousError if the port cannot be opened."""
+    ``address`` says which. ``asks_for_token``: only those who show the read token are answered, over https if the
+    process has TLS. Raises RendezvousError if the port cannot be opened."""
 
-    def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry, host: str, port: int) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], dict[str, Any]],
+        entry: ServerEntry,
+        host: str,
+        port: int,
+        asks_for_token: bool = False,
+    ) -> None:
         from prometheus_client import CollectorRegistry
 
         self._stats, self._entry = stats, entry
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)  # type: ignore[arg-type]
         try:
-            self._http = _Http(host, port, registry)
+            self._http = _Http(host, port, registry, asks_for_token)
         except OSError as error:
             raise RendezvousError(
                 f"the metrics of {entry} cannot be published at metrics_host = {host!r}, metrics_port = {port}: "
@@ -198,7 +209,14 @@ class MetricsEndpoint:
         self.address: tuple[str, int] = self._http.socket.getsockname()[:2]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="glt-metrics", daemon=True)
         self._thread.start()
-        logger.info("metrics of %s are at http://%s/metrics", entry, printed(*self.address))
+        self.url = f"http{'s' if self._http.is_encrypted else ''}://{printed(*self.address)}/metrics"
+        logger.info("metrics of %s are at %s", entry, self.url)
+        if asks_for_token and not self._http.is_encrypted and not is_loopback(self.address[0]):
+            logger.warning(
+                "who asks for metrics at %s sends the read token, and the connection is not encrypted: give the server "
+                "TLS (--tls-cert, --tls-key), or --metrics-host 127.0.0.1",
+                self.url,
+            )
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -236,16 +254,29 @@ class MetricsEndpoint:
         self._http.hang_up()
 
 
+_MOST_ASKING = 64  # connections at a time; then the oldest is ended
+_MOST_REQUEST_BYTES = 64 << 10
+
+
 class _Http(ThreadingMixIn, TCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, host: str, port: int, registry: Any) -> None:
-        self.registry = registry
+    def __init__(self, host: str, port: int, registry: Any, asks_for_token: bool) -> None:
+        self.registry, self.asks_for_token = registry, asks_for_token
+        self.is_encrypted = asks_for_token and current_credentials().tls is not None
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, threading.Thread] = {}
+        self._open: dict[socket.socket, threading.Thread | None] = {}
         self.address_family = socket.getaddrinfo(host or None, port, flags=socket.AI_PASSIVE)[0][0]
         super().__init__((host, port), _Answer)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            oldest = next(iter(self._open)) if len(self._open) >= _MOST_ASKING else None
+            self._open[request] = None
+        if oldest is not None:
+            _end(oldest)
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -256,27 +287,77 @@ class _Http(ThreadingMixIn, TCPServer):
             with self._lock:
                 self._open.pop(request, None)
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if not self.is_encrypted:
+            return super().finish_request(request, client_address)
+        tls = current_credentials().tls
+        assert tls is not None
+        request.settimeout(deadlines.HANDSHAKE_S)
+        # Of a copy: the socket itself is what the others know.
+        with tls.context(of_server=True).wrap_socket(request.dup(), server_side=True) as encrypted:
+            super().finish_request(encrypted, client_address)
+
+    def may_read(self, shown: str) -> bool:
+        """Whether a header shows the read token, which is read anew."""
+        token = current_credentials().token()
+        assert token is not None
+        return hmac.compare_digest(shown.encode(), f"Bearer {token.for_reading()}".encode())
+
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.warning("metrics were not sent to %s", client_address, exc_info=True)
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):  # of a stranger, as a rule: no handshake, nothing said, gone
+            logger.info("metrics were not sent to %s: %s", client_address, error)
+        else:
+            logger.warning("metrics were not sent to %s", client_address, exc_info=True)
 
     def hang_up(self) -> None:
         with self._lock:
             current = dict(self._open)
         for connection, thread in current.items():
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError as error:
-                logger.debug("%s", error)  # it ended meanwhile
-            thread.join(deadlines.JOIN_S)
+            _end(connection)
+            if thread is not None:
+                thread.join(deadlines.JOIN_S)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError as error:
+        logger.debug("%s", error)  # it ended meanwhile
+
+
+class _Request:
+    """What is read of a request: no more than a stranger may send."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, _MOST_REQUEST_BYTES
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._file.readline(self._left if limit < 0 else min(limit, self._left))
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class _Answer(BaseHTTPRequestHandler):
     timeout = deadlines.SEND_S
     server: _Http
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _Request(self.rfile)  # type: ignore[assignment]
+
     def do_GET(self) -> None:
         from prometheus_client.exposition import choose_encoder
 
+        if self.server.asks_for_token and not self.server.may_read(self.headers.get("Authorization", "")):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Bearer")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "the numbers are at /metrics")
             return

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, real_number
+from glt.distributed.wire.connection import add_tick, discard_tick
 from glt.errors import PeerLost
 
 logger = logging.getLogger(__name__)
@@ -68,9 +69,8 @@ class Barriers:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._groups: dict[str, _Group] = {}
-        self._watcher: threading.Thread | None = None
+        self._is_watching = False
         self._closed: str | None = None
-        self._closing = threading.Event()
 
     def add(self, who: Member) -> None:
         with self._lock:
@@ -125,9 +125,9 @@ class Barriers:
             barrier = self._open(who, series, tag, number, num, timeout_s)
             barrier.arrivals[who.rank] = who, value
             if barrier.missing():
-                if self._watcher is None:
-                    self._watcher = threading.Thread(target=self._watch, name="glt-barriers", daemon=True)
-                    self._watcher.start()
+                if not self._is_watching:
+                    self._is_watching = True
+                    add_tick(self._watch)
                 return barrier.result
             series.open, series.next = None, number + 1
         try:
@@ -206,16 +206,15 @@ class Barriers:
             return series.failures.get(number)
 
     def _watch(self) -> None:
-        while not self._closing.wait(deadlines.POLL_S):
-            with self._lock:
-                for tag, series, barrier in self._all_open():
-                    if barrier.deadline <= time.monotonic():
-                        text = (
-                            f"trainers of rank {barrier.missing()} of {barrier.num} have not arrived at barrier "
-                            f"{barrier.number} of {tag!r} within {barrier.timeout_s:g} s of the first: do all trainers "
-                            "make the same calls in the same order?"
-                        )
-                        self._fail(series, barrier.number, text)
+        with self._lock:
+            for tag, series, barrier in self._all_open():
+                if barrier.deadline <= time.monotonic():
+                    text = (
+                        f"trainers of rank {barrier.missing()} of {barrier.num} have not arrived at barrier "
+                        f"{barrier.number} of {tag!r} within {barrier.timeout_s:g} s of the first: do all trainers "
+                        "make the same calls in the same order?"
+                    )
+                    self._fail(series, barrier.number, text)
 
     def _all_open(self) -> Iterator[tuple[str, _Series, _Barrier]]:
         for group in self._groups.values():
@@ -229,9 +228,8 @@ class Barriers:
                 self._closed = why
             for _, series, barrier in self._all_open():
                 self._fail(series, barrier.number, why)
-        self._closing.set()
-        if self._watcher is not None:
-            self._watcher.join(deadlines.JOIN_S)
+        if self._is_watching:
+            discard_tick(self._watch)
 
     def calls(self) -> dict[str, Callable[[Member, tuple[Any, ...], dict[str, Any]], Any]]:
         return {

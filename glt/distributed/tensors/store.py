@@ -153,9 +153,9 @@ class StoredTensor:
     """A tensor of which this server keeps some rows.
 
     ``generation`` is its number, which no other tensor has, not even of this server before a restart; ``handles`` the
-    trainers that hold it, with their names for it; ``seen`` the ranks that have created it or left; ``orders`` those of
-    each trainer and sequence; ``peers`` its numbers on all servers, None until all are known to have it. Counters count
-    since it was made; additions are writes.
+    trainers that hold it, with their names for it; ``seen`` the ranks of the ``group`` that made it which have created
+    it or left; ``orders`` those of each trainer and sequence; ``peers`` its numbers on all servers, None until all are
+    known to have it. Counters count since it was made; additions are writes.
     """
 
     spec: TensorSpec
@@ -163,6 +163,7 @@ class StoredTensor:
     placement: Placement
     shard: Shard
     created_by: str
+    group: str
     handles: set[tuple[Any, str]] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
     orders: dict[tuple[Any, str], ChangeOrder] = field(default_factory=dict)
@@ -171,6 +172,11 @@ class StoredTensor:
     num_writes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+
+    def note(self, holder: Member) -> None:
+        """A trainer has created it, or has left. Of other groups, such as those who only read, none is waited for."""
+        if holder.group == self.group:
+            self.seen.add(holder.rank)
 
     def stats(self) -> dict[str, Any]:
         counted = ("num_reads", "num_writes", "read_bytes", "written_bytes")
@@ -237,7 +243,7 @@ class TensorStore:
             shard = self._filled(spec, placement)
         with self._lock:
             self._last += 1
-            made = StoredTensor(spec, self._last, placement, shard, _described(holder))
+            made = StoredTensor(spec, self._last, placement, shard, _described(holder), holder.group)
             self._tensors[made.generation] = made
             self._named[spec.name] = made.generation
         return made
@@ -284,7 +290,7 @@ class TensorStore:
     def _hold(self, stored: StoredTensor, holder: Member, handle: str) -> None:
         with self._lock:
             stored.handles.add((holder, handle))
-            stored.seen.add(holder.rank)
+            stored.note(holder)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -316,7 +322,7 @@ class TensorStore:
                 for key in [key for key in stored.orders if key[0] is holder]:
                     stored.orders.pop(key).end()
                 stored.handles = {each for each in stored.handles if each[0] is not holder}
-                stored.seen.add(holder.rank)
+                stored.note(holder)
                 self._free_if_unheld(stored)
 
     def _free_if_unheld(self, stored: StoredTensor) -> None:

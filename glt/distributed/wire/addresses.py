@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from pathlib import Path
@@ -15,8 +16,8 @@ def printed(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, as ``getsockname`` gives it, is one that no other host reaches."""
-    return host == "::1" or host.startswith("127.")
+    """Whether an address, as a user or ``getsockname`` gives it, is one that no other host reaches."""
+    return host in ("::1", "localhost") or host.startswith("127.")
 
 
 def reachable_address(host: str, master: tuple[str, int]) -> str:
@@ -49,6 +50,11 @@ def own_address(master: tuple[str, int]) -> str:
 def host_id() -> str:
     """Tells hosts apart, and containers with names of their own."""
     return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+
+
+def network_id() -> str:
+    """Tells networks apart: processes with the same one reach each other by loopback."""
+    return f"{host_id()}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def allow_descriptors() -> int:

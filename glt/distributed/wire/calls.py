@@ -23,6 +23,11 @@ from glt.errors import GltError, MessageError, PeerLost
 R = TypeVar("R", bound="Future[Any]")
 
 
+def no_answer(peer: object, name: str, timeout_s: float) -> PeerLost:
+    """What becomes of a call that ``peer`` did not answer before its deadline."""
+    return PeerLost(f"{peer} gave no answer to {name} within {timeout_s:g} s: it hangs, or the network does")
+
+
 @dataclass(frozen=True)
 class PendingCall(Generic[R]):
     """A call that waits for its answer until ``deadline``, of ``time.monotonic()``; ``reply`` gets that, or what went
@@ -78,8 +83,7 @@ class PendingCalls(Generic[R]):
             for number in late:
                 del self._calls[number]
         for call in late.values():
-            text = f"{peer} gave no answer to {call.name} within {call.timeout_s:g} s: it hangs, or the network does"
-            call.reply.set_exception(PeerLost(text))
+            call.reply.set_exception(no_answer(peer, call.name, call.timeout_s))
         return late
 
     def fail(self, error: GltError, peer: object, host: str, for_good: bool = False) -> PeerLost:
@@ -128,7 +132,8 @@ def register_server_function(func: F, name: str | None = None) -> F:
     and tuples, lists and dicts of these. Calls run on the server's request threads, several at a time.
 
     Args:
-        func: The function. What it does is on offer to everyone who can reach the server's port.
+        func: The function. What it does is on offer to all who have the write token; without one, to all who
+            reach the server's port.
         name: What clients call it. Default: its module and name, so that a client that imports it may give it itself.
 
     Returns:

@@ -36,7 +36,7 @@ from glt import _deadlines as deadlines
 from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
 from glt.distributed.wire.threads import call_on_loop, process_loop
-from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost
+from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
 # Of Linux: retransmissions and probes that were not answered, milliseconds since something was acknowledged.
 _TCP_INFO = struct.Struct("2xBB52xI")
@@ -48,9 +48,11 @@ MAX_JSON_BYTES = 64 << 20
 MAX_HELLO_BYTES = 64 << 10  # of those who have not said, and where that is asked proven, who they are
 MAX_GREETING_BYTES = 128
 _AT_ONCE = 1 << 20  # memory that is taken for data of unknown peers before they have come
-_TURN_BYTES = 8 << 20  # that are read of one connection before others have their turn
+_TURN_BYTES = 8 << 20  # that are read or sent of one connection before others have their turn
+_TLS_BYTES = 256 << 10  # that are encrypted at a time
 _MOST_PARTS = 64  # of one call of sendmsg
 _MOST_FDS = 4
+_UNIX_BYTES = 2 << 20  # of a Unix socket's buffer: with the kernel's default a batch takes ten times as many calls
 
 _scratch = memoryview(bytearray(64 << 10))  # what is read goes through it, but for long data; the loop's thread has it
 
@@ -87,6 +89,7 @@ class Connection:
         silence_s: A peer that is silent for so long is given up; None: never.
         stall_s: One that takes nothing of what is sent for so long is given up; None: never, while it gives signs of
             life.
+        unsent_bytes: Of what was sent, those that the kernel has had no room for yet.
         find_landing: Asked, with number and length, where data that come are to be received; None: in memory of their
             own.
     """
@@ -104,12 +107,16 @@ class Connection:
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         if self._is_tcp:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BYTES)  # that of TCP grows by itself
         self._fd = sock.fileno()
         self._loop = process_loop.get()
         self._sending = threading.Lock()
         self._outbox: deque[memoryview] = deque()
+        self.unsent_bytes = 0
         self._moved_s = time.monotonic()  # when the peer last took something
         self._drained: list[asyncio.Future[None]] = []
+        self._ended = asyncio.Event()
         self._error: GltError | None = None  # why it ended
         self._is_finished = self._has_writer = self._has_reader = self._is_parting = False
         self._on_frame: Callable[[Frame], None] | None = None
@@ -165,11 +172,14 @@ class Connection:
         with self._sending:
             if self._error is not None:
                 raise self._error
+            if self._is_parting:
+                raise ConnectionLost(f"this process has parted from {self.peer}")
             is_first = not self._outbox
             if is_first:
                 self._moved_s = time.monotonic()
             assert is_first or not fds, "descriptors travel with the first frames of a connection"
             self._outbox.extend(parts)
+            self.unsent_bytes += sum(map(len, parts))
             # OpenSSL's state is no affair of two threads: of TLS the loop alone sends.
             if is_first and (not self._is_tls or process_loop.is_here):
                 self._write(fds)
@@ -178,17 +188,18 @@ class Connection:
             call_on_loop(self._flush)
 
     def _write(self, fds: Sequence[int] = ()) -> None:
-        """Gives the kernel what it has room for. The lock is held."""
+        """Gives the kernel what it has room for, one turn of it. The lock is held."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        while self._outbox:
+        left = _TURN_BYTES
+        while self._outbox and left > 0:
             try:
-                if self._is_tls:
-                    sent = self.socket.send(self._outbox[0])
+                if self._is_tls:  # OpenSSL sends all of what it was given, or says nothing of how far it came
+                    sent = self.socket.send(self._outbox[0][:_TLS_BYTES])
+                    is_full = False
                 else:
-                    sent = self.socket.sendmsg(
-                        [self._outbox[i] for i in range(min(len(self._outbox), _MOST_PARTS))], ancillary
-                    )
-                    ancillary = []
+                    parts = [self._outbox[i] for i in range(min(len(self._outbox), _MOST_PARTS))]
+                    sent = self.socket.sendmsg(parts, ancillary)
+                    ancillary, is_full = [], sent < sum(map(len, parts))
             except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as error:
@@ -196,11 +207,15 @@ class Connection:
                 self._loop.call_soon_threadsafe(self._end, self._lost(error))  # not now: the lock is held
                 return
             self._moved_s = time.monotonic()
+            left -= sent
+            self.unsent_bytes -= sent
             while sent:
                 if sent < len(self._outbox[0]):
                     self._outbox[0] = self._outbox[0][sent:]
                     break
                 sent -= len(self._outbox.popleft())
+            if is_full:
+                return
 
     def _flush(self) -> None:
         """On the loop: sends what waits, and goes on when there is room."""
@@ -233,6 +248,7 @@ class Connection:
         while self._outbox:
             waiting = self._loop.create_future()
             self._drained.append(waiting)
+            self._flush()  # another thread may be about to send the rest, and tells nobody
             await waiting
         if self._error is not None:
             raise self._error
@@ -252,8 +268,10 @@ class Connection:
         return frame.value
 
     async def receive_greeting(self, timeout_s: float) -> bytes:
-        """As :meth:`receive`, of a frame of the handshake."""
+        """As :meth:`receive`, of a frame of the handshake. Raises RendezvousError if the peer refuses instead."""
         frame = await self._next(timeout_s)
+        if isinstance(frame, Frame) and "refused" in frame.value:
+            raise RendezvousError(f"{self.peer} refused: {frame.value['refused']}")
         if isinstance(frame, Frame):
             raise MessageError(f"{self.peer} sent {sorted(frame.value)} where a greeting was due")
         return frame
@@ -281,7 +299,7 @@ class Connection:
         max_data_bytes: int,
         silence_s: float | None = None,
     ) -> None:
-        """Calls ``on_frame`` and ``on_end`` from now on, and sends beats. On the loop."""
+        """Calls ``on_frame`` and ``on_end`` from now on, and sends beats. On the loop; may be called again."""
         self._on_frame, self._on_end = on_frame, on_end
         self.max_json_bytes, self.max_data_bytes, self.silence_s = MAX_JSON_BYTES, max_data_bytes, silence_s
         self.heard_s = time.monotonic()  # it may have waited
@@ -375,7 +393,7 @@ class Connection:
             if len(self._head) < _HEADER.size:
                 count = min(_HEADER.size - len(self._head), len(view))
                 self._head += view[:count]
-                if len(self._head) == _HEADER.size:
+                if len(self._head) == _HEADER.size or not _MAGIC.startswith(self._head[: len(_MAGIC)]):
                     self._read_header()
             elif self._json_left:
                 count = min(self._json_left, len(view))
@@ -406,7 +424,7 @@ class Connection:
                 self._complete()
 
     def _read_header(self) -> None:
-        magic, kind, _, num_json, _, num_data = _HEADER.unpack(self._head)
+        magic, kind, _, num_json, _, num_data = _HEADER.unpack(self._head.ljust(_HEADER.size, b"\0"))
         most_json = self.max_json_bytes if kind == _FRAME else 0
         most_data = {_FRAME: self.max_data_bytes, _GREETING: MAX_GREETING_BYTES}.get(kind, 0)
         is_wrong = magic != _MAGIC or kind not in (_FRAME, _GREETING, _BEAT) or (kind == _GREETING and self._on_frame)
@@ -433,7 +451,7 @@ class Connection:
         landing = None if self.find_landing is None else self.find_landing(number, length)
         if landing is not None:
             self._landing, self._data = landing, landing.front
-            self._targets.extend((landing.front.numpy().data, landing.data.numpy().data))
+            self._targets.extend(each.numpy().data for each in (landing.front, landing.data) if each.numel())
             return
         first = length if self.is_ours else min(length, _AT_ONCE)
         self._data = self._room(first)
@@ -492,6 +510,10 @@ class Connection:
             self._end(error)
         except (LookupError, TypeError, ValueError) as error:
             self._end(MessageError(f"{self.peer} sent nonsense: {type(error).__name__}: {error}"))
+        except Exception as error:  # the bytes behind it are lost: nothing more can be read
+            logger.exception("a frame of %s could not be dealt with", self.peer)
+            why = f"{type(error).__name__}: {error}"
+            self._end(MessageError(f"{self.peer} sent a frame that could not be dealt with: {why}"))
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
@@ -501,6 +523,8 @@ class Connection:
 
     def _tick(self, now: float) -> None:
         """Every second: looks whether the peer lives and listens, and says that this process does."""
+        if self._error is not None:
+            return
         if self._is_tcp and not self._check_route():
             return
         if self._outbox:
@@ -508,7 +532,10 @@ class Connection:
                 self._end(ChannelTimeout(f"{self.peer} took nothing for {self.stall_s:g} s"))
                 return
         elif not self._is_parting:
-            self._send([memoryview(_BEAT_FRAME)])
+            try:
+                self._send([memoryview(_BEAT_FRAME)])
+            except GltError as error:  # another thread has closed it this moment
+                logger.debug("%s", error)
         if self._has_reader and self.silence_s is not None and now - self.heard_s > self.silence_s:
             self._end(
                 PeerLost(
@@ -541,13 +568,19 @@ class Connection:
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def _lost(self, error: OSError | None) -> ConnectionLost:
-        why = error or "it was closed there"
-        return ConnectionLost(f"lost the connection to {self.peer}: {why}")
+        lost = ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
+        lost.__cause__ = error
+        return lost
 
     def part(self) -> None:
         """Ends it so that what was sent arrives: sends no more after that, and closes when the other end does, or after
         ``GOODBYE_S``. Nothing is heard of it any more. From any thread."""
         call_on_loop(self._part)
+
+    async def parted(self) -> None:
+        """As :meth:`part`, and waits until it has ended."""
+        self._part()
+        await self._ended.wait()
 
     def _part(self) -> None:
         if self._is_finished or self._is_parting:
@@ -580,6 +613,7 @@ class Connection:
         if self._is_finished:
             return
         self._is_finished = True
+        self._ended.set()
         self._error = error = self._error or error
         self.pause()
         if self._has_writer:
@@ -638,16 +672,16 @@ class _Beating:
 
     def _tick(self) -> None:
         now, self._timer = time.monotonic(), None
-        if now - self._ticked_s > deadlines.STUCK_S / 2:  # this process was stopped, and what came has not been read
+        # This process was stopped, and what came has not been read. (Where tests set STUCK_S to seconds, not so after
+        # each pause that is a little longer than a beat.)
+        if now - self._ticked_s > max(deadlines.STUCK_S / 2, 2 * deadlines.BEAT_S):
             for connection in self._connections:
                 connection.heard_s = connection._moved_s = now
-        for connection in list(self._connections):
-            try:
-                connection._tick(now)
-            except GltError as error:
-                logger.debug("%s", error)
-        for tick in list(self._ticks):
-            tick()
+        # One after the other on the loop: what one raises, in what is told of an end, keeps no other from beating.
+        for connection in self._connections:
+            process_loop.get().call_soon(connection._tick, now)
+        for tick in self._ticks:
+            process_loop.get().call_soon(tick)
         if self._connections or self._ticks:
             self._go_on()
 

@@ -13,16 +13,17 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 import secrets
 import ssl
 import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from glt._checks import check_flag, check_text
+from glt._tracebacks import short_traceback
 
 logger = logging.getLogger(__name__)
 
@@ -40,17 +41,20 @@ class Token:
 
     @classmethod
     def new(cls) -> Token:
-        """A write token that nobody has yet."""
+        """A write token, of random bytes."""
         return cls(secrets.token_bytes(_KEY_BYTES), True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Token:
         """The token in a file. Raises ValueError, which names the file, if there is none."""
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a fifo would be waited for
-                if not stat.S_ISREG(mode := os.fstat(file.fileno()).st_mode):
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would be waited for
+            try:
+                if not stat.S_ISREG(mode := os.fstat(fd).st_mode):
                     raise ValueError(f"token_file = {str(path)!r} is no regular file")
-                text = file.read(_MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
+                text = os.read(fd, _MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
+            finally:
+                os.close(fd)
         except OSError as error:
             raise ValueError(f"token_file = {str(path)!r} cannot be read: {error.strerror}") from error
         for may_write, prefix in _PREFIX.items():
@@ -86,14 +90,44 @@ class Token:
         return hmac.digest(self.key, b"glt " + who + b"\0" + said, hashlib.sha256)
 
 
+class LentToken:
+    """A new token that other processes of this user on this host may read at ``path``, for as long as this process
+    lives and has not closed it: it is in memory, so that nothing is left behind however this process ends."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("glt-token")
+        os.fchmod(self._fd, 0o600)
+        os.write(self._fd, f"{Token.new()}\n".encode())
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def lent_token_file(path: str) -> str:
+    """The path of a :class:`LentToken`, as another process has told it; ValueError if it is something else, or belongs
+    to another user."""
+    try:
+        owner = os.stat(path).st_uid if re.fullmatch("/proc/[0-9]+/fd/[0-9]+", path) else None
+    except OSError as error:
+        raise ValueError(f"the token that rank 0 has made, {path!r}, cannot be read: {error.strerror}") from error
+    if owner != os.geteuid():
+        raise ValueError(f"the token that rank 0 has made, {path!r}, does not belong to this user")
+    return path
+
+
+@short_traceback
 @dataclass(frozen=True)
 class TlsOptions:
     """TLS 1.3 between processes, by Python's ``ssl``. Files are PEM, and read again when they change: certificates are
     replaced without a restart.
 
     Args:
-        cert, key: Certificate chain of this process and its private key. Servers and trainers need both; clients where
-            ``mutual`` is asked of them.
+        cert, key: Certificate chain of this process and its private key, without a passphrase. Servers and trainers
+            need both; clients where ``mutual`` is asked of them.
         ca: Certificates that others' must be signed by. Default: those that the system trusts.
         mutual: Whether those who connect to this process must show a certificate too.
         server_name: The name that others' certificates must be for. Default: the address that is connected to, which
@@ -115,9 +149,7 @@ class TlsOptions:
 
     def __post_init__(self) -> None:
         for name in ("cert", "key", "ca"):
-            if isinstance(value := getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(value))
-            check_text(name, getattr(self, name))
+            object.__setattr__(self, name, _absolute(name, getattr(self, name)))
         check_text("server_name", self.server_name)
         check_flag("mutual", self.mutual)
         if (self.cert is None) != (self.key is None):
@@ -133,16 +165,26 @@ class TlsOptions:
             state = tuple(_stamp(getattr(self, name)) for name in ("cert", "key", "ca"))
             found = _contexts.get((self, of_server))
             if found is None or found[0] != state:
-                found = _contexts[self, of_server] = state, self._make(of_server)
+                try:
+                    made = self._make(of_server)
+                except ValueError as error:
+                    if found is None:
+                        raise
+                    made = found[1]  # of a certificate and its key, one was replaced and the other not yet, perhaps
+                    logger.warning("the certificates that were read before stay in use: %s", error)
+                found = _contexts[self, of_server] = state, made
             return found[1]
 
     def _make(self, of_server: bool) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if of_server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         name = "cert"
+        for each in ("cert", "key", "ca"):
+            if (path := getattr(self, each)) is not None and os.path.exists(path) and not os.path.isfile(path):
+                raise ValueError(f"{each} = {path!r} is no regular file: expected one in PEM")
         try:
             if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
+                context.load_cert_chain(self.cert, self.key, _no_passphrase)
             name = "ca"
             if not of_server or self.mutual:
                 context.verify_mode = ssl.CERT_REQUIRED
@@ -160,14 +202,26 @@ _lock = threading.Lock()
 _contexts: dict[tuple[TlsOptions, bool], tuple[Any, ssl.SSLContext]] = {}
 
 
-def _stamp(path: str | None) -> tuple[int, int] | None:
-    if path is None:
-        return None
+def _no_passphrase() -> str:
+    raise OSError("the key has a passphrase; glt asks for none")
+
+
+def _stamp(path: str | None) -> tuple[int, int, int] | None:
+    """What changes when the file does; None without one."""
     try:
-        found = os.stat(path)
-    except OSError as error:
-        raise ValueError(f"{path!r} cannot be read: {error.strerror}") from error
-    return found.st_mtime_ns, found.st_ino
+        found = None if path is None else os.stat(path)
+    except OSError:
+        found = None
+    return found and (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _absolute(name: str, path: Any) -> str | None:
+    """The path as of now: processes that are told it may run in another directory, and this one may change its own."""
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    check_text(name, path)
+    if path == "":  # of a shell's variable that is not set, as a rule
+        raise ValueError(f"{name} = '': expected the path of a file")
+    return None if path is None else os.path.abspath(path)
 
 
 @dataclass(frozen=True)
@@ -178,6 +232,12 @@ class Credentials:
     token_file: str | None = None
     tls: TlsOptions | None = None
     require_auth: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_file", _absolute("token_file", self.token_file))
+        if self.tls is not None and not isinstance(self.tls, TlsOptions):
+            raise TypeError(f"tls has type {type(self.tls).__name__}: expected a glt.distributed.TlsOptions")
+        check_flag("require_auth", self.require_auth)
 
     def token(self) -> Token | None:
         """The token, read anew: it may have been replaced."""
@@ -213,30 +273,49 @@ def _flag(text: str) -> bool:
 _current: Credentials | None = None
 
 
-def use_credentials(token_file: Any = None, tls: Any = None, require_auth: bool | None = None) -> None:
-    """Sets what this process shows and asks from now on; arguments that are None leave what the environment says.
+def check_credentials(token_file: Any, tls: Any, require_auth: bool | None) -> None:
+    """Raises TypeError or ValueError unless these are a path, TLS options and a flag, or None; reads no file."""
+    Credentials(token_file, tls, False if require_auth is None else require_auth)
+
+
+def use_credentials(
+    token_file: Any = None, tls: Any = None, require_auth: bool | None = None, *, listens: bool = False
+) -> Credentials | None:
+    """Sets what this process shows and asks from now on. Arguments that are None leave what was set, or what the
+    environment says. Returns what was set before, for :func:`set_credentials` when it is over.
+
+    Args:
+        listens: Whether this process takes connections, for which TLS needs a certificate.
 
     Raises:
         TypeError, ValueError: If an argument is of another type, or a file is missing or holds no token or certificate.
+        RuntimeError: If this process uses others already: it has one set of them.
     """
     global _current
-    told = Credentials.of_environment()
-    if isinstance(token_file, Path):
-        token_file = str(token_file)
-    check_text("token_file", token_file)
-    if tls is not None and not isinstance(tls, TlsOptions):
-        raise TypeError(f"tls has type {type(tls).__name__}: expected a glt.distributed.TlsOptions")
+    before, now = _current, current_credentials()
     found = Credentials(
-        token_file or told.token_file, tls or told.tls, told.require_auth if require_auth is None else require_auth
+        now.token_file if token_file is None else token_file,
+        now.tls if tls is None else tls,
+        now.require_auth if require_auth is None else require_auth,
     )
+    if before is not None and found != before:
+        differing = [field.name for field in fields(found) if getattr(found, field.name) != getattr(before, field.name)]
+        shown = ", ".join(
+            f"{name} = {getattr(found, name)!r}, and it was {getattr(before, name)!r}" for name in differing
+        )
+        raise RuntimeError(f"a process has one token and one set of TLS options: {shown}; give the same everywhere")
     found.token()
     if found.tls is not None:
         found.tls.context(of_server=False)
-    _current = found
+        if listens:
+            found.tls.context(of_server=True)
+    if found != now:
+        _current = found
+    return before
 
 
-def set_credentials(credentials: Credentials) -> None:
-    """As another process of the job has told this one."""
+def set_credentials(credentials: Credentials | None) -> None:
+    """As another process of the job has told this one, or as it was before :func:`use_credentials`."""
     global _current
     _current = credentials
 

@@ -1,7 +1,8 @@
 """How the trainers of a loader meet, hear of each other, and part.
 
 Rank 0 is the hub: it listens, and every other rank connects to it once. What a member says goes to the hub, which tells
-the others; a connection that ends without a word is the death of its process. Frames are JSON objects::
+the others; a connection that ends without a word is the death of its process. The hub lives on the loop of its process:
+rank 0's own words go there too. Frames are JSON objects::
 
     member -> hub   {"topic": t, "value": v}                    its value for an exchange
                     {"report": text, "is_over": bool,           what it has lost, or why it gives up
@@ -17,6 +18,7 @@ the others; a connection that ends without a word is the death of its process. F
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -34,11 +36,13 @@ from typing import Any, TypeVar
 
 from glt import _deadlines as deadlines
 from glt.distributed.context import DistContext
-from glt.distributed.wire.old_connection import MAX_JSON_BYTES, Connection, own_address, pulse, reader
-from glt.distributed.wire.old_listener import Listener, dial, introduce
+from glt.distributed.wire.addresses import is_loopback, own_address
+from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.handshake import dial, introduce, refuse
+from glt.distributed.wire.listener import Listener
 from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
-from glt.distributed.wire.threads import NativePool
-from glt.errors import GltError, PeerLost, RendezvousError
+from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop, wait_for
+from glt.errors import ConnectionLost, GltError, PeerLost, RendezvousError
 
 _MOST_CHARACTERS = 2000  # of a report
 _ENDED = "trainer 0 has ended its part of this loader"
@@ -83,13 +87,13 @@ class Group:
         self.name = f"glt/{number}"
         if self.size > 1 and self.rank == 0:
             self._hub = Hub(number, self.size, timeout_s, self._hear)
-            port = open_port(self._hub, self.addr, master_port)
+            port = wait_for(open_port(self._hub, _interface(self.addr), master_port))
             if master_port is None:
                 with naming_the_job_store(self.me):
                     job_store(timeout_s).set(f"{self.name}/port", str(port))
         elif self.size > 1:
             self._connection = self._join(number, master_port)
-            reader.add(self._connection, self._hear, self._lose_hub)
+            call_on_loop(_listen_to, self._connection, lambda frame: self._hear(frame.value), self._lose_hub)
 
     def _join(self, number: int, master_port: int | None) -> Connection:
         deadline = time.monotonic() + self.timeout_s
@@ -110,7 +114,7 @@ class Group:
             )
         except RendezvousError as error:
             raise RendezvousError(f"{self.me}: {error}") from error
-        connection.peer = trainer_name(0, answer)
+        connection.peer, connection.host = trainer_name(0, answer), str(answer["host"])
         return connection
 
     # -- meeting ---------------------------------------------------------------------------------------------------
@@ -202,12 +206,12 @@ class Group:
         """Tells the others that this trainer failed, and parts from them; waits for ``GOODBYE_S`` at most until they
         have heard. May be called again."""
         self._report(error, is_over=True, what=what)
-        self._part(deadlines.GOODBYE_S)
+        self._part(is_waited_for=True)
 
     def leave(self) -> None:
         """Says that this trainer and the others do not need each other; waits for nothing. May be called again."""
         self._say({"done": True})
-        self._part(0.0)
+        self._part()
 
     def finish(self, timeout_s: float | None = None) -> list[int]:
         """Says that this trainer needs the others no more, and waits until they all say so or are gone; without
@@ -222,21 +226,26 @@ class Group:
             missing = [rank for rank in others if rank not in self._done or rank in self._reports]
             if self.rank in self._reports:
                 missing = missing or others  # those who heard of a failure count this one among the missing too
-        self._part(deadlines.GOODBYE_S)
+        self._part(is_waited_for=True)
         return missing
 
     def _is_outside(self) -> bool:
         """Whether this process has left, or is a fork of a member."""
         return self._has_left or os.getpid() != self._pid
 
-    def _part(self, wait_s: float) -> None:
+    def _part(self, is_waited_for: bool = False) -> None:
         if self._is_outside():
             return
         self._has_left = True
         if self._hub is not None:
-            self._hub.part(wait_s)
+            parting = self._hub.part()
         elif self._connection is not None:
-            reader.part([self._connection], wait_s)
+            parting = self._connection.parted()
+        else:
+            return
+        future = asyncio.run_coroutine_threadsafe(parting, process_loop.get())
+        if is_waited_for:
+            wait([future], deadlines.GOODBYE_S)
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
@@ -244,7 +253,7 @@ class Group:
         if self._is_outside():
             return
         if self._hub is not None:
-            self._hub.take(0, frame)
+            call_on_loop(self._hub.take, 0, frame)
         elif self._connection is not None:
             send(self._connection, frame)
 
@@ -276,11 +285,11 @@ class Group:
                 self._refused = frame["refused"]
             self._changed.notify_all()
 
-    def _lose_hub(self, why: str) -> None:
+    def _lose_hub(self, error: GltError) -> None:
         with self._changed:
             self._is_cut = True
             if 0 not in self._done | self._over:
-                self._reports.setdefault(0, why)
+                self._reports.setdefault(0, _why(error))
                 self._over.add(0)
             self._changed.notify_all()
 
@@ -309,9 +318,17 @@ def trainer_name(rank: int, hello: dict[str, Any]) -> str:
 def send(connection: Connection, frame: dict[str, Any]) -> None:
     """Sends a frame, if the connection lasts."""
     try:
-        connection.send(frame, deadlines.SEND_S)
-    except GltError as error:  # the reader finds out too
+        connection.send(frame)
+    except GltError as error:  # who is told of its end says so
         logger.info("not sent: %s", error)
+
+
+def _listen_to(connection: Connection, on_frame: Callable[[Frame], None], on_end: Callable[[GltError], None]) -> None:
+    connection.start(on_frame, on_end, max_data_bytes=0, silence_s=deadlines.STUCK_S)
+
+
+def _why(error: GltError) -> str:
+    return f"{error}; its output, or dmesg on its host, says why" if isinstance(error, ConnectionLost) else str(error)
 
 
 @dataclass
@@ -324,13 +341,11 @@ class _Topic:
 
 
 class Hub:
-    """Collects what the ranks of a group say, and tells them all."""
+    """Collects what the ranks of a group say, and tells them all. On the loop."""
 
     def __init__(self, number: int, size: int, timeout_s: float, hear: Callable[[dict[str, Any]], None]) -> None:
         self.number = number
         self._size, self._timeout_s, self._hear = size, timeout_s, hear
-        # Held while frames go out, so that all members get them in one order.
-        self._lock = threading.RLock()
         self._names = {0: trainer_name(0, introduce("trainer"))}
         self._lines: dict[int, Connection] = {}
         self._over: set[int] = set()  # ranks whose end is known
@@ -341,18 +356,17 @@ class Hub:
         """Takes in a member that has introduced itself, or refuses it."""
         rank, size = int(hello["rank"]), int(hello["size"])
         name = trainer_name(rank, hello)
-        with self._lock:
-            wrong = self._refusal(rank, size, name)
-            if wrong is not None:
-                _refuse(connection, wrong)
-                if len(self._names) < self._size:  # the others wait for a rank that will not come
-                    self._tell({"refused": wrong})
-                return
-            connection.peer = self._names[rank] = name
-            self._lines[rank] = connection
-            if len(self._names) == self._size:
-                self._tell({"members": [self._names[each] for each in range(self._size)]})
-            reader.add(connection, partial(self.take, rank), partial(self._lose, rank))
+        wrong = self._refusal(rank, size, name)
+        if wrong is not None:
+            _refuse(connection, wrong)
+            if len(self._names) < self._size:  # the others wait for a rank that will not come
+                self._tell({"refused": wrong})
+            return
+        connection.peer = self._names[rank] = name
+        self._lines[rank] = connection
+        if len(self._names) == self._size:
+            self._tell({"members": [self._names[each] for each in range(self._size)]})
+        _listen_to(connection, lambda frame: self.take(rank, frame.value), partial(self._lose, rank))
 
     def _refusal(self, rank: int, size: int, name: str) -> str | None:
         if self._has_parted:
@@ -369,17 +383,16 @@ class Hub:
 
     def take(self, rank: int, frame: dict[str, Any]) -> None:
         """Takes a frame of a member."""
-        with self._lock:
-            if "topic" in frame:
-                self._collect(rank, frame["topic"], frame["value"])
-            elif "done" in frame:
+        if "topic" in frame:
+            self._collect(rank, frame["topic"], frame["value"])
+        elif "done" in frame:
+            self._over.add(rank)
+            self._tell({"rank": rank, "done": True}, but=rank)
+        else:
+            if frame["is_over"]:
                 self._over.add(rank)
-                self._tell({"rank": rank, "done": True}, but=rank)
-            else:
-                if frame["is_over"]:
-                    self._over.add(rank)
-                text = f"{self._names[rank]} has reported {frame['report']}"
-                self._tell({**frame, "rank": rank, "report": text}, but=rank)
+            text = f"{self._names[rank]} has reported {frame['report']}"
+            self._tell({**frame, "rank": rank, "report": text}, but=rank)
 
     def _collect(self, rank: int, name: str, value: Any) -> None:
         now = time.monotonic()
@@ -392,24 +405,22 @@ class Hub:
     def tick(self) -> None:
         """Says who is late."""
         now = time.monotonic()
-        with self._lock:
-            for name, topic in list(self._topics.items()):
-                is_over = now > topic.deadline
-                if not is_over and now < topic.hint_at:
-                    continue
-                topic.hint_at = math.inf
-                late = [rank for rank in range(self._size) if rank not in topic.values]
-                for rank in sorted(topic.values, reverse=True):  # rank 0 last, as in _tell
-                    self._say(rank, {"topic": name, "late": late, "is_over": is_over})
-                if is_over:
-                    del self._topics[name]
+        for name, topic in list(self._topics.items()):
+            is_over = now > topic.deadline
+            if not is_over and now < topic.hint_at:
+                continue
+            topic.hint_at = math.inf
+            late = [rank for rank in range(self._size) if rank not in topic.values]
+            for rank in sorted(topic.values, reverse=True):  # rank 0 last, as in _tell
+                self._say(rank, {"topic": name, "late": late, "is_over": is_over})
+            if is_over:
+                del self._topics[name]
 
-    def _lose(self, rank: int, why: str) -> None:
-        with self._lock:
-            self._lines.pop(rank, None)
-            if rank not in self._over:
-                self._over.add(rank)
-                self._tell({"rank": rank, "report": why, "is_over": True, "is_cause": True}, but=rank)
+    def _lose(self, rank: int, error: GltError) -> None:
+        self._lines.pop(rank, None)
+        if rank not in self._over:
+            self._over.add(rank)
+            self._tell({"rank": rank, "report": _why(error), "is_over": True, "is_cause": True}, but=rank)
 
     def _tell(self, frame: dict[str, Any], but: int = -1) -> None:
         # Rank 0 last: what it hears may end this process.
@@ -423,90 +434,98 @@ class Hub:
         elif rank in self._lines:
             send(self._lines[rank], frame)
 
-    def part(self, wait_s: float) -> None:
-        """Ends it, and closes its port if no other group uses that; see
-        :meth:`glt.distributed.wire.old_connection.Reader.part`."""
-        with self._lock:
-            self._has_parted = True
-            lines, self._lines = list(self._lines.values()), {}
-        reader.discard_tick(self.tick)
-        with _lock:
-            _hubs.pop(self.number, None)
-            _ended.add(self.number)
-            for number, (listener, users) in list(_ports.items()):
-                users.discard(self.number)
-                if not users:
-                    listener.close()
-                    del _ports[number]
-        reader.part(lines, wait_s)
+    async def part(self) -> None:
+        """Ends it, closes its port if no other group uses that, and waits until all members have heard what was said to
+        them: ``GOODBYE_S`` at most."""
+        self._has_parted = True
+        lines, self._lines = list(self._lines.values()), {}
+        discard_tick(self.tick)
+        _hubs.pop(self.number, None)
+        _ended.add(self.number)
+        for where, (listener, users) in list(_ports.items()):
+            users.discard(self.number)
+            if not users:
+                listener.close()
+                del _ports[where]
+        for line in lines:
+            line.part()
+        for line in lines:
+            await line.parted()
 
 
 def _refuse(connection: Connection, text: str) -> None:
     logger.warning("%s is refused: %s", connection.peer, text)
-    send(connection, {"refused": text})
-    reader.part([connection], 0.0)
+    refuse(connection, text)
 
 
-# Where the members arrive, perhaps before rank 0 has made their group, or at a port that another group had opened.
+# Where the members arrive, perhaps before rank 0 has made their group, or at a port that another group had opened. All
+# of it is looked at on the loop only.
 
-_lock = threading.Lock()
 _numbers = itertools.count()  # of groups, the same on all ranks: they create their loaders in the same order
 _hubs: dict[int, Hub] = {}  # by number of the group
 _ended: set[int] = set()  # groups that were in _hubs
 _waiting: dict[int, list[tuple[Connection, dict[str, Any]]]] = {}  # members of groups that are yet to be made
-_ports: dict[int, tuple[Listener, set[int]]] = {}  # with the groups that use them
+_ports: dict[tuple[str, int], tuple[Listener, set[int]]] = {}  # by interface and number, with the groups that use them
 
 
-def open_port(hub: Hub, addr: str, master_port: int | None) -> int:
+def _interface(addr: str) -> str:
+    """Where rank 0 listens: at the loopback interface if its address is of that, else at all interfaces."""
+    host = own_address((addr, 1))
+    if is_loopback(addr):
+        return host if addr == "localhost" else addr
+    # A name may be of the loopback interface in rank 0's /etc/hosts, and of another one where the others look it up.
+    return "::" if ":" in host else "0.0.0.0"
+
+
+async def open_port(hub: Hub, host: str, master_port: int | None) -> int:
     """Lets the members of a group arrive at a port; returns it. Groups may share one."""
-    with _lock:
-        number = master_port or next(iter(_ports), 0)
-        if number not in _ports:
-            listener = _listen(addr, number)
-            number = listener.address[1]
-            _ports[number] = listener, set()
-        _ports[number][1].add(hub.number)
-        _hubs[hub.number] = hub
-        early = _waiting.pop(hub.number, [])
-    reader.add_tick(hub.tick)
-    for connection, hello in early:
+    number = master_port or next((port for interface, port in _ports if interface == host), 0)
+    if (host, number) not in _ports:
+        listener = _listen(host, number)
+        number = listener.address[1]
+        _ports[host, number] = listener, set()
+    _ports[host, number][1].add(hub.number)
+    _hubs[hub.number] = hub
+    add_tick(hub.tick)
+    for connection, hello in _waiting.pop(hub.number, []):
         hub.admit(connection, hello)
     return number
 
 
-def _listen(addr: str, port: int) -> Listener:
-    host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
+def _listen(host: str, port: int) -> Listener:
     try:
-        listener = Listener((host, port), 0, (addr, port or 1), _welcome)
+        listener = Listener((host, port), "the trainer of rank 0", (host, port or 1), _welcome, "master_port")
     except RendezvousError as error:
+        if error.__cause__ is None:
+            raise
         raise RendezvousError(
             f"master_port = {port}: cannot be opened on {socket.gethostname()}, another program has it, or another "
-            f"trainer of rank 0; choose another, or leave it out to have one found ({error.__cause__ or error})"
+            f"trainer of rank 0; choose another, or leave it out to have one found ({error.__cause__})"
         ) from error
     listener.open()
     return listener
 
 
-def _welcome(connection: Connection, hello: dict[str, Any]) -> None:
+async def _welcome(connection: Connection, hello: dict[str, Any]) -> None:
     number = int(hello["group"])
-    connection.max_json_bytes = MAX_JSON_BYTES
-    connection.send(introduce("trainer"), deadlines.SEND_S)
-    pulse.add(connection)
-    with _lock:
-        hub = _hubs.get(number)
-        if hub is None and number not in _ended:
-            _waiting.setdefault(number, []).append((connection, hello))
-            return
-    if hub is None:
-        _refuse(connection, _ENDED)
-    else:
+    connection.send(introduce("trainer"))
+    hub = _hubs.get(number)
+    if hub is not None:
         hub.admit(connection, hello)
+    elif number in _ended:
+        _refuse(connection, _ENDED)
+    else:  # it beats, and is not read before there is somebody to hear it
+        connection.start(_ignore, _ignore, max_data_bytes=0)
+        connection.pause()
+        _waiting.setdefault(number, []).append((connection, hello))
+
+
+def _ignore(said: Any) -> None:
+    """Of a member that waits for its group: it hears of it by :meth:`Hub.admit`."""
 
 
 def _forget() -> None:
     """A fork has no groups; its copies of the sockets are closed where they are kept."""
-    global _lock
-    _lock = threading.Lock()
     for known in (_hubs, _waiting, _ports):
         known.clear()
 

@@ -25,6 +25,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import glt
@@ -185,8 +186,8 @@ async def connect(
     """Connects to a server, proves what it asks for, introduces this process and returns the connection, which is to be
     started, with the server's answer.
 
-    With ``retry`` it tries until the deadline where nothing listens yet. An answer may take ``answer_s``, by default
-    until the deadline, for a server answers when it is ready.
+    With ``retry`` it tries until the deadline where nothing listens yet. What listens may take ``answer_s`` to answer,
+    by default until the deadline, for a server answers when it is ready.
 
     Raises:
         glt.errors.RendezvousError: If it refuses, or proves nothing; or if nothing listens there, or no server, before
@@ -202,18 +203,17 @@ async def connect(
         try:
             sock = await asyncio.wait_for(_open(address), max(0.1, min(left, deadlines.HANDSHAKE_S)))
             is_reached = True
+            # What listens takes connections when it is ready: until then the kernel keeps this one for it.
+            until_s = time.monotonic() + (answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
             credentials = current_credentials()
             if credentials.tls is not None and not isinstance(address, str):
-                sock = await _encrypt(
-                    sock, credentials, address[0], min(deadline, time.monotonic() + deadlines.HANDSHAKE_S)
-                )
+                sock = await _encrypt(sock, credentials, address[0], until_s)
             connection = Connection(sock, peer)
             connection.is_ours = True
-            await prove_to_server(connection, credentials, time.monotonic() + deadlines.HANDSHAKE_S)
+            await prove_to_server(connection, credentials, until_s)
             connection.send(hello)
-            wait_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
             connection.max_json_bytes = 64 << 20
-            answer = await connection.receive(wait_s)
+            answer = await connection.receive(_left(until_s))
             if "refused" not in answer:
                 if "version" not in answer:
                     raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
@@ -232,6 +232,8 @@ async def connect(
             raise
         except ConnectionLost as error:
             _close(connection)
+            if isinstance(error.__cause__, ssl.SSLError):  # of TLS 1.3, a server says after it that it wants more
+                raise RendezvousError(_no_tls(where, error.__cause__)) from error
             if not (retry and time.monotonic() < deadline):  # else it is starting, or being replaced
                 kind = RendezvousError if retry else PeerLost
                 raise kind(f"{error}; it ended during the handshake") from error
@@ -244,7 +246,7 @@ async def connect(
         except (OSError, asyncio.TimeoutError) as error:
             why = str(error) or "no answer"
             if is_reached:
-                raise RendezvousError(f"what listens at {where} ended the handshake of TLS: {why}") from error
+                raise RendezvousError(_no_tls(where, error)) from error
             if not retry:
                 raise PeerLost(f"{peer} cannot be reached at {where}: {why}") from error
             if left <= 0:
@@ -257,6 +259,12 @@ async def connect(
             _close(connection)
             raise
         await asyncio.sleep(deadlines.RETRY_S)
+
+
+def _no_tls(where: str, error: Exception) -> str:
+    if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+        return f"what listens at {where} speaks no TLS, and this process does: give both tls=, or neither ({error})"
+    return f"the handshake of TLS with what listens at {where} failed: {str(error) or 'no answer'}"
 
 
 def _close(connection: Connection | None) -> None:
@@ -322,15 +330,36 @@ async def shake_hands(sock: ssl.SSLSocket, until_s: float) -> None:
                 add, remove = loop.add_reader, loop.remove_reader
             except ssl.SSLWantWriteError:
                 add, remove = loop.add_writer, loop.remove_writer
-            ready = loop.create_future()
-            add(sock.fileno(), _done, ready)
-            try:
-                await asyncio.wait_for(ready, _left(until_s))
-            finally:
-                remove(sock.fileno())
+            await _until_ready(sock, add, remove, until_s)
     except BaseException:
         sock.close()
         raise
+
+
+async def begins_with_tls(sock: socket.socket, until_s: float) -> bool:
+    """Whether the first byte that comes is one of a handshake of TLS; it is left there. Raises as :func:`shake_hands`,
+    and closes nothing."""
+    loop = process_loop.get()
+    while True:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            await _until_ready(sock, loop.add_reader, loop.remove_reader, until_s)
+        else:
+            if not first:
+                raise OSError("it was closed there")
+            return first == b"\x16"
+
+
+async def _until_ready(
+    sock: socket.socket, add: Callable[..., None], remove: Callable[[int], bool], until_s: float
+) -> None:
+    ready = process_loop.get().create_future()
+    add(sock.fileno(), _done, ready)
+    try:
+        await asyncio.wait_for(ready, _left(until_s))
+    finally:
+        remove(sock.fileno())
 
 
 def _done(future: asyncio.Future[None]) -> None:

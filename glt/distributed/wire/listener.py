@@ -18,7 +18,14 @@ from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import is_loopback, printed, reachable_address
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import current_credentials
-from glt.distributed.wire.handshake import NotProven, ask_for_proof, refuse, require_same_version, shake_hands
+from glt.distributed.wire.handshake import (
+    NotProven,
+    ask_for_proof,
+    begins_with_tls,
+    refuse,
+    require_same_version,
+    shake_hands,
+)
 from glt.distributed.wire.threads import call_on_loop, process_loop
 from glt.errors import GltError, RendezvousError
 
@@ -99,7 +106,7 @@ class Listener:
             if len(self._silent) >= _MOST_HANDSHAKES:
                 oldest = next(iter(self._silent))
                 del self._silent[oldest]
-                oldest.cancel()
+                loop.call_soon(oldest.cancel)  # when it has begun: it closes its socket
             who = printed(*address[:2]) if isinstance(address, tuple) else "a process of this host"
             task = loop.create_task(self._shake_hands(sock, who))
             self._silent[task] = None
@@ -109,23 +116,33 @@ class Listener:
         connection: Connection | None = None
         try:
             credentials, until_s = current_credentials(), time.monotonic() + deadlines.HANDSHAKE_S
-            if credentials.tls is not None and sock.family != socket.AF_UNIX:
+            is_local = sock.family == socket.AF_UNIX
+            if not is_local and await begins_with_tls(sock, until_s) != (credentials.tls is not None):
+                connection = Connection(sock, who)
+                here, there = ("speaks TLS", "does not") if credentials.tls else ("does not speak TLS", "does")
+                raise RendezvousError(f"this process {here}, and yours {there}: give both tls=, or neither")
+            if credentials.tls is not None and not is_local:
                 context = credentials.tls.context(of_server=True)
                 sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
                 await shake_hands(sock, until_s)
             connection = Connection(sock, who)
             await ask_for_proof(connection, credentials, until_s)
             hello = await connection.receive(max(0.0, until_s - time.monotonic()))
-            connection.peer = f"{hello.get('kind')} at {who}"
+            connection.peer = f"{str(hello.get('kind'))[:64]} at {who}"
             connection.host = str(hello.get("host"))[:64]
             require_same_version(hello, connection.peer)
         except (NotProven, RendezvousError) as error:
             assert connection is not None
             logger.warning("%s is refused: %s", connection.peer, error)
             refuse(connection, str(error))
+            try:
+                await connection.parted()  # it keeps its place so long: strangers have no more than all places
+            finally:
+                connection.close()
             return
         except (GltError, OSError, asyncio.TimeoutError, ValueError) as error:
-            logger.info("no handshake with %s: %s", who, error)
+            is_ours = isinstance(error, ValueError) and not isinstance(error, OSError)  # a file cannot be read
+            logger.log(logging.ERROR if is_ours else logging.INFO, "no handshake with %s: %s", who, error)
             (sock if connection is None else connection).close()
             return
         except BaseException:  # it lost its place
@@ -162,7 +179,7 @@ class Listener:
             process_loop.get().remove_reader(self._socket.fileno())
         self._socket.close()
         for task in list(self._silent):
-            task.cancel()
+            process_loop.get().call_soon(task.cancel)
 
 
 class LocalListener(Listener):
@@ -204,7 +221,7 @@ _warned: set[str] = set()
 def require_proof_beyond(host: str, name: str) -> None:
     """Says that a process is about to listen beyond its host without asking for a token; refuses, if that is told."""
     credentials = current_credentials()
-    if is_loopback(host) or host == "localhost":
+    if is_loopback(host):
         return
     if credentials.tls is not None:
         credentials.tls.context(of_server=True)  # raises if it has no certificate

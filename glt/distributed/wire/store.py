@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from glt import _deadlines as deadlines
-from glt.distributed.wire.old_listener import Hint
+from glt.distributed.wire.handshake import Hint
 from glt.distributed.wire.threads import NativePool
 from glt.errors import RendezvousError
 

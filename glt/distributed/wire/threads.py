@@ -109,8 +109,16 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 process_loop = _ProcessLoop()
-# A fork has no loop: the thread is its parent's.
-os.register_at_fork(after_in_child=process_loop.__init__)  # type: ignore[misc]
+_of_parents: list[asyncio.AbstractEventLoop | None] = []
+
+
+def _forget() -> None:
+    """A fork has no loop: the thread is its parent's. It is kept: its tasks would complain, were they collected."""
+    _of_parents.append(process_loop._loop)
+    process_loop.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def call_on_loop(call: Callable[..., Any], *args: Any) -> None:
@@ -131,6 +139,11 @@ def wait_for(coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) 
     future = asyncio.run_coroutine_threadsafe(coroutine, process_loop.get())
     try:
         return future.result(timeout_s)
+    except concurrent.futures.TimeoutError:  # which Python 3.10 has a class of its own for
+        if future.done():  # it is one of the coroutine's own errors
+            raise
+        future.cancel()
+        raise TimeoutError(f"not within {timeout_s:g} s") from None
     except BaseException:  # also an interrupt of the thread that waits
         future.cancel()
         raise

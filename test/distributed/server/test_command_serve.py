@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from certificates import Certificates
 from promptness import eventually
 from service import options
 
@@ -26,6 +27,7 @@ from glt.distributed.server import command as command_serve
 from glt.distributed.server.command import label_files
 from glt.distributed.server.options import LineFormat
 from glt.distributed.server.server import DistServer
+from glt.distributed.wire.credentials import Token
 from glt.testing.cluster import free_port, take_census
 
 DEADLINE_S = 120.0
@@ -139,7 +141,8 @@ def test_it_is_drained_when_it_is_stopped_and_its_log_is_json(serve):
     assert {each["server"] for each in lines} == {0} and {each["worker"] for each in lines} == {None, 0}
     assert {each["pid"] for each in lines} <= {told["pid"]} | program.workers
     messages = [each["message"] for each in lines]
-    assert any("neither encrypted nor authenticated" in text and "for this host only" in text for text in messages)
+    (trust,) = [text for text in messages if text.startswith("listening at 127.0.0.1:")]
+    assert "for this host only; all who reach it are answered; not encrypted" in trust
     assert any("SIGTERM" in text for text in messages)
     assert any("nothing was cancelled" in text for text in messages)
     assert not [each for each in lines if each["level"] in ("error", "critical")]
@@ -175,7 +178,7 @@ def test_it_ends_when_its_clients_have_left(serve):
         assert sum(1 for _ in loader) == len(loader)
     glt.distributed.shutdown_client()
     assert program.ended() == 0
-    assert any("0.0.0.0" in line and "other hosts reach" in line and "not" not in line[:20] for line in program.log)
+    assert any("0.0.0.0 and asks for no token" in line and "glt token FILE" in line for line in program.log)
     assert not [line for line in program.log if " INFO " in line]
 
 
@@ -264,6 +267,12 @@ def glt_serve(monkeypatch, caplog):
         (["--labels", "/nowhere.pt"], "/nowhere.pt"),
         (["--labels", "paper=a.pt", "--labels", "b.pt"], "TYPE=FILE for all, or one FILE"),
         (["--clients", "none"], "--clients"),
+        (["--token-file", "/nowhere"], "token_file = '/nowhere' cannot be read: No such file"),
+        (["--token-file", "/etc/hostname"], "token_file = '/etc/hostname' holds no token: .*`glt token`"),
+        (["--tls-cert", "/nowhere"], "key = None: expected both a certificate and its key"),
+        (["--tls-ca", "/nowhere"], "ca = '/nowhere' cannot be used"),
+        (["--tls-mutual"], "cert = None: a process that listens needs a certificate"),
+        (["--metrics-auth"], "metrics_auth = True, and metrics_port = None"),
     ],
 )
 def test_a_wrong_flag_ends_with_2(world, glt_serve, capsys, flags, words):
@@ -309,6 +318,30 @@ def test_a_server_0_that_is_not_there_ends_with_3(world, glt_serve, caplog):
     assert re.search("cannot start: .*(server 0 was not reached at|were not ready after 6 s)", caplog.text)
 
 
+def test_a_server_that_requires_a_token_ends_with_3_without(world, glt_serve, caplog, monkeypatch):
+    flags = ("--partition", world(1).path, "--master-port", free_port(), "--host", "0.0.0.0")
+    assert glt_serve(*flags, "--require-auth") == 3
+    monkeypatch.setenv("GLT_REQUIRE_AUTH", "1")
+    assert glt_serve(*flags) == 3
+    assert caplog.text.count("listens at 0.0.0.0 and asks for no token") == 2 and "(require_auth)" in caplog.text
+
+
+def test_it_says_who_is_answered(serve, tmp_path):
+    Token.new().write(tmp_path / "token")
+    certificates = Certificates(tmp_path)
+    certificates.issue("job")
+    options = certificates.tls("job", mutual=True)
+    flags = ["--tls-cert", options.cert, "--tls-key", options.key, "--tls-ca", options.ca, "--tls-mutual"]
+    flags += ["--token-file", tmp_path / "token", "--host", "0.0.0.0", "--require-auth"]
+    program = serve(*flags)
+    program.ready()
+    program.process.send_signal(signal.SIGTERM)
+    assert program.ended() == 0
+    assert any("which other hosts reach; those with the token are answered; mutual TLS" in each for each in program.log)
+    assert not any("asks for no token" in line for line in program.log)
+    assert str(Token.read(tmp_path / "token"))[10:] not in "".join(program.log)
+
+
 def test_a_failure_of_the_server_itself_ends_with_1(world, glt_serve, caplog, capsys, monkeypatch):
     def fail(self, timeout_s=None):
         if timeout_s:
@@ -330,7 +363,7 @@ def test_the_help_says_how_it_ends(capsys):
         main(["serve", "--help"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "exit status:" in text and "neither encrypted nor authenticated" in text
+    assert "exit status:" in text and "Without a token, who reaches the port can" in text
     assert [line.split()[0] for line in text.partition("exit status:\n")[2].splitlines()[:5]] == list("01234")
 
 

@@ -52,7 +52,7 @@ def barrier(timeout_s):
 def leftover():
     """Threads of glt that are still there, but the one that every process has that ever had a connection."""
     names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("glt-") and name != "glt-pulse"]
+    return [name for name in names if name.startswith("glt-") and name != "glt-loop"]
 
 
 def require_right(found, world, num_trainers):

@@ -9,14 +9,16 @@ import pytest
 import torch
 from promptness import eventually
 
-from glt import _deadlines as deadlines
 from glt.data.device import Accelerator
 from glt.distributed.engine.processes import ProcessPool
 from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.server import stream as streams
 from glt.distributed.server import worker as program
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
-from glt.distributed.server.worker import FairScheduler, PoolWorker
+from glt.distributed.server.scheduler import FairScheduler
+from glt.distributed.server.worker import PoolWorker
+from glt.distributed.wire.addresses import host_id
 
 
 class Simulation:
@@ -131,17 +133,16 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
     place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
     monkeypatch.setattr(program, "accelerator_of", lambda *_: place)
     channels = []
-    monkeypatch.setattr(program, "LocalChannel", lambda *given: channels.append(given[1:]))
-    makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
-    for name in makers:
+    monkeypatch.setattr(streams, "LocalChannel", lambda *given: channels.append(given[1:]))
+    for name in ("sampler_of", "SamplingJob", "Producer"):
         monkeypatch.setattr(program, name, Anything())
     worker = PoolWorker.__new__(PoolWorker)
     worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
     worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
     request = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
-    request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1, "first": 0, "step": 1}
-    worker.stream(request, Anything(), Anything())
-    assert channels == [(is_pinned, 3000 if is_pinned else None)]
+    request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1}
+    worker.stream(SimpleNamespace(request=request, table=Anything()), (0, 1), False)
+    assert channels == [(True, 3000) if is_pinned else ()]
 
 
 class Anything(SimpleNamespace):
@@ -196,21 +197,29 @@ def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not():
         assert pool.num_restarts() == {0: 1}
 
 
-def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch):
-    """Its clients are told so, who would try again in vain for minutes."""
-    monkeypatch.setattr(deadlines, "FULL_S", 3600.0)
-    session = SimpleNamespace(id="s", group="g", rank=0)
+def test_where_a_sampler_listens_is_told_to_the_clients_of_its_loaders():
+    """A sampler that takes the place of another is told of the loaders again."""
+    session, stranger = SimpleNamespace(id="s", group="g", rank=0), SimpleNamespace(id="t", group="g", rank=1)
     told = {"prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3}}
-    reading, writing = os.pipe()
     with pool_of_stand_ins() as pool:
         loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)
+        assert pool.partition_at() is None
         loader = loaders.open(session, told, SeedTable({"ids": torch.arange(3)}), 1, ReadPlan({}, ()))
-        pool.send_all({"say": {"full": True}})
-        assert eventually(lambda: pool.is_full(0))
-        wrong = loaders.hand_over({"loader": loader.id, "session": "s", "worker": 0, "first": 0, "step": 1}, reading)
-        assert wrong is not None and "worker 0 of server 0 is out of file descriptors" in wrong
+        assert loader.request["secret"] == loader.secret and len(loader.secret) == 64
+        assert "worker 0 of server 0 is being replaced" in loaders.stream_at(session, loader.id, 0)["wait"]
+        address = {"port": 1, "local": "\0name"}
+        pool.send_all({"say": {"listens": address}})
+        assert eventually(lambda: loaders.stream_at(session, loader.id, 0) == {**address, "host_id": host_id()})
+        assert [pool.partition_at(), pool.partition_at()] == [address, address]
+        for who, worker in ((stranger, 0), (session, 1)):
+            with pytest.raises(RuntimeError, match="is not known here"):
+                loaders.stream_at(who, loader.id, worker)
+        sent = []
+        send = pool.send
+        pool.send = lambda worker, command, fds: sent.append((worker, command)) or send(worker, command, fds)
+        os.kill(pool.pids()[0], 9)
+        assert eventually(lambda: sent) and sent == [(0, {"loader": loader.request})]
+        assert "wait" in loaders.stream_at(session, loader.id, 0)
         loaders.close_all("the end")
-        pool.send_all({"say": {"ended": f"{loader.id}/1", "stats": {}}})
-        assert eventually(lambda: not pool.is_full(0))
-    os.close(reading)
-    os.close(writing)
+        with pytest.raises(RuntimeError, match="is not known here"):
+            loaders.stream_at(session, loader.id, 0)

@@ -1,16 +1,20 @@
 """The numbers of servers: those of their clients' loaders, of sampling processes, and what Prometheus reads."""
 
+import contextlib
 import os
 import random
 import signal
 import socket
+import ssl
 import threading
 import time
+import urllib.error
 import urllib.request
 from types import SimpleNamespace
 
 import pytest
 import torch
+from certificates import Certificates
 from dist_world import run_cluster, seeds_of
 from promptness import eventually, expect_prompt
 from service import Stage, options, serve_or
@@ -20,6 +24,7 @@ from glt.distributed import server_stats
 from glt.distributed.server import stats as ledger_module
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.server.stats import COUNTERS, GAUGES, RATES, MetricsEndpoint, WorkerMetrics, total
+from glt.distributed.wire.credentials import Token, set_credentials, use_credentials
 from glt.errors import RendezvousError
 from glt.testing.cluster import free_port
 
@@ -311,3 +316,67 @@ def test_a_server_publishes_until_it_ends(world):
     assert not {each.name for each in threads() - before if "metrics" in each.name or "process_request" in each.name}
     with pytest.raises(OSError):
         socket.create_connection(address, timeout=5)
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """An endpoint that asks for the read token, over https; the token, and what trusts its certificate."""
+    pytest.importorskip("prometheus_client")
+    token = Token.new()
+    token.write(tmp_path / "token")
+    certificates = Certificates(tmp_path)
+    certificates.issue("job")
+    before = use_credentials(str(tmp_path / "token"), certificates.tls("job"))
+    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0, asks_for_token=True)
+    yield opened, token, ssl.create_default_context(cafile=certificates.ca)
+    opened.close()
+    set_credentials(before)
+
+
+def ask(endpoint, context, **headers):
+    request = urllib.request.Request(endpoint.url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_metrics_are_for_those_with_the_read_token(guarded, caplog):
+    endpoint, token, context = guarded
+    assert endpoint.url.startswith("https://127.0.0.1:")
+    status, body = ask(endpoint, context, Authorization=f"Bearer {token.for_reading()}")
+    assert status == 200 and b"glt_server_uptime_seconds 5.0" in body
+    wrong = [{}, {"Authorization": f"Bearer {token}"}, {"Authorization": f"Bearer {Token.new().for_reading()}"}]
+    for headers in [*wrong, {"Authorization": f"Basic {token.for_reading()}"}, {"Authorization": "Bearer"}]:
+        assert ask(endpoint, context, **headers) == (401, b""), headers
+    with socket.create_connection(endpoint.address, timeout=30) as plain:  # no TLS
+        plain.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"glt_" not in plain.recv(1 << 16)
+    assert str(token)[10:] not in caplog.text and str(token.for_reading())[10:] not in caplog.text
+
+
+def test_those_who_ask_for_metrics_are_bounded(endpoint):
+    """In number, and in what they may send."""
+    silent = [socket.create_connection(endpoint.address, timeout=30) for _ in range(80)]
+    try:
+        assert read(endpoint.address)
+        assert len([each for each in threads() if "process_request_thread" in each.name]) <= 70
+    finally:
+        for each in silent:
+            each.close()
+    with socket.create_connection(endpoint.address, timeout=30) as flood:
+        flood.sendall(b"GET /metrics HTTP/1.1\r\n")
+        with pytest.raises(OSError):
+            for number in range(1 << 16):
+                flood.sendall(b"x-%d: " % (number % 50) + b"z" * 1000 + b"\r\n")
+
+
+def test_metrics_that_ask_for_a_token_need_one(world):
+    pytest.importorskip("prometheus_client")
+    data = glt.distributed.DistDataset().load(world(1).path, 0)
+    with pytest.raises(ValueError, match="metrics_auth = True, and there is no token: expected token_file"):
+        glt.distributed.init_server(1, None, 0, data, "127.0.0.1", free_port(), metrics_port=0, metrics_auth=True)
+    assert glt.distributed.get_context() is None

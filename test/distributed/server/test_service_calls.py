@@ -17,8 +17,9 @@ from glt.distributed.server import server
 from glt.distributed.server import sessions as session
 from glt.distributed.server.api import require_client
 from glt.distributed.wire import calls as functions
+from glt.distributed.wire.addresses import allow_descriptors
 from glt.distributed.wire.calls import name_of, register_server_function, registered
-from glt.distributed.wire.old_connection import allow_descriptors
+from glt.distributed.wire.threads import NativePool
 from glt.errors import RemoteError
 from glt.testing.cluster import free_port
 
@@ -215,8 +216,10 @@ def test_options_of_a_server(world):
 def test_a_server_that_cannot_be_made_leaves_nothing(world, monkeypatch):
     """Its last part cannot be made: the port is free afterwards, and threads are gone."""
 
-    def fail(*args):
-        raise RuntimeError("no more threads")
+    def fail(num_threads, name):
+        if name == "glt-request":
+            raise RuntimeError("no more threads")
+        return NativePool(num_threads, name)
 
     data = glt.distributed.DistDataset().load(world(1).path, 0)
     before = set(threading.enumerate())

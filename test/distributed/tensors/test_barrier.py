@@ -1,11 +1,13 @@
 """Trainers arrive at barriers: all or none, in order, and none waits for one that cannot come."""
 
-import threading
+import asyncio
 from dataclasses import dataclass
 
 import pytest
 
 from glt.distributed.tensors.barrier import Barriers
+from glt.distributed.wire import connection
+from glt.distributed.wire.threads import wait_for
 from glt.errors import GltError, PeerLost
 
 
@@ -28,13 +30,13 @@ A, B, C = Who(0), Who(1), Who(2)
 
 @pytest.fixture
 def barriers():
-    before = set(threading.enumerate())  # other tests' worlds may still be there
     made = Barriers()
     for who in (A, B, C):
         made.add(who)
     yield made
     made.close("the test is over")
-    assert not [each for each in threading.enumerate() if each.name == "glt-barriers" and each not in before]
+    wait_for(asyncio.sleep(0))
+    assert made._watch not in connection._beating._ticks, "nothing is watched any more"
 
 
 def arrive(barriers, number, *members, tag="t", **more):

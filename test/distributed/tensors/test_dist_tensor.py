@@ -310,6 +310,23 @@ def test_a_tensor_without_a_name_is_freed_when_nobody_holds_it(servers):
     assert names() == []
 
 
+def test_a_guest_frees_nothing_that_a_trainer_has_yet_to_create(servers):
+    mine, _ = servers.trainers(2)
+    guest = servers.trainer(1, 2)
+    guest.group, guest.id = "readers", "guest"
+    held = DistTensor((7, 2), world=mine)
+    name = held.name
+    found = DistTensor.find(name, world=guest)
+    assert found[3].tolist() == [0, 0]
+    del held, found
+    gc.collect()
+    for world in (mine, guest):
+        flush_all(world)
+        world.settle()
+    guest.leave()
+    assert servers.stores[0].names() == [name], "trainer 1 has yet to create it"
+
+
 def test_the_last_handle_frees_a_tensor_at_once(servers):
     """Nothing else is asked of the servers: no barrier, no other tensor."""
     mine, other = servers.trainers(2)

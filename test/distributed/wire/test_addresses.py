@@ -1,0 +1,36 @@
+"""Addresses of this host, as others reach them and as they are printed."""
+
+import socket
+
+import pytest
+
+from glt.distributed.wire.addresses import is_loopback, own_address, printed, reachable_address
+from glt.distributed.wire.listener import Listener
+from glt.errors import RendezvousError
+
+
+def test_the_way_to_another_host():
+    assert own_address(("127.0.0.1", 1)) == own_address(("localhost", 1)) == "127.0.0.1"
+    assert reachable_address("0.0.0.0", ("127.0.0.1", 1)) == "127.0.0.1"
+    assert printed("127.0.0.1", 5) == "127.0.0.1:5" and printed("::1", 5) == "[::1]:5"
+    with pytest.raises(RendezvousError, match=r"master_addr = 'nowhere\.invalid': no such host"):
+        own_address(("nowhere.invalid", 1))
+    assert [is_loopback(each) for each in ("127.0.0.1", "127.0.1.1", "::1", "localhost", "10.0.0.1", "::", "")] == [
+        True
+    ] * 4 + [False] * 3
+
+
+def test_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this host has no IPv6")
+    assert own_address(("::1", 1)) == reachable_address("::", ("::1", 1)) == "::1"
+
+
+def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(RendezvousError, match="no such host"):
+        Listener(("0.0.0.0", port), "server 1", ("nowhere.invalid", 1), lambda *_: None)
+    socket.create_server(("0.0.0.0", port)).close()
