@@ -356,6 +356,9 @@ def gather_rows(
     num_threads: int = 1,
     first_id: int = 0,
 ) -> None: ...
+def gather_from(
+    sources: list[tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, int]], out: np.ndarray
+) -> None: ...
 
 class RowIndex:
     """Which ids have a row in a small table; see csrc/core/gather.h."""
@@ -403,6 +406,23 @@ def cuda_gather(table: TieredTable, call: GatherCall, device: int, stream: int, 
 def cuda_register_host(address: int, num_bytes: int, read_only: bool, device: int) -> None: ...
 def cuda_unregister_host(address: int, device: int) -> None: ...
 def cuda_enable_peer(device: int, peer: int) -> None: ...
+
+# slot_cache.cc
+class PinnedSlots:
+    """Slots that stay while this lives."""
+
+    def written(self) -> None: ...
+
+class SlotCache:
+    """Which ids have a slot; see csrc/core/slot_cache.h."""
+
+    num_slots: int
+    num_used: int
+    def __init__(self, num_slots: int) -> None: ...
+    def look_up(
+        self, ids: np.ndarray, positions: np.ndarray
+    ) -> tuple[PinnedSlots, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
+    def admit(self, ids: np.ndarray) -> tuple[PinnedSlots, np.ndarray, np.ndarray]: ...
 
 # row_table.cc
 

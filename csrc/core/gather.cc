@@ -16,24 +16,23 @@
 namespace glt {
 namespace {
 
-// Copying picked rows of a table to one piece of memory.
+// Copying picked rows, of one table or of several, to one piece of memory.
 struct PickedRows {
-  const std::byte* table;
   int64_t row_bytes;
-  const int64_t* rows;        // [n]
-  const uint32_t* positions;  // [n], which row of the output each becomes; null: 0, 1, 2, ...
+  const std::byte* const* rows;  // [n]
+  const uint32_t* positions;     // [n], which row of the output each becomes; null: 0, 1, 2, ...
   int64_t n;
 };
 
 using RowCopy = void (*)(const PickedRows& from, std::byte* out);
 
 void copy_plain(const PickedRows& from, std::byte* out) {
-  const auto& [table, row_bytes, rows, positions, n] = from;
+  const auto& [row_bytes, rows, positions, n] = from;
   const RowAhead ahead(row_bytes);
-  for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(table + rows[i] * row_bytes);
+  for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(rows[i]);
   for (int64_t i = 0; i < n; ++i) {
-    if (i + ahead.rows < n) ahead.fetch(table + rows[i + ahead.rows] * row_bytes);
-    std::memcpy(out + (positions ? positions[i] : i) * row_bytes, table + rows[i] * row_bytes, row_bytes);
+    if (i + ahead.rows < n) ahead.fetch(rows[i + ahead.rows]);
+    std::memcpy(out + (positions ? positions[i] : i) * row_bytes, rows[i], row_bytes);
   }
 }
 
@@ -43,14 +42,14 @@ constexpr int64_t kLine = 64;
 
 // A line per instruction: a tenth faster than memcpy, whose stores are half as wide.
 GLT_WIDE void copy_wide(const PickedRows& from, std::byte* out) {
-  const auto& [table, row_bytes, rows, positions, n] = from;
+  const auto& [row_bytes, rows, positions, n] = from;
   const RowAhead ahead(row_bytes);
   const int64_t whole = row_bytes / kLine * kLine;
   const __mmask64 rest = (uint64_t{1} << (row_bytes - whole)) - 1;
-  for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(table + rows[i] * row_bytes);
+  for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(rows[i]);
   for (int64_t i = 0; i < n; ++i) {
-    if (i + ahead.rows < n) ahead.fetch(table + rows[i + ahead.rows] * row_bytes);
-    const std::byte* row = table + rows[i] * row_bytes;
+    if (i + ahead.rows < n) ahead.fetch(rows[i + ahead.rows]);
+    const std::byte* row = rows[i];
     std::byte* to = out + (positions ? positions[i] : i) * row_bytes;
     for (int64_t b = 0; b < whole; b += kLine) _mm512_storeu_si512(to + b, _mm512_loadu_si512(row + b));
     _mm512_mask_storeu_epi8(to + whole, rest, _mm512_maskz_loadu_epi8(rest, row + whole));
@@ -71,15 +70,15 @@ GLT_WIDE inline void stream_lines(const std::byte*& from, const std::byte* end, 
 // Past the caches: memory is not read for lines that are overwritten as a whole. Only whole lines go this way: rows
 // that end inside one leave it to the next row, so with positions no row may.
 GLT_WIDE void copy_streamed(const PickedRows& from, std::byte* out) {
-  const auto& [table, row_bytes, rows, positions, n] = from;
+  const auto& [row_bytes, rows, positions, n] = from;
   const RowAhead ahead(row_bytes);
   alignas(kLine) std::byte line[kLine];
   std::byte* to = out;
   int64_t filled = 0, before_first_line = -reinterpret_cast<intptr_t>(out) & (kLine - 1);
-  for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(table + rows[i] * row_bytes);
+  for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(rows[i]);
   for (int64_t i = 0; i < n; ++i) {
-    if (i + ahead.rows < n) ahead.fetch(table + rows[i + ahead.rows] * row_bytes);
-    const std::byte* row = table + rows[i] * row_bytes;
+    if (i + ahead.rows < n) ahead.fetch(rows[i + ahead.rows]);
+    const std::byte* row = rows[i];
     const std::byte* const end = row + row_bytes;
     if (positions) to = out + positions[i] * row_bytes;
     if (before_first_line > 0) {
@@ -137,6 +136,50 @@ RowCopy row_copy_for([[maybe_unused]] int64_t row_bytes, [[maybe_unused]] int64_
   return copy_plain;
 }
 
+template <typename T>
+void copy_elements(const PickedRows& from, std::byte* to) {
+  T* out = reinterpret_cast<T*>(to);
+  for (int64_t i = 0; i < from.n; ++i) prefetch(from.rows[i]);
+  for (int64_t i = 0; i < from.n; ++i)
+    out[from.positions ? from.positions[i] : i] = *reinterpret_cast<const T*>(from.rows[i]);
+}
+
+void copy_picked(const PickedRows& from, RowCopy copy, std::byte* out) {
+  switch (from.row_bytes) {
+    case 0:
+      return;  // nothing to copy, but the ids have been checked
+    case 1:
+      return copy_elements<uint8_t>(from, out);
+    case 2:
+      return copy_elements<uint16_t>(from, out);
+    case 4:
+      return copy_elements<uint32_t>(from, out);
+    case 8:
+      return copy_elements<uint64_t>(from, out);
+    default:
+      return copy(from, out);
+  }
+}
+
+// Where the rows of ids [first, last) lie, which are all in range.
+void find_rows(const RowSource& from, int64_t row_bytes, int64_t first, int64_t last, const std::byte** row) {
+  const int64_t n = last - first;
+  const auto id_of = [&](int64_t i) { return from.ids ? from.ids[first + i] : first + i; };
+  if (from.row_of)
+    for (int64_t i = 0; i < n; ++i) {
+      require_index(static_cast<uint64_t>(id_of(i)) < static_cast<uint64_t>(from.num_ids), "ids[", first + i,
+                    "] = ", id_of(i), " is outside [0, ", from.num_ids, ")");
+      prefetch(from.row_of + id_of(i));
+    }
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t at = from.row_of ? uint64_t{from.row_of[id_of(i)]}
+                                    : static_cast<uint64_t>(id_of(i)) - static_cast<uint64_t>(from.first_id);
+    require_index(at < static_cast<uint64_t>(from.num_rows), "ids[", first + i, "] = ", id_of(i), " is row ",
+                  static_cast<int64_t>(at), " of ", from.num_rows, ": no such row here");
+    row[i] = from.table + static_cast<int64_t>(at) * row_bytes;
+  }
+}
+
 constexpr int64_t kMinChunkRows = 256, kMaxChunkRows = 2048;
 
 // Some of the ids of a gather, as rows that are in range.
@@ -144,21 +187,7 @@ class GatherChunk {
  public:
   GatherChunk(const GatherSpec& spec, RowCopy copy, int64_t first, int64_t last)
       : spec_(spec), copy_(copy), first_(first), n_(last - first) {
-    for (int64_t i = 0; i < n_; ++i) {
-      const int64_t id = spec.ids ? spec.ids[first + i] : first + i;
-      if (spec.row_of) {
-        require_index(static_cast<uint64_t>(id) < static_cast<uint64_t>(spec.num_ids), "ids[", first + i, "] = ", id,
-                      " is outside [0, ", spec.num_ids, ")");
-        prefetch(spec.row_of + id);
-      }
-      row_[i] = static_cast<int64_t>(static_cast<uint64_t>(id) - static_cast<uint64_t>(spec.first_id));
-    }
-    if (spec.row_of)
-      for (int64_t i = 0; i < n_; ++i) row_[i] = spec.row_of[row_[i]];
-    for (int64_t i = 0; i < n_; ++i)
-      require_index(static_cast<uint64_t>(row_[i]) < static_cast<uint64_t>(spec.num_rows), "ids[", first + i,
-                    "] = ", spec.ids ? spec.ids[first + i] : first + i, " is row ", row_[i], " of ", spec.num_rows,
-                    ": no such row here");
+    find_rows(spec, spec.row_bytes, first, last, row_);
     if (spec.positions)
       for (int64_t i = 0; i < n_; ++i)
         require_index(spec.positions[first + i] < spec.num_out, "positions[", first + i,
@@ -166,43 +195,15 @@ class GatherChunk {
   }
 
   void copy() const {
-    switch (spec_.row_bytes) {
-      case 0:
-        return;  // nothing to copy, but the ids have been checked
-      case 1:
-        return copy_elements<uint8_t>();
-      case 2:
-        return copy_elements<uint16_t>();
-      case 4:
-        return copy_elements<uint32_t>();
-      case 8:
-        return copy_elements<uint64_t>();
-      default:
-        return copy_rows();
-    }
+    const uint32_t* positions = spec_.positions ? spec_.positions + first_ : nullptr;
+    copy_picked({spec_.row_bytes, row_, positions, n_}, copy_, spec_.out + (positions ? 0 : first_ * spec_.row_bytes));
   }
 
  private:
-  int64_t out_row(int64_t i) const { return spec_.positions ? spec_.positions[first_ + i] : first_ + i; }
-
-  template <typename T>
-  void copy_elements() const {
-    const T* table = reinterpret_cast<const T*>(spec_.table);
-    T* out = reinterpret_cast<T*>(spec_.out);
-    for (int64_t i = 0; i < n_; ++i) prefetch(table + row_[i]);
-    for (int64_t i = 0; i < n_; ++i) out[out_row(i)] = table[row_[i]];
-  }
-
-  void copy_rows() const {
-    const uint32_t* positions = spec_.positions ? spec_.positions + first_ : nullptr;
-    std::byte* out = spec_.out + (positions ? 0 : first_ * spec_.row_bytes);
-    copy_({spec_.table, spec_.row_bytes, row_, positions, n_}, out);
-  }
-
   const GatherSpec& spec_;
   const RowCopy copy_;
   int64_t first_, n_;
-  int64_t row_[kMaxChunkRows];
+  const std::byte* row_[kMaxChunkRows];
 };
 
 }  // namespace
@@ -216,6 +217,28 @@ void gather_rows(const GatherSpec& spec, int num_threads) {
   const int64_t worth = spec.n * spec.row_bytes / (int64_t{256} << 10);  // a helper costs more than copying less
   for_chunks(spec.n, chunk_rows, std::min<int64_t>(num_threads - 1, worth),
              [&](int64_t first, int64_t last) { GatherChunk(spec, copy, first, last).copy(); });
+}
+
+void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::byte* out, int64_t num_out) {
+  std::vector<const std::byte*> row(num_out), found(kMaxChunkRows);
+  int64_t num_rows = 0;
+  for (const RowSource& from : sources) {
+    num_rows += from.n;
+    for (int64_t first = 0; first < from.n; first += kMaxChunkRows) {
+      const int64_t last = std::min(first + kMaxChunkRows, from.n);
+      find_rows(from, row_bytes, first, last, found.data());
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t to = from.positions ? from.positions[i] : i;
+        require_index(to < num_out, "positions[", i, "] = ", to, " is outside [0, ", num_out, ")");
+        row[to] = found[i - first];
+      }
+    }
+  }
+  const auto missing = std::find(row.begin(), row.end(), nullptr);
+  require(num_rows == num_out && missing == row.end(), num_rows, " rows of ", sources.size(), " sources for ", num_out,
+          " of out: expected one for each, row ", missing - row.begin(), " has none or another has two");
+  const RowCopy copy = row_copy_for(row_bytes, num_out * row_bytes, true, out);
+  copy_picked({row_bytes, row.data(), nullptr, num_out}, copy, out);
 }
 
 RowIndex::RowIndex(const int64_t* ids, int64_t n, int64_t num_ids)

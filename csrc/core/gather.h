@@ -9,23 +9,32 @@
 
 namespace glt {
 
-struct GatherSpec {
+// Rows of a table, by id, and where they go.
+struct RowSource {
   const std::byte* table;  // [num_rows, row_bytes]
   int64_t num_rows;
-  int64_t row_bytes;
   const int64_t* ids;  // [n]; null: 0, 1, 2, ... (a scatter, with positions)
   int64_t n;
   const uint32_t* row_of = nullptr;     // [num_ids], id -> row; null: id - first_id
   int64_t num_ids = 0;                  // with row_of, ids are in [0, num_ids)
   int64_t first_id = 0;                 // the id of row 0
   const uint32_t* positions = nullptr;  // [n], where in `out` each row goes; null: 0, 1, 2, ...
-  std::byte* out;                       // [num_out, row_bytes]
+};
+
+struct GatherSpec : RowSource {
+  int64_t row_bytes;
+  std::byte* out;  // [num_out, row_bytes]
   int64_t num_out;
 };
 
 // out[positions[i]] = table[row_of[ids[i]]]. Throws std::out_of_range, naming the first offender of a chunk, before
 // anything outside the arrays is touched. The same result with any num_threads.
 void gather_rows(const GatherSpec& spec, int num_threads);
+
+// The same of several tables that fill `out` together: written once, from its beginning to its end. With gaps left for
+// later the same rows took 1.8 times as long (512 bytes, Zen 4). Throws std::invalid_argument, before anything is
+// written, unless each row of `out` is of one source.
+void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::byte* out, int64_t num_out);
 
 // Which rows a small table has, out of many ids: a bitmap with ranks (Jacobson, FOCS 1989), a quarter of a byte per id,
 // so that a lookup is one memory access, mostly in cache.

@@ -133,6 +133,48 @@ void register_gather(py::module_& m) {
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("row_of") = py::none(),
       py::arg("positions") = py::none(), py::arg("num_threads") = 1, py::arg("first_id") = 0);
 
+  m.def(
+      "gather_from",
+      [](const std::vector<py::tuple>& sources, py::array out) {
+        const int64_t row_bytes = row_bytes_of(out, "out"), num_out = out.shape(0);
+        require(out.writeable(), "out: expected a writeable array");
+        std::vector<RowSource> from;
+        std::vector<py::array> kept;  // for as long as they are read
+        for (const py::tuple& source : sources) {
+          require(source.size() == 5, "a source of ", source.size(),
+                  " elements: expected (table, ids, positions, row_of, first_id)");
+          const auto array = [&](int at) { return kept.emplace_back(source[at].cast<py::array>()); };
+          const py::array table = array(0);
+          require(row_bytes_of(table, "table") == row_bytes, "table has rows of ", row_bytes_of(table, "table"),
+                  " bytes, out of ", row_bytes, ": expected the same dtype and width");
+          RowSource& s = from.emplace_back();
+          s.table = static_cast<const std::byte*>(table.data());
+          s.n = s.num_rows = table.shape(0);
+          if (!source[1].is_none()) {
+            const py::array ids = array(1);
+            s.n = ids.size();
+            s.ids = read<int64_t>(ids, "ids");
+          }
+          if (!source[2].is_none()) {
+            const py::array positions = array(2);
+            require_size(positions, "positions", s.n);
+            s.positions = read<uint32_t>(positions, "positions");
+          }
+          if (!source[3].is_none()) {
+            const py::array row_of = array(3);
+            s.row_of = read<uint32_t>(row_of, "row_of");
+            s.num_ids = row_of.size();
+          }
+          s.first_id = source[4].cast<int64_t>();
+        }
+        std::byte* to = static_cast<std::byte*>(out.mutable_data());
+        WithoutGil nogil;
+        gather_from(from, row_bytes, to, num_out);
+      },
+      "out[positions[i]] = table[row_of[ids[i]]] of sources (table, ids, positions, row_of, first_id), all but the "
+      "first and the last of which may be None, that fill out together.",
+      py::arg("sources"), py::arg("out"));
+
   py::class_<RowIndex>(m, "RowIndex", "Which ids have a row in a small table; see csrc/core/gather.h.")
       .def(py::init([](const py::array& ids, int64_t num_ids) {
              require(num_ids >= 0, "num_ids = ", num_ids, ": expected at least 0");

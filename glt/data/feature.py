@@ -406,6 +406,12 @@ class Feature:
             raise IndexError(*error.args) from None
         return out
 
+    def source(self, ids: np.ndarray, positions: np.ndarray | None) -> tuple[Any, ...]:
+        """Rows of these ids as a source of ``_core.gather_from``; that ids of other partitions are not among them is
+        for the caller to know."""
+        row_of = None if self.row_of is None else self.row_of.numpy()
+        return as_numpy(self.tensor), ids, positions, row_of, self._first_id
+
     @short_traceback
     def __getitem__(self, ids: Tensor) -> Tensor:
         return self.gather(ids)

@@ -64,8 +64,14 @@ def _text(device: Any, name: str) -> str:
 
 
 DEFAULT_RPC_TIMEOUT_S = deadlines.DEFAULT_RPC_S
+DEFAULT_CACHE_BYTES = 64 << 20
 _MAX_RPC_THREADS = 16
 _CHANNEL_BYTES_PER_WORKER = 256 << 20
+
+
+def parse_budget(size: Any, name: str) -> int:
+    """As :func:`parse_size`, but 0 stands for none."""
+    return 0 if size == 0 and not isinstance(size, bool) else parse_size(size, name)
 
 
 def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) -> int | None:
@@ -93,6 +99,7 @@ class _WorkerOptions:
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     worker_concurrency: int = 4
     read_local: bool = True
+    cache_memory_budget: int | str = field(default=DEFAULT_CACHE_BYTES, kw_only=True)
     transport: str | None = field(default=None, kw_only=True)
     token_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     tls: TlsOptions | None = field(default=None, kw_only=True)
@@ -107,6 +114,7 @@ class _WorkerOptions:
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_flag("read_local", self.read_local)
+        self.cache_bytes: int = parse_budget(self.cache_memory_budget, "cache_memory_budget")
 
     def rpc_threads(self, num_partitions: int) -> int:
         return self.num_rpc_threads or min(_MAX_RPC_THREADS, max(2, num_partitions))
@@ -128,6 +136,11 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
         read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
             processes of a host share, instead of asking those trainers' samplers.
+        cache_memory_budget: Memory of each sampling process for rows of nodes that were asked for at partitions
+            elsewhere, as bytes or text such as ``'1GB'``; 0: none. Those that batches ask for the most stay, and need
+            not be asked for again; batches are the same. It is taken as rows come, and not at all where all partitions
+            are read here, or for more rows than there are elsewhere. Beside it there is the cache that the partition
+            was given, if it was, which is looked into first.
         transport: What carries requests between trainers' samplers: ``'tcp'``, connections of glt's own, which ask for
             the job's token and use TLS where these are set; or ``'rpc'``, ``torch.distributed.rpc``, which does
             neither and unpickles what it receives, for networks on which all are trusted. The same for all trainers.

@@ -207,11 +207,12 @@ def test_typed_batches_with_caches_are_the_same(tmp_path):
 
 
 def count_reads(trainer, paths):
-    """Counters of 20 epochs over each directory."""
+    """Counters of 20 epochs over each directory, with no cache but the partition's."""
     glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
     found, flags = [], {"batch_size": 16, "shuffle": True, "collect_features": True, "random_seed": 1}
     for path in paths:
-        data, where = glt.distributed.DistDataset().load(path, trainer.rank), options(trainer, "collocated")
+        data = glt.distributed.DistDataset().load(path, trainer.rank)
+        where = options(trainer, "collocated", cache_memory_budget=0)
         make, seeds = glt.distributed.DistNeighborLoader, seeds_of(trainer.rank)
         with make(data, FAN_OUT, seeds, worker_options=where, **flags) as loader:
             for _ in (batch for _ in range(20) for batch in loader):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.device import Accelerator, Event
+from glt.data.feature import Feature
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import (
@@ -19,11 +20,10 @@ from glt.distributed.engine.partitions import (
     EdgesWanted,
     PartitionRouter,
     Partitions,
-    RowLookup,
     RowsPart,
-    in_message,
 )
 from glt.distributed.engine.requests import OneHopRequest
+from glt.distributed.engine.row_lookup import RowCache, RowLookup, in_message
 from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBatch
 from glt.distributed.engine.seeds import BatchStart, SamplingJob
 from glt.distributed.wire.threads import ConcurrentEventLoop
@@ -158,7 +158,7 @@ class DeviceNeighborSampler(_DeviceSampler):
         for kind, type_, name in self._tables:
             if not self._is_hot(kind, type_, name):
                 of = ids[kind, type_].numpy()
-                RowLookup(self.dataset, self.partitions.local, kind, type_, of, name).gather_local(out)
+                RowLookup(self.dataset, self.partitions.local, kind, type_, of, name).gather(out)
         for t, labels in self._labels():
             labels.gather(ids["node", t], out[in_message("y", "node", t)])
 
@@ -452,6 +452,7 @@ class DevicePartitionSampler(_DeviceSampler):
             self._fill_batch(sampled, out)
             for rows in sampled.rows:
                 self._gather_there(rows, out)
+                rows.done()
             for t, labels in self._labels():
                 into = out[in_message("y", "node", t)]
                 labels.gather_on(self.accelerator, out[f"n_id/n{t}"], into, trusted=True)
@@ -463,31 +464,30 @@ class DevicePartitionSampler(_DeviceSampler):
             return self.accelerator.record()
 
     def _gather_there(self, rows: RowLookup, out: dict[str, Tensor]) -> None:
-        """Looks up what the partitions here have, and their copies of others' rows."""
+        """Looks up what the partitions here have, and brings the rows of others."""
         if rows.local:
             ids = brought(torch.from_numpy(np.concatenate([ids for _, ids, _ in rows.local])), self.accelerator)
-            at = [positions for *_, positions in rows.local if positions is not None]  # never None: parts are several
-            positions = brought(torch.from_numpy(np.concatenate(at)), self.accelerator)
+            places = [
+                positions for *_, positions in rows.local if positions is not None
+            ]  # never None: of several parts
+            positions = brought(torch.from_numpy(np.concatenate(places)), self.accelerator)
             for name in rows.names:
                 into = out[in_message(name, rows.kind, rows.type)]
                 self._local.tables.gather(self.accelerator, (rows.kind, rows.type, name), ids, into, positions)
-        for cached, where in rows.cached:
-            assert rows.cache is not None
-            found = {n: t.gather(torch.from_numpy(cached)) for n, t in rows.cache.tables.items() if n in rows.names}
-            self._scatter(rows, found, where, out)
+        for name in rows.names:
+            for table, which, at in rows.copies_of(name):
+                self._scatter(rows, name, Feature(table).gather(torch.from_numpy(which)), at, out)
+        for _, at, answer in rows.answers:
+            for name, table in answer.items():
+                self._scatter(rows, name, table, at, out)
 
     def _scatter(
-        self, rows: RowLookup, tables: Mapping[str, Tensor], positions: np.ndarray, out: dict[str, Tensor]
+        self, rows: RowLookup, name: str, found: Tensor, positions: np.ndarray, out: Mapping[str, Tensor]
     ) -> None:
-        if self.staged:
-            rows.scatter(tables, positions, out)
-            return
-        with self.accelerator.on(self.stream):
+        if found.numel():
             at = brought(torch.from_numpy(positions.astype(np.int64)), self.accelerator)
-            for name, table in tables.items():
-                into = out[in_message(name, rows.kind, rows.type)]
-                if table.numel():
-                    _as_bytes(into).index_copy_(0, at, _as_bytes(brought(table, self.accelerator)))
+            into = out[in_message(name, rows.kind, rows.type)]
+            _as_bytes(into).index_copy_(0, at, _as_bytes(brought(found, self.accelerator)))
 
 
 def brought(tensor: Tensor, place: Accelerator) -> Tensor:
@@ -512,11 +512,12 @@ def sampler_of(
     *,
     staged: bool = True,
     spare: list[_core.Batch] | None = None,
+    caches: Sequence[RowCache | None] | None = None,
 ) -> DistNeighborSampler:
     """Returns what samples for a loader at ``place``; None: the CPU. A GPU samples from the whole graph where all of it
-    is read here, and else asks for the rest."""
+    is read here, and else asks for the rest. ``spare`` and ``caches`` are as in :class:`DistNeighborSampler`."""
     sampler = dataset, job.config, router, loop, job.collect_features, others
     if place is None:
-        return DistNeighborSampler(*sampler, spare)
+        return DistNeighborSampler(*sampler, spare, caches)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
-    return (DeviceNeighborSampler if is_whole else DevicePartitionSampler)(place, staged, *sampler)
+    return (DeviceNeighborSampler if is_whole else DevicePartitionSampler)(place, staged, *sampler, None, caches)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -16,12 +16,9 @@ from torch import Tensor
 
 from glt import _core
 from glt.channel.message import read_message
-from glt.data.arrays import as_numpy
-from glt.data.feature import Feature
-from glt.data.schema import PartitionBook
 from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.local_partition import LocalPartition, NodeCache, count_neighbors
+from glt.distributed.engine.local_partition import LocalPartition, count_neighbors
 from glt.distributed.engine.requests import (
     EarliestRequest,
     HasEdgesRequest,
@@ -30,6 +27,7 @@ from glt.distributed.engine.requests import (
     Request,
     RowsRequest,
 )
+from glt.distributed.engine.row_lookup import RowLookup, by_owner
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import Peer, Transport
 
@@ -66,118 +64,6 @@ def tensors_of(reply: Tensor) -> dict[str, Tensor]:
     message = read_message(reply)
     message.raise_if_error()
     return message.tensors
-
-
-# Rows of tables for the nodes and edges of a batch: who has them, and how they get into the batch.
-
-
-Specs = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-
-
-def by_owner(book: PartitionBook, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Sorts ids by owner: each partition that owns some, its ids, and where they stand in ``ids``."""
-    grouped, positions, bounds = book.group(ids)
-    groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(len(bounds) - 1)]
-    return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
-
-
-class RowLookup:
-    """Ids of one type of nodes or edges and where their rows come from, of one table or of all; positions are those in
-    the batch.
-
-    Attributes:
-        specs: Dtype and shape of each table's rows, by the name in the message.
-        local: Partition here, ids, and positions; None: all, in order.
-        cache: Copies that the partition here has of others' rows.
-        cached: Rows of them, and positions.
-        remote: Partition elsewhere, ids, positions, and of which tables: of cached nodes only those that it lacks.
-        replies: Positions, and the answers with their rows.
-    """
-
-    def __init__(
-        self,
-        data: DistDataset,
-        local: Mapping[int, LocalPartition],
-        kind: str,
-        type_: int,
-        ids: np.ndarray,
-        table: str | None = None,
-    ) -> None:
-        tables = data.own.tables(kind, type_)
-        if table is not None:
-            tables = {table: tables[table]}
-        self.kind, self.type, self.names = kind, type_, tuple(tables)
-        self.specs: Specs = {
-            in_message(name, kind, type_): (table.dtype, (len(ids), *table.row_shape)) for name, table in tables.items()
-        }
-        self.local: list[tuple[LocalPartition, np.ndarray, np.ndarray | None]] = []
-        self.cache: NodeCache | None = None
-        self.cached: list[tuple[np.ndarray, np.ndarray]] = []
-        self.remote: list[tuple[int, np.ndarray, np.ndarray, tuple[str, ...]]] = []
-        self.replies: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = []
-        cache = data.own.node_caches[type_] if kind == "node" else None
-        if cache is not None and not cache.tables.keys().isdisjoint(tables):
-            self.cache = cache
-        if tables and data.num_partitions == 1:
-            self.local.append((data.own, ids, None))
-        elif tables:
-            book = (data.node_books if kind == "node" else data.edge_books)[type_]
-            assert book is not None, "tables of a partition come with a book"
-            for part, owned, positions in by_owner(book, ids):
-                if part in local:
-                    self.local.append((local[part], owned, positions))
-                else:
-                    self._ask(part, owned, positions)
-
-    def _ask(self, part: int, ids: np.ndarray, positions: np.ndarray) -> None:
-        """Leaves to a partition elsewhere what the cache does not have."""
-        if self.cache is not None:
-            rows, at, rest, rest_at = self.cache.index.split(ids, positions)
-            if len(rows):
-                self.cached.append((rows, at))
-                lacking = tuple(name for name in self.names if name not in self.cache.tables)
-                if lacking:
-                    inside = np.isin(positions, at, assume_unique=True)
-                    self.remote.append((part, ids[inside], positions[inside], lacking))
-            ids, positions = rest, rest_at
-        if len(ids):
-            self.remote.append((part, ids, positions, self.names))
-
-    @property
-    def num_remote(self) -> int:
-        """Ids that partitions elsewhere are asked for, those apart of which the cache has some tables."""
-        return sum(len(ids) for _, ids, _, names in self.remote if names == self.names)
-
-    @property
-    def num_cached(self) -> int:
-        """Ids of partitions elsewhere whose rows the cache has."""
-        return sum(len(rows) for rows, _ in self.cached)
-
-    def gather_local(self, out: Mapping[str, Tensor]) -> None:
-        """Writes the rows that are here, copies of others' among them, into the tensors of the message."""
-        found: list[tuple[Mapping[str, Feature], Iterable[str], np.ndarray, np.ndarray | None]] = [
-            (partition.tables(self.kind, self.type), self.names, ids, positions)
-            for partition, ids, positions in self.local
-        ]
-        if self.cache is not None:
-            kept = [name for name in self.names if name in self.cache.tables]
-            found += [(self.cache.tables, kept, rows, positions) for rows, positions in self.cached]
-        for tables, names, ids, positions in found:
-            where = None if positions is None else torch.from_numpy(positions)
-            for name in names:
-                into = out[in_message(name, self.kind, self.type)]
-                tables[name].gather(torch.from_numpy(ids), into, positions=where)
-
-    def scatter(self, rows: Mapping[str, Tensor], positions: np.ndarray, out: Mapping[str, Tensor]) -> None:
-        """Writes what a partition answered into the tensors of the message."""
-        for name, table in rows.items():
-            into = as_numpy(out[in_message(name, self.kind, self.type)])
-            _core.gather_rows(as_numpy(table), None, into, None, positions)
-
-
-def in_message(name: str, kind: str, type_: int) -> str:
-    """What an attribute of a type of nodes or edges is called in a message."""
-    return f"{name}/{kind[0]}{type_}"
 
 
 T = TypeVar("T")
@@ -245,15 +131,21 @@ class Partitions:
 
     def ask_for_rows(self, rows: Sequence[RowLookup]) -> None:
         """Asks each partition for all rows that it has, of all types at once."""
-        asked: dict[int, list[tuple[RowLookup, np.ndarray, Request]]] = defaultdict(list)
+        asked: dict[int, list[tuple[RowLookup, np.ndarray, RowsRequest]]] = defaultdict(list)
         for each in rows:
             for part, ids, positions, names in each.remote:
                 request = RowsRequest(each.kind, each.type, torch.from_numpy(ids), names)
                 asked[part].append((each, positions, request))
         for part, several in asked.items():
             replies = self.ask(part, [request for _, _, request in several])
-            for (each, positions, _), reply in zip(several, replies, strict=True):
-                each.replies.append((positions, reply))
+            for (each, positions, request), reply in zip(several, replies, strict=True):
+                each.replies.append((request.ids.numpy(), positions, reply))
+
+    async def rows_came(self, rows: Sequence[RowLookup], stats: dict[str, float]) -> None:
+        """Waits for what :meth:`ask_for_rows` has asked for, on the account of a batch."""
+        for each in rows:
+            for ids, positions, reply in each.replies:
+                each.answers.append((ids, positions, await self.answer(reply, stats)))
 
     async def look_up(self, kind: str, type_: int, table: str, ids: Tensor) -> Tensor:
         """Returns rows of one table, ``[len(ids), ...]``."""
@@ -261,9 +153,9 @@ class Partitions:
         self.ask_for_rows([rows])
         ((name, (dtype, shape)),) = rows.specs.items()
         out = {name: torch.empty(shape, dtype=dtype)}
-        rows.gather_local(out)
-        for positions, reply in rows.replies:
-            rows.scatter(tensors_of(await reply), positions, out)
+        for ids_asked, positions, reply in rows.replies:
+            rows.answers.append((ids_asked, positions, tensors_of(await reply)))
+        rows.gather(out)
         return out[name]
 
     async def has_edges(self, edge_type: int, centers: Tensor, neighbors: Tensor) -> np.ndarray:

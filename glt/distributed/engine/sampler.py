@@ -23,12 +23,10 @@ from glt.distributed.engine.partitions import (
     EdgesWanted,
     PartitionRouter,
     Partitions,
-    RowLookup,
     RowsPart,
-    Specs,
-    in_message,
 )
 from glt.distributed.engine.requests import InducedRequest, OneHopRequest
+from glt.distributed.engine.row_lookup import RowCache, RowLookup, Specs, in_message
 from glt.distributed.engine.seeds import BatchStart
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.sampler.config import SamplingConfig
@@ -109,6 +107,8 @@ class DistNeighborSampler:
         loop: Where native calls run.
         collect_features: Look up node features, labels and edge features.
         others: Further partitions that are read here, by index (:meth:`DistDataset.map_other`).
+        caches: Rows of partitions elsewhere that batches have asked for, by node type: samplers of the same dataset may
+            share them (:func:`glt.distributed.engine.row_lookup.row_caches`). Default: none.
         spare: Where batches are kept for their memory, 4 bytes per node each: samplers of the same dataset and loop may
             share it. Default: a place of its own.
         partitions: What reads and asks them.
@@ -142,6 +142,7 @@ class DistNeighborSampler:
         collect_features: bool = True,
         others: Mapping[int, LocalPartition] | None = None,
         spare: list[_core.Batch] | None = None,
+        caches: Sequence[RowCache | None] | None = None,
         *,
         partitions: type[Partitions] = Partitions,
     ) -> None:
@@ -151,6 +152,7 @@ class DistNeighborSampler:
         self._num_node_types, self._num_edge_types = len(dataset.schema.node_types), len(dataset.schema.edge_types)
         self._fetches_edges = config.with_edge or (collect_features and any(dataset.own.edge_tables))
         self._spare = [] if spare is None else spare
+        self.caches: Sequence[RowCache | None] = [None] * self._num_node_types if caches is None else caches
         self.is_local: bool = not self.partitions.elsewhere
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
@@ -363,12 +365,10 @@ class DistNeighborSampler:
         Raises:
             glt.errors.PeerLost, glt.errors.RemoteError: As :meth:`sample`, for rows of features.
         """
-        timed, stats = self.partitions.timed, sampled.stats
-        await timed(stats, "gathering_s", LONG, self._fill_here, sampled, out)
-        for rows in sampled.rows:
-            for positions, reply in rows.replies:
-                tensors = await self.partitions.answer(reply, stats)
-                await timed(stats, "gathering_s", LONG, self._scatter, rows, tensors, positions, out)
+        stats = sampled.stats
+        # All first, so that the batch is written once, from its beginning to its end: see _core.gather_from.
+        await self.partitions.rows_came(sampled.rows, stats)
+        await self.partitions.timed(stats, "gathering_s", LONG, self._fill_here, sampled, out)
         sampled.write_stats(out)
         return self._finished(sampled)
 
@@ -380,12 +380,6 @@ class DistNeighborSampler:
         sampled.write_stats(out)
         self._finished(sampled)
 
-    def _scatter(
-        self, rows: RowLookup, tables: Mapping[str, Tensor], positions: np.ndarray, out: dict[str, Tensor]
-    ) -> None:
-        """Writes what a partition answered to its places."""
-        rows.scatter(tables, positions, out)
-
     def _finished(self, sampled: SampledBatch) -> Event | None:
         """All has been asked for that fills the batch; returns what is to be waited for."""
         self._spare.append(sampled.batch)
@@ -396,12 +390,15 @@ class DistNeighborSampler:
         own = self.dataset.own
         nodes = [("node", t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
         edges = [("edge", r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
-        return [RowLookup(self.dataset, self.partitions.local, *each) for each in (*nodes, *edges)]
+        local = self.partitions.local
+        found = [RowLookup(self.dataset, local, *each, cache=self.caches[each[1]]) for each in nodes]
+        return found + [RowLookup(self.dataset, local, *each) for each in edges]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         self._fill_batch(sampled, out)
         for rows in sampled.rows:
-            rows.gather_local(out)
+            rows.gather(out)
+            rows.done()
         for t, labels in self._labels():
             labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
 

@@ -30,6 +30,7 @@ from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, ProcessPool, SamplingProcess, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
+from glt.distributed.engine.row_lookup import row_caches
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.wire.store import TimedStore, connect, wait_for_all
 from glt.distributed.wire.tcp import SamplerTransport
@@ -224,6 +225,7 @@ class WorkerSpec:
         job: What to sample: :meth:`SamplingJob.to_json`.
         seeds_fd, seeds_bytes: Inherited memory with the :class:`SeedTable`.
         channel: Descriptor of the inherited channel.
+        cache_bytes: For rows of partitions elsewhere, see :func:`row_caches`.
         transport: What carries requests between the samplers of trainers; None where nothing is asked of others.
         host: Of tcp, the address of this host at which the others reach it.
         store: Of rpc, ``[address, port, prefix]`` of the store that rank 0 has opened.
@@ -247,6 +249,7 @@ class WorkerSpec:
     store: list[Any] | None
     num_rpc_threads: int
     timeout_s: float
+    cache_bytes: int
     device: str
 
 
@@ -270,7 +273,9 @@ class Worker:
         if place is not None and not place.is_host:
             torch.cuda.set_device(place.device)
             self.channel.pin(place.device)  # batches are copied straight into it
-        sampler = sampler_of(job, place, self.dataset, others, router, ConcurrentEventLoop(spec.concurrency))
+        caches = row_caches(self.dataset, {self.dataset.partition_idx: self.dataset.own, **others}, spec.cache_bytes)
+        loop = ConcurrentEventLoop(spec.concurrency)
+        sampler = sampler_of(job, place, self.dataset, others, router, loop, caches=caches)
         role = f"worker {spec.worker} of trainer"
         self.producer = Producer(sampler, self.channel, job, (spec.worker, spec.num_workers), role, spec.rank)
         self.producer.open()

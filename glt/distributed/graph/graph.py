@@ -18,7 +18,8 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_in_range
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.distributed.context import World
-from glt.distributed.engine.partitions import by_owner, copied
+from glt.distributed.engine.partitions import copied
+from glt.distributed.engine.row_lookup import by_owner
 from glt.distributed.graph.blocks import unique_in_order
 from glt.distributed.job.initialize import open_world
 from glt.distributed.server.client import Reply

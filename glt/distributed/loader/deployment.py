@@ -27,6 +27,7 @@ from glt.distributed.engine.device_sampler import DeviceNeighborSampler, DeviceP
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.producer import EpochStart, Producer
+from glt.distributed.engine.row_lookup import row_caches
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.engine.worker import WorkerGroup
 from glt.distributed.options import (
@@ -160,7 +161,8 @@ class CollocatedSampler:
                 made.callback(lambda leave: _shared.release(**leave), self._leave)
             loop = ConcurrentEventLoop(concurrency)
             made.callback(loop.shutdown, deadlines.JOIN_S)
-            sampler = sampler_of(job, accelerator, dataset, others, router, loop, staged=False)
+            caches = row_caches(dataset, {dataset.partition_idx: dataset.own, **others}, options.cache_bytes)
+            sampler = sampler_of(job, accelerator, dataset, others, router, loop, staged=False, caches=caches)
             if isinstance(sampler, DeviceNeighborSampler | DevicePartitionSampler):
                 self._channel: LocalChannel = DeviceChannel(concurrency, sampler.accelerator, sampler.stream)
             else:
@@ -408,6 +410,7 @@ class InWorkers(_AmongTrainers):
             "store": None if serving is None or is_tcp else serving.open_store(),
             "num_rpc_threads": options.rpc_threads(self.data.num_partitions),
             "timeout_s": options.rpc_timeout,
+            "cache_bytes": options.cache_bytes,
         }
         devices = options.devices
         if devices is None:

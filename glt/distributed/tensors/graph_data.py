@@ -11,7 +11,7 @@ from torch import Tensor
 from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, current_world
-from glt.distributed.engine.partitions import in_message
+from glt.distributed.engine.row_lookup import in_message
 from glt.distributed.tensors.spec import StoredTable, require_writable
 from glt.distributed.tensors.tensor import DistTensor, Handles
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry

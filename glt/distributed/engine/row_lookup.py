@@ -1,0 +1,194 @@
+"""Rows of tables for the nodes and edges of a batch: who has them, and how they get into the batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.data.arrays import as_numpy
+from glt.data.schema import PartitionBook
+from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.engine.local_partition import LocalPartition, NodeCache
+
+Specs = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+def by_owner(book: PartitionBook, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Sorts ids by owner: each partition that owns some, its ids, and where they stand in ``ids``."""
+    grouped, positions, bounds = book.group(ids)
+    groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(len(bounds) - 1)]
+    return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
+
+
+def in_message(name: str, kind: str, type_: int) -> str:
+    """What an attribute of a type of nodes or edges is called in a message."""
+    return f"{name}/{kind[0]}{type_}"
+
+
+# Rows of other partitions that were asked for before, kept for the batches to come.
+
+
+class RowCache:
+    """Copies of rows of the nodes of one type that partitions elsewhere own: those that batches ask for the most.
+
+    Rows of partitions are never written, so that a copy is as good as the row. Memory is taken as rows come:
+    ``num_slots`` rows of all tables at most, and 16 bytes for each.
+    """
+
+    def __init__(self, specs: Mapping[str, tuple[torch.dtype, torch.Size]], num_slots: int) -> None:
+        self.slots = _core.SlotCache(num_slots)
+        # Of NumPy's, which asks for huge pages: rows are read in no order.
+        self.tables: dict[str, Tensor] = {
+            name: _room((self.slots.num_slots, *shape), dtype) for name, (dtype, shape) in specs.items()
+        }
+
+    def keep(self, ids: np.ndarray, rows: Mapping[str, Tensor]) -> None:
+        """Copies what came for these ids, if it is worth it."""
+        pins, which, slots = self.slots.admit(ids)
+        if len(which):
+            for name, table in self.tables.items():
+                _core.gather_rows(as_numpy(rows[name]), which, as_numpy(table), None, slots)
+            pins.written()
+
+
+def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return torch.from_numpy(np.empty(nbytes, np.uint8)).view(dtype).view(shape)
+
+
+def row_caches(dataset: DistDataset, local: Mapping[int, LocalPartition], budget_bytes: int) -> list[RowCache | None]:
+    """The caches of a sampler, by node type: they take ``budget_bytes`` together at most, each its share of the bytes
+    of all rows elsewhere. None where there are no such rows, or no budget."""
+    specs = [{n: (t.dtype, t.row_shape) for n, t in tables.items()} for tables in dataset.own.node_tables]
+    row_bytes = [_SLOT_BYTES + sum(dtype.itemsize * shape.numel() for dtype, shape in each.values()) for each in specs]
+    elsewhere = [
+        num_nodes - sum(len(part.nodes[t].owned) for part in local.values()) if specs[t] else 0
+        for t, num_nodes in enumerate(dataset.num_nodes_of)
+    ]
+    all_bytes = sum(n * size for n, size in zip(elsewhere, row_bytes, strict=True))
+    caches: list[RowCache | None] = []
+    for each, n in zip(specs, elsewhere, strict=True):
+        # An id may be in one small set of slots only: with half as many more there are few that are full.
+        num_slots = min(n * 3 // 2 + _SLOTS_OF_SET, n * budget_bytes // max(all_bytes, 1))
+        num_slots -= num_slots % _SLOTS_OF_SET
+        caches.append(RowCache(each, num_slots) if num_slots and n > 0 else None)
+    return caches
+
+
+_SLOT_BYTES, _SLOTS_OF_SET = 16, 16  # of _core.SlotCache
+
+
+class RowLookup:
+    """Ids of one type of nodes or edges and where their rows come from, of one table or of all; positions are those in
+    the batch.
+
+    Attributes:
+        specs: Dtype and shape of each table's rows, by the name in the message.
+        local: Partition here, ids, and positions; None: all, in order.
+        copies: Copies that the partition here has of others' rows.
+        copied: Rows of them, and positions.
+        cache: Rows that were asked for before; None: without.
+        cached: Slots of them, pinned, and positions.
+        remote: Partition elsewhere, ids, positions, and of which tables: of copied nodes only those that are not.
+        replies: Ids, positions, and the answers with their rows.
+        answers: The same, once they are here.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset,
+        local: Mapping[int, LocalPartition],
+        kind: str,
+        type_: int,
+        ids: np.ndarray,
+        table: str | None = None,
+        cache: RowCache | None = None,
+    ) -> None:
+        tables = data.own.tables(kind, type_)
+        if table is not None:
+            tables = {table: tables[table]}
+        self.kind, self.type, self.names = kind, type_, tuple(tables)
+        self.specs: Specs = {
+            in_message(name, kind, type_): (table.dtype, (len(ids), *table.row_shape)) for name, table in tables.items()
+        }
+        self.local: list[tuple[LocalPartition, np.ndarray, np.ndarray | None]] = []
+        self.copies: NodeCache | None = None
+        self.copied: list[tuple[np.ndarray, np.ndarray]] = []
+        self.cache = cache
+        self.cached: list[tuple[np.ndarray, np.ndarray]] = []
+        self._pins: list[_core.PinnedSlots] = []
+        self.remote: list[tuple[int, np.ndarray, np.ndarray, tuple[str, ...]]] = []
+        self.replies: list[tuple[np.ndarray, np.ndarray, asyncio.Future[Tensor]]] = []
+        self.answers: list[tuple[np.ndarray, np.ndarray, Mapping[str, Tensor]]] = []
+        copies = data.own.node_caches[type_] if kind == "node" else None
+        if copies is not None and not copies.tables.keys().isdisjoint(tables):
+            self.copies = copies
+        if tables and data.num_partitions == 1:
+            self.local.append((data.own, ids, None))
+        elif tables:
+            book = (data.node_books if kind == "node" else data.edge_books)[type_]
+            assert book is not None, "tables of a partition come with a book"
+            for part, owned, positions in by_owner(book, ids):
+                if part in local:
+                    self.local.append((local[part], owned, positions))
+                else:
+                    self._ask(part, owned, positions)
+
+    def _ask(self, part: int, ids: np.ndarray, positions: np.ndarray) -> None:
+        """Leaves to a partition elsewhere what there is no copy of."""
+        if self.copies is not None:
+            rows, at, rest, rest_at = self.copies.index.split(ids, positions)
+            if len(rows):
+                self.copied.append((rows, at))
+                lacking = tuple(name for name in self.names if name not in self.copies.tables)
+                if lacking:
+                    inside = np.isin(positions, at, assume_unique=True)
+                    self.remote.append((part, ids[inside], positions[inside], lacking))
+            ids, positions = rest, rest_at
+        if self.cache is not None and len(ids):
+            pins, slots, at, ids, positions = self.cache.slots.look_up(ids, positions)
+            self._pins.append(pins)
+            if len(slots):
+                self.cached.append((slots, at))
+        if len(ids):
+            self.remote.append((part, ids, positions, self.names))
+
+    @property
+    def num_remote(self) -> int:
+        """Ids that partitions elsewhere are asked for, those apart of which there are copies in some tables."""
+        return sum(len(ids) for _, ids, _, names in self.remote if names == self.names)
+
+    @property
+    def num_cached(self) -> int:
+        """Ids of partitions elsewhere of whose rows there are copies here."""
+        return sum(len(rows) for rows, _ in (*self.copied, *self.cached))
+
+    def copies_of(self, name: str) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
+        """Of one table, what is here of partitions elsewhere: rows, which of them, and their positions."""
+        found = []
+        if self.copies is not None and name in self.copies.tables:
+            found += [(self.copies.tables[name].tensor, rows, at) for rows, at in self.copied]
+        if self.cache is not None:
+            found += [(self.cache.tables[name], slots, at) for slots, at in self.cached]
+        return found
+
+    def gather(self, out: Mapping[str, Tensor]) -> None:
+        """Writes all rows into the tensors of the message: once, from the first to the last."""
+        for name in self.names:
+            sources = [part.tables(self.kind, self.type)[name].source(ids, at) for part, ids, at in self.local]
+            sources += [(as_numpy(rows), which, at, None, 0) for rows, which, at in self.copies_of(name)]
+            sources += [(as_numpy(rows[name]), None, at, None, 0) for _, at, rows in self.answers if name in rows]
+            _core.gather_from(sources, as_numpy(out[in_message(name, self.kind, self.type)]))
+
+    def done(self) -> None:
+        """The rows are where they belong: what came is left to the batches to come, and slots to others."""
+        if self.cache is not None:
+            for ids, _, rows in self.answers:
+                if len(rows) == len(self.names):
+                    self.cache.keep(ids, rows)
+        self.answers, self.replies, self.cached, self._pins = [], [], [], []
