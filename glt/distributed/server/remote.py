@@ -4,46 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import time
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.channel.channel import named_counts
 from glt.channel.message import Message, read_message
 from glt.channel.shm import ShmChannel
-from glt.distributed.engine.producer import EpochStart
-from glt.distributed.engine.seeds import SamplingJob
-from glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
+from glt.distributed.server.client import ServerSession
 from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.addresses import host_id
 from glt.distributed.wire.connection import Connection, Frame
 from glt.distributed.wire.handshake import Address, connect, introduce
-from glt.distributed.wire.threads import process_loop, wait_for
-from glt.errors import ChannelClosed, ChannelTimeout, GltError, PeerLost, RendezvousError
+from glt.distributed.wire.threads import process_loop
+from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, PeerLost, RendezvousError
 
 logger = logging.getLogger(__name__)
 
 _MAX_BATCH_BYTES = 64 << 30
 
 
-class _Stream:
+@dataclass(frozen=True, eq=False)
+class GrantedLoader:
+    """A loader that a server has opened for this client, who shows its samplers the secret."""
+
+    session: ServerSession
+    id: str
+    secret: str
+    workers: list[int]
+
+
+class ClientStream:
     """The client's end of a stream, over a connection that :func:`open_stream` made; ``ring`` is the shared memory
     through which batches of a sampler on this host come. Made and closed on the loop."""
 
-    def __init__(
-        self, connection: Connection, session: ServerSession, loader: str, worker: int, ring: ShmChannel | None
-    ) -> None:
-        self.connection, self.session, self.loader, self.worker = connection, session, loader, worker
-        self.ring = ring
+    def __init__(self, connection: Connection, loader: GrantedLoader, worker: int, ring: ShmChannel | None) -> None:
+        self.connection, self.loader, self.worker, self.ring = connection, loader, worker, ring
+        self.session = loader.session
         # Messages, or for one in the ring its bytes; None: the stream ended.
         self.arrived: queue.SimpleQueue[Tensor | int | None] = queue.SimpleQueue()
         self.error: GltError | None = None
@@ -74,7 +75,8 @@ class _Stream:
         self.arrived.put(None)
 
     def take(self, wait: bool) -> Message | None:
-        """Waits for the next message while the sampler gives signs of life; without ``wait`` returns None at once."""
+        """Waits for the next message while the sampler gives signs of life; without ``wait`` returns None at once.
+        Raises ConnectionLost when it has ended: :meth:`failure` says why."""
         is_there = self.arrived.qsize() > 0
         if not (wait or is_there):
             return None
@@ -82,7 +84,7 @@ class _Stream:
         arrived = self.arrived.get()
         if arrived is None:
             self.arrived.put(None)
-            raise self._failure()
+            raise ConnectionLost(str(self.error))
         if not is_there:
             self.num_waits += 1
             self.wait_s += time.perf_counter() - start
@@ -100,9 +102,9 @@ class _Stream:
                 return self.ring.receive(deadlines.POLL_S)
             except ChannelTimeout as error:
                 if self.error is not None:
-                    raise self._failure() from error
+                    raise ConnectionLost(str(self.error)) from error
             except ChannelClosed as error:
-                raise self._failure() from error
+                raise ConnectionLost(str(error)) from error
 
     def send(self, command: dict[str, Any]) -> None:
         try:
@@ -123,12 +125,15 @@ class _Stream:
         if self.ring is not None:
             self.ring.close()
 
-    def _failure(self) -> Exception:
-        """What to raise for a stream that ended: the server knows more than the connection."""
-        deadline = time.monotonic() + deadlines.CAUSE_S
-        while time.monotonic() < deadline and not self.is_closed:
-            if failure := self.session.failure_of(self.loader, self.worker, deadlines.POLL_S):
+    def failure(self, timeout_s: float = deadlines.CAUSE_S) -> Exception:
+        """What to raise for a stream that ended: the server knows more than the connection, and has ``timeout_s``
+        seconds to say it."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_closed:
+            if failure := self.session.failure_of(self.loader.id, self.worker, min(timeout_s, deadlines.POLL_S)):
                 return failure
+            if time.monotonic() >= deadline:
+                break
         if self.is_closed:
             return RuntimeError("the loader was shut down while a batch was awaited")
         return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
@@ -137,17 +142,7 @@ class _Stream:
 # -- opening -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Granted:
-    """A loader that a server has opened for this client, who shows its samplers the secret."""
-
-    session: ServerSession
-    id: str
-    secret: str
-    workers: list[int]
-
-
-async def open_streams(granted: Sequence[_Granted], deadline: float) -> list[_Stream]:
+async def open_streams(granted: Sequence[GrantedLoader], deadline: float) -> list[ClientStream]:
     """Opens the streams of all samplers, which share the batches."""
     samplers = [(each, worker) for each in granted for worker in each.workers]
     opening = [
@@ -160,12 +155,12 @@ async def open_streams(granted: Sequence[_Granted], deadline: float) -> list[_St
         for each in opening:
             each.cancel()
         for done in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(done, _Stream):
+            if isinstance(done, ClientStream):
                 done.close()
         raise
 
 
-async def open_stream(loader: _Granted, worker: int, share: dict[str, int], deadline: float) -> _Stream:
+async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int], deadline: float) -> ClientStream:
     """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``). Tries until the
     deadline while the server lives: the sampler may be replaced meanwhile."""
     session = loader.session
@@ -179,14 +174,18 @@ async def open_stream(loader: _Granted, worker: int, share: dict[str, int], dead
             error = PeerLost(where["wait"])
         except PeerLost as lost:
             error = lost
+        except RendezvousError as silent:  # a process that is stopped, which its server replaces
+            if not isinstance(silent.__cause__, ChannelTimeout):
+                raise
+            error = PeerLost(str(silent))
         if session.lost is not None or time.monotonic() > deadline:
             raise session.failure_of(loader.id, worker, 0.0) or error
         await asyncio.sleep(deadlines.RETRY_S)
 
 
 async def _open_at(
-    where: dict[str, Any], loader: _Granted, worker: int, share: dict[str, int], left_s: float
-) -> _Stream:
+    where: dict[str, Any], loader: GrantedLoader, worker: int, share: dict[str, int], left_s: float
+) -> ClientStream:
     entry = loader.session.entry
     hello, peer = introduce("stream", loader=loader.id, secret=loader.secret, **share), f"worker {worker} of {entry}"
     addresses: list[Address] = [(entry.address, where["port"])]
@@ -205,128 +204,7 @@ async def _open_at(
             if not connection.fds:
                 raise PeerLost(f"the memory of {peer} did not come: this process is out of descriptors (ulimit -n)")
             ring = ShmChannel.from_descriptor({**answer["ring"], "fd": connection.fds.pop()})
-        return _Stream(connection, loader.session, loader.id, worker, ring)
+        return ClientStream(connection, loader, worker, ring)
     except BaseException:
         connection.close()
         raise
-
-
-class RemoteSampler:
-    """Samplers on servers, with the interface of :class:`glt.distributed.engine.worker.WorkerGroup`.
-
-    Batch ``i`` comes from stream ``i % num_streams``: batches arrive in index order without being sorted. Raises
-    RuntimeError or MemoryError if a server takes no more loaders, PeerLost or RendezvousError if one is gone.
-    """
-
-    def __init__(
-        self,
-        client: DistClient,
-        server_ranks: Sequence[int],
-        job: SamplingJob,
-        options: RemoteDistSamplingWorkerOptions,
-    ) -> None:
-        self._pid = os.getpid()
-        self._streams: list[_Stream] = []
-        self._created: list[_Granted] = []
-        # A collection may come under any lock, also one of these connections: it ends them on the loop.
-        self._finalizer = weakref.finalize(self, _end_later, self._pid, self._streams, self._created)
-        num_workers, timeout_s = options.num_workers, options.rpc_timeout
-        request = {
-            **job.to_json(),
-            "concurrency": options.worker_concurrency,
-            "buffer_bytes": options.buffer_bytes,
-            "prefetch_size": options.prefetch_size,
-            "devices": options.devices,
-        }
-        arguments = (request, job.table.columns, job.table.extras, num_workers)
-        try:
-            sessions = [client.session(rank) for rank in server_ranks]
-            deadline = time.monotonic() + timeout_s
-            replies = [each.call_within(timeout_s, "glt.create_loader", *arguments) for each in sessions]
-            for session, reply in zip(sessions, replies, strict=True):
-                reply.too_late = partial(_give_back, session)
-            self._take_granted(sessions, replies)
-            for each in self._created:
-                if (count := len(each.workers)) < num_workers:
-                    text = (
-                        "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
-                    )
-                    logger.warning(text, each.session.entry, count, num_workers, count)
-            self._streams += wait_for(open_streams(self._created, deadline))
-        except BaseException:
-            self.close()
-            raise
-
-    def _take_granted(self, sessions: list[ServerSession], replies: list[Reply]) -> None:
-        """If one server refuses, the loaders of the others are known all the same, to be given back."""
-        refused = None
-        for session, reply in zip(sessions, replies, strict=True):
-            try:
-                loader = reply.result()
-                self._created.append(_Granted(session, loader["id"], loader["secret"], loader["workers"]))
-            except Exception as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
-
-    def start_epoch(self, start: EpochStart) -> None:
-        self._refuse_fork()
-        for stream in self._streams:
-            stream.send_later({"start": start.to_json()})
-
-    def drain(self) -> None:
-        """Ends sampling for this loader. Waits for nothing: a collection may call it under any lock."""
-        for stream in self._streams:
-            stream.send_later({"drain": True})
-
-    def receive(self, index: int, wait: bool = True) -> Message | None:
-        """The next message of the sampler that makes batch ``index``; None if it is not there and not ``wait``. Raises
-        WorkerDied if that sampler died, PeerLost if its server is gone, RuntimeError in a fork or after shutdown."""
-        self._refuse_fork()
-        return self._streams[index % len(self._streams)].take(wait)
-
-    def _refuse_fork(self) -> None:
-        refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")
-
-    def stats(self) -> dict[str, float]:
-        """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here, which may lie in shared
-        memory (``num_in_ring``, of ``num_sent``) or have had no room there (``num_oversize``)."""
-
-        def total(name: str) -> float:
-            return sum(getattr(each, name) for each in self._streams)
-
-        rings = [each for each in self._streams if each.ring is not None]
-        copied = sum(each.ring.stats()["num_copied"] for each in rings if each.ring is not None)
-        # Arrivals are read last, so that no fewer have arrived than were taken.
-        received = {"messages": total("num_taken"), "bytes": total("taken_bytes"), "copied": copied}
-        received |= {"waits": total("num_waits"), "wait_s": total("wait_s")}
-        oversize = sum(each.num_arrived - each.num_in_ring for each in rings)
-        sent = {"messages": total("num_arrived"), "bytes": total("arrived_bytes"), "oversize": oversize}
-        counts = named_counts(sent | {"waits": 0, "wait_s": 0.0}, received)
-        return counts | {"num_streams": len(self._streams), "num_in_ring": total("num_in_ring")}
-
-    def close(self, all_finished: bool = False) -> None:
-        if self._finalizer.detach() is not None:
-            _end(self._pid, self._streams, self._created)
-
-
-def _end_later(pid: int, streams: list[_Stream], created: list[_Granted]) -> None:
-    if os.getpid() == pid:
-        process_loop.get().call_soon_threadsafe(_end, pid, streams, created)
-
-
-def _end(pid: int, streams: list[_Stream], created: list[_Granted]) -> None:
-    if os.getpid() != pid:
-        return  # a fork: the connections are its parent's to end
-    for stream in streams:
-        stream.close()
-    for each in created:
-        _give_back(each.session, {"id": each.id})
-
-
-def _give_back(session: ServerSession, granted: dict[str, Any]) -> None:
-    try:
-        if session.lost is None:
-            session.call("glt.close_loader", granted["id"])  # not waited for
-    except GltError as error:
-        logger.debug("%s", error)
