@@ -67,9 +67,7 @@ class RemoteSampler:
         self._start: EpochStart | None = None
         self._past: list[dict[str, float]] = []  # counts of streams that others have taken the place of
         self._num_moved = 0
-        self._loaders: dict[
-            tuple[int, int], GrantedLoader
-        ] = {}  # by the server that was asked for, and that which samples
+        self._loaders: dict[tuple[int, int], GrantedLoader] = {}  # by the server that was asked for, and where it is
         num_workers = options.num_workers
         request = {
             **job.to_json(),
@@ -174,7 +172,7 @@ class RemoteSampler:
             is_replica = entries[rank].partition_idx == part
             return rank == home and ended is not None, not is_replica, (rank - client.context.rank) % num_servers
 
-        deadline = time.monotonic() + deadlines.RECONNECT_S
+        deadline = time.monotonic() + deadlines.SEND_S
         living = [rank for rank in entries if client.is_living(rank)]
         for ranks in living, [rank for rank in entries if rank not in living]:
             for rank in sorted(ranks, key=order):
