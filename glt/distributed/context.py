@@ -169,6 +169,10 @@ class World(Protocol):
     def owner_of(self, partition: int) -> int:
         """The server that keeps the rows of a partition's nodes and edges."""
 
+    def reader_of(self, partition: int) -> int:
+        """A server that answers questions about a partition: another one of those that have loaded it while the first
+        is lost."""
+
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks a server for something; the reply raises what the server raised, or says who is lost."""
 

@@ -46,7 +46,7 @@ class GraphRouter:
         self.world, self.data = world, world.data
 
     def ask(self, part: int, name: str, *args: Any) -> Reply:
-        return self.world.call(self.world.owner_of(part), f"glt.graph.{name}", part, *args)
+        return self.world.call(self.world.reader_of(part), f"glt.graph.{name}", part, *args)
 
     def _ask_all(self, name: str, *args: Any) -> list[Any]:
         replies = [self.ask(part, name, *args) for part in range(self.data.num_partitions)]

@@ -55,13 +55,17 @@ class ServedWorld:
         self._num_entered: Counter[str] = Counter()  # barriers that it came to, by tag
         self._num_passed: Counter[str] = Counter()  # those of them that are known to be over
         entries = client.entries()
-        serving = {entry.partition_idx: rank for rank, entry in sorted(entries.items(), reverse=True)}
-        self._owners = [serving.get(part, part % self.num_servers) for part in range(dataset.num_partitions)]
+        parts = range(dataset.num_partitions)
+        self._serving = [[rank for rank, each in entries.items() if each.partition_idx == part] for part in parts]
         self._near = [rank for rank, entry in entries.items() if entry.host_id == host_id()]
 
     def owner_of(self, partition: int) -> int:
         """The first server that has loaded a partition; where none has, one that maps its files."""
-        return self._owners[partition]
+        return next(iter(self._serving[partition]), partition % self.num_servers)
+
+    def reader_of(self, partition: int) -> int:
+        there = [rank for rank in self._serving[partition] if self.client.is_living(rank)]
+        return there[self.rank % len(there)] if there else self.owner_of(partition)
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         return self._ask(server, lambda session: session.call(name, *args, **kwargs))
@@ -141,6 +145,9 @@ class StandaloneWorld:
         self.data = data
 
     def owner_of(self, partition: int) -> int:
+        return 0
+
+    def reader_of(self, partition: int) -> int:
         return 0
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:

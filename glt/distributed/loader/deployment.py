@@ -37,7 +37,7 @@ from glt.distributed.options import (
 )
 from glt.distributed.server.api import require_client
 from glt.distributed.server.client import RemoteDataset
-from glt.distributed.server.remote import RemoteSampler
+from glt.distributed.server.remote_sampler import RemoteSampler
 from glt.distributed.wire.addresses import host_id, is_loopback, network_id, own_address
 from glt.distributed.wire.credentials import set_credentials, use_credentials
 from glt.distributed.wire.group import Group, require_equal

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 logger = logging.getLogger(__name__)
 
 _MAX_REPLY_BYTES = 64 << 30
+
+T = TypeVar("T")
 
 
 # -- what a client knows of the graph: everything but the graph ----------------------------------------------------
@@ -63,7 +65,7 @@ class RemoteBooks(Sequence[PartitionBook | None]):
             return PartitionBook.of_ranges(entry.offsets)
         if isinstance(entry, EdgeTypeEntry) and not entry.has_rows:
             return None
-        book = self._client.request(self._client.any_rank(), "glt.graph.book", self._kind, at)
+        book = self._client.request_any("glt.graph.book", self._kind, at)
         return PartitionBook.of_arrays(book["owner"].clone(), book["row_of"].clone(), self._num_parts)
 
 
@@ -88,22 +90,19 @@ class RemoteDataset:
 
     def seeds_of_split(self, split: str, node_type: int) -> Tensor:
         """This client's share of a split ``[n]``, int64: its nodes by ascending id, cut into one piece per client."""
-        parts = [
-            self._client.request(rank, "glt.seeds_of_split", split, node_type, readable)
-            for rank, readable in self._readers().items()
-        ]
-        return self._share(torch.cat(parts).sort().values)
+        found = self._ask_readers(
+            lambda rank, parts: [self._client.request(rank, "glt.seeds_of_split", split, node_type, parts)]
+        )
+        return self._share(torch.cat(found).sort().values)
 
     def seeds_of_file(self, path: str, server_rank: int) -> Tensor:
         return self._client.request(server_rank, "glt.seeds_of_file", path)
 
     def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
         """This client's share of all edges of a type, by ascending id: ends ``[2, B]`` and ids ``[B]``, int64."""
-        found = [
-            self._client.request(rank, "glt.all_edges", edge_type, part)
-            for rank, parts in self._readers().items()
-            for part in parts
-        ]
+        found = self._ask_readers(
+            lambda rank, parts: [self._client.request(rank, "glt.all_edges", edge_type, part) for part in parts]
+        )
         ids, order = torch.cat([each[1] for each in found]).sort()
         return torch.cat([each[0] for each in found], 1)[:, self._share(order)], self._share(ids)
 
@@ -112,15 +111,23 @@ class RemoteDataset:
         first, last = (len(whole) * rank // context.world_size for rank in (context.rank, context.rank + 1))
         return whole[first:last].clone()
 
-    def _readers(self) -> dict[int, list[int]]:
-        readers: dict[int, list[int]] = {}
+    def _ask_readers(self, ask: Callable[[int, list[int]], list[T]]) -> list[T]:
+        """What ``ask`` gets from servers that read the partitions, each partition from one that is there."""
+        found: list[T] = []
         missing = set(range(self.num_partitions))
-        for rank in range(self._client.num_servers):
-            mine = sorted(missing & set(self._client.request(rank, "glt.readable")))
-            if mine:
-                readers[rank] = mine
+        lost: PeerLost | None = None
+        for rank in self._client.ranks():
+            try:
+                mine = sorted(missing & set(self._client.request(rank, "glt.readable")))
+                if mine:
+                    found += ask(rank, mine)
+            except PeerLost as error:
+                lost = lost or error
+                continue
             missing -= set(mine)
-        return readers
+            if not missing:
+                return found
+        raise lost or PeerLost(f"no server reads partitions {sorted(missing)}")
 
     @says
     def __repr__(self) -> str:
@@ -165,10 +172,17 @@ class Reply(Future[Any]):
 
 class ServerSession:
     """The session with one server, made of what :func:`dial` returned. ``timeout_s`` is the deadline of a call in
-    seconds. Answers come on the loop."""
+    seconds. Answers come on the loop. So does the list of the servers that are there, whenever it changes:
+    ``on_servers`` is called with it."""
 
-    def __init__(self, connection: Connection, answer: dict[str, Any], timeout_s: float) -> None:
-        self.connection, self.timeout_s = connection, timeout_s
+    def __init__(
+        self,
+        connection: Connection,
+        answer: dict[str, Any],
+        timeout_s: float,
+        on_servers: Callable[[dict[int, ServerEntry]], None] = lambda servers: None,
+    ) -> None:
+        self.connection, self.timeout_s, self._on_servers = connection, timeout_s, on_servers
         self.entry = ServerEntry(**answer["entry"])
         self.id: str = answer["session"]
         self.about: dict[str, Any] = answer["about"]
@@ -198,6 +212,11 @@ class ServerSession:
         with self._ended:
             self._ended.wait_for(lambda: place in self._dead_workers or self.lost is not None, timeout_s)
         return WorkerDied(self._dead_workers[place]) if place in self._dead_workers else self.lost
+
+    def forget_death(self, loader: str, worker: int) -> None:
+        """Another process is there in the place of one that died."""
+        with self._ended:
+            self._dead_workers.pop((loader, worker), None)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks for something; the reply raises what the server raised, or PeerLost."""
@@ -248,6 +267,9 @@ class ServerSession:
             with self._ended:
                 self._dead_workers[value["loader"], value["worker"]] = value["died"]
                 self._ended.notify_all()
+            return
+        if "servers" in value:
+            self._on_servers(_entries(value["servers"]))
             return
         if "closing" in value:
             self._fail(PeerLost(value["closing"]))
@@ -320,13 +342,14 @@ class DistClient:
         self.pid = os.getpid()
         self._dialling = threading.RLock()  # one at a time: a server takes one session of a client
         self._sessions: dict[int, ServerSession] = {}  # complete when this is made
+        self._servers: dict[int, ServerEntry] = {}  # those that are there, as any of them said last
         self._closed = False
         self._hello = introduce(
             "client", rank=context.rank, group=context.group_name, num_servers=num_servers, num_clients=num_clients
         )
         try:
             first = self._sessions[0] = self._dial(master, "server 0", timeout_s)
-            found = _entries(first.call("glt.servers", timeout_s / 2).result())
+            found = self._servers = _entries(first.call("glt.servers", timeout_s / 2).result())
             missing = sorted(set(range(num_servers)) - set(found))
             if missing:
                 raise RendezvousError(
@@ -342,11 +365,14 @@ class DistClient:
 
     def _dial(self, address: tuple[str, int], peer: str, timeout_s: float, retry: bool = True) -> ServerSession:
         connection, answer = dial(address, peer, self._hello, timeout_s, retry=retry)
-        return ServerSession(connection, answer, self.timeout_s)
+        return ServerSession(connection, answer, self.timeout_s, self._hear_of)
 
-    def session(self, rank: int) -> ServerSession:
-        """The session with a server, anew if that was restarted. Raises ValueError if there is no such server,
-        RuntimeError in a fork, and PeerLost if it cannot be reached."""
+    def _hear_of(self, servers: dict[int, ServerEntry]) -> None:
+        self._servers = servers
+
+    def session(self, rank: int, timeout_s: float = deadlines.STUCK_S) -> ServerSession:
+        """The session with a server, anew if that was lost and is there again. Raises ValueError if there is no such
+        server, RuntimeError in a fork, and PeerLost if it is not reached within ``timeout_s`` seconds."""
         refuse_fork(self.pid, "it must call init_client itself, with a client_rank or a group of its own")
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:
             raise ValueError(f"server_rank = {rank!r}: expected 0 to {self.num_servers - 1}")
@@ -363,24 +389,59 @@ class DistClient:
             try:
                 address, peer = self.master, "server 0"
                 if rank != 0:
-                    servers = _entries(self.session(0).call("glt.servers", 0.0).result())
+                    servers = self._ask_for_servers(timeout_s)
                     if rank not in servers:
                         raise lost
                     address, peer = (servers[rank].address, servers[rank].port), str(servers[rank])
-                session = self._dial(address, peer, deadlines.STUCK_S, retry=False)
+                session = self._dial(address, peer, timeout_s, retry=False)
+                if session.entry.rank != rank:
+                    session.connection.close()  # without leaving
+                    raise PeerLost(f"{session.entry} has taken its address")
             except (PeerLost, RendezvousError) as error:
                 raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
             self._sessions[rank] = session
         return session
 
+    def _ask_for_servers(self, timeout_s: float) -> dict[int, ServerEntry]:
+        """The servers that are there. Those that are tell whenever that changes; where none is, server 0 is asked, or
+        the last that was heard counts."""
+        if not any(self.is_living(rank) for rank in self._sessions):
+            try:
+                found = self.session(0, timeout_s).call_within(timeout_s, "glt.servers", 0.0).result()
+                self._servers = _entries(found)
+            except PeerLost as error:
+                logger.debug("%s", error)
+        return self._servers
+
+    def is_living(self, rank: int) -> bool:
+        """Whether the session with a server has not ended."""
+        return self._sessions[rank].lost is None
+
+    def is_there(self, rank: int) -> bool:
+        """Whether a server lives, or another has taken its place; as far as is known here."""
+        entry = self._servers.get(rank)
+        return self.is_living(rank) or (entry is not None and entry != self._sessions[rank].entry)
+
+    def ranks(self) -> list[int]:
+        """All servers, those first that live, as far as is known here."""
+        return sorted(self._sessions, key=lambda rank: (not self.is_living(rank), rank))
+
     def request(self, rank: int, name: str, *args: Any) -> Any:
         return self.session(rank).call(name, *args).result()
 
-    def dataset(self) -> RemoteDataset:
-        return RemoteDataset(self, self.session(self.any_rank()).about)  # all tell the same
+    def request_any(self, name: str, *args: Any) -> Any:
+        """Asks for what all servers tell alike. Raises PeerLost if none is there."""
+        lost: PeerLost | None = None
+        for rank in self.ranks():
+            try:
+                return self.request(rank, name, *args)
+            except PeerLost as error:
+                lost = lost or error
+        assert lost is not None, "there is a server"
+        raise lost
 
-    def any_rank(self) -> int:
-        return next((rank for rank, session in sorted(self._sessions.items()) if session.lost is None), 0)
+    def dataset(self) -> RemoteDataset:
+        return RemoteDataset(self, self._sessions[self.ranks()[0]].about)  # all tell the same
 
     def entries(self) -> dict[int, ServerEntry]:
         return {rank: session.entry for rank, session in sorted(self._sessions.items())}

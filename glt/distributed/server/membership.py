@@ -65,6 +65,7 @@ class Membership:
         self._clients, self._on_change = clients, on_change
         self._changed = threading.Condition()  # the loop alone changes what it guards
         self._servers: dict[int, ServerEntry] = {me.rank: me}
+        self._known: dict[int, ServerEntry] = {me.rank: me}  # those, and others as they were before they went
         self._members: dict[int, Connection] = {}  # on server 0: to the others, by rank
         self._upstream: Connection | None = None  # on the others: to server 0
         self._rejoining: asyncio.Task[None] | None = None
@@ -74,9 +75,10 @@ class Membership:
         """Joins server 0 and follows it. Raises RendezvousError if it is not reached in time, or refuses."""
         if self.me.rank != 0:
             wait_for(self._join(timeout_s))
-        self._on_change(self._known())
+        self._on_change(self.there())
 
-    def _known(self) -> dict[int, ServerEntry]:
+    def there(self) -> dict[int, ServerEntry]:
+        """The servers that are there now, by rank."""
         with self._changed:
             return dict(self._servers)
 
@@ -87,8 +89,11 @@ class Membership:
             return dict(self._servers)
 
     def wait_for_all(self, timeout_s: float) -> dict[int, ServerEntry]:
-        """As :meth:`wait`; raises RendezvousError if some are not there in time, and names them."""
-        found = self.wait(timeout_s)
+        """Waits until all servers have been there; returns them by rank, some of which may be gone by now. Raises
+        RendezvousError if some do not come in time, and names them."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._known) == self.me.num_servers or self._is_closing, timeout_s)
+            found = dict(self._known)
         missing = sorted(set(range(self.me.num_servers)) - set(found))
         if missing:
             raise RendezvousError(
@@ -139,7 +144,7 @@ class Membership:
         with self._changed:
             before = self._members.pop(entry.rank, None)
             self._members[entry.rank] = connection
-            self._servers[entry.rank] = entry
+            self._servers[entry.rank] = self._known[entry.rank] = entry
         if before is not None:
             before.close()
         logger.info("%s joined", entry)
@@ -179,6 +184,12 @@ class Membership:
 
     def _hear(self, connection: Connection, entry: ServerEntry, frame: Frame) -> None:
         self.send_done(self._clients.add_done(_places(frame)))
+        with self._changed:
+            before = len(self._known)
+            self._known = _entries(frame, "known") | self._known
+            has_learned = len(self._known) > before
+        if has_learned:
+            self._publish()  # this server was restarted, and others remember more
         if frame.value.get("is_leaving"):
             self._remove(connection, entry, logging.INFO)
             connection.close()
@@ -201,8 +212,9 @@ class Membership:
         with self._changed:
             self._changed.notify_all()
             servers, members = dict(self._servers), list(self._members.values())
+            listed = {"servers": _to_json(self._servers), "known": _to_json(self._known)}
         for member in members:
-            _send(member, {"servers": [each.to_json() for each in servers.values()], "done": self._clients.done()})
+            _send(member, {**listed, "done": self._clients.done()})
         self._on_change(servers)
 
     # -- on the others ---------------------------------------------------------------------------------------------
@@ -215,8 +227,8 @@ class Membership:
                 connection.close()
                 return
             self._upstream, self._server_0_left = connection, False
-        if done := self._clients.done():
-            _send(connection, {"done": done})
+            known = _to_json(self._known)
+        _send(connection, {"done": self._clients.done(), "known": known})
         connection.start(self._follow, self._lose_server_0, max_data_bytes=0, silence_s=deadlines.STUCK_S)
 
     def _follow(self, frame: Frame) -> None:
@@ -228,11 +240,11 @@ class Membership:
             assert self._upstream is not None
             self._upstream.close()
         elif "servers" in frame.value:
-            entries = [ServerEntry(**each) for each in frame.value["servers"]]
             with self._changed:
-                self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
+                self._servers = _entries(frame, "servers") | {self.me.rank: self.me}
+                self._known |= _entries(frame, "known") | self._servers
                 self._changed.notify_all()
-            self._on_change(self._known())
+            self._on_change(self.there())
 
     def _lose_server_0(self, error: GltError) -> None:
         with self._changed:
@@ -264,6 +276,14 @@ def _send(connection: Connection, frame: dict[str, Any]) -> None:
         logger.info("%s", error)  # its end is heard of, too
 
 
+def _to_json(servers: Mapping[int, ServerEntry]) -> list[dict[str, Any]]:
+    return [entry.to_json() for entry in servers.values()]
+
+
+def _entries(frame: Frame, name: str) -> dict[int, ServerEntry]:
+    return {each["rank"]: ServerEntry(**each) for each in frame.value.get(name, ())}
+
+
 def _places(frame: Frame) -> list[tuple[str, int]]:
     return [(str(group), int(rank)) for group, rank in frame.value["done"]]
 
@@ -279,7 +299,8 @@ class ReadPlan:
 
 def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerEntry], read_local: bool) -> ReadPlan:
     """Reads a partition directly if a server of this host loaded it, or no server did and its files are here; else
-    asks. Raises RendezvousError for one that cannot be read in any way."""
+    asks. Of several servers that loaded it one is asked, by other servers others, as evenly as can be. Raises
+    RendezvousError for one that cannot be read in any way."""
     other_dirs: dict[int, str] = {}
     asked: list[Peer] = []
     missing: dict[int, str] = {}
@@ -303,7 +324,8 @@ def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerE
                 missing[part] = str(error)
                 continue
             logger.info("partition %d is read through %s: %s", part, serving[0], error)
-        asked.append(serving[me.rank % len(serving)].peer())
+        askers = sorted({*servers, me.rank} - {entry.rank for entry in serving})
+        asked.append(serving[askers.index(me.rank) % len(serving)].peer())
     if missing:
         part, reason = next(iter(missing.items()))
         raise RendezvousError(

@@ -115,8 +115,8 @@ class SamplerPool:
         for process in list(self._pool.processes.values()):
             process.send(command)
 
-    def send_servers(self, servers: dict[str, list[Any]]) -> None:
-        """Tells all processes, also later ones, where the servers are."""
+    def send_servers(self, servers: list[dict[str, Any]]) -> None:
+        """Tells all processes, also later ones, which servers are there."""
         with self._changed:
             self._servers = {"servers": servers}
         self.send_all({"servers": servers})
@@ -284,7 +284,8 @@ class ServedLoaders:
             "secret": secret,
             "client": str(session),
             "seeds_bytes": seeds.nbytes,
-            "buffer_bytes": max(1, wanted // len(workers)),
+            # Of a loader that takes over from another server's, a sampler may have several streams.
+            "buffer_bytes": max(1, wanted // max(len(workers), int(request.get("num_streams", 1)))),
             "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
             "peers": [peer.to_json() for peer in plan.peers],
         }

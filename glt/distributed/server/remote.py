@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,19 +14,17 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.channel.channel import named_counts
 from glt.channel.message import Message, read_message
 from glt.channel.shm import ShmChannel
-from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt.distributed.server.client import DistClient, ServerSession, refuse_fork
+from glt.distributed.server.client import DistClient, ServerSession
 from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.addresses import host_id
 from glt.distributed.wire.connection import Connection, Frame
 from glt.distributed.wire.handshake import Address, connect, introduce
-from glt.distributed.wire.threads import process_loop, wait_for
-from glt.errors import ChannelClosed, ChannelTimeout, GltError, PeerLost, RendezvousError
+from glt.distributed.wire.threads import process_loop
+from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, PeerLost, RendezvousError
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +33,23 @@ MAX_BATCH_BYTES = 64 << 30
 T = TypeVar("T")
 
 
-class _Stream:
+@dataclass(frozen=True, eq=False)
+class GrantedLoader:
+    """A loader that a server has opened for this client, who shows its samplers the secret."""
+
+    session: ServerSession
+    id: str
+    secret: str
+    workers: list[int]
+
+
+class ClientStream:
     """The client's end of a stream, over a connection that :func:`open_stream` made; ``ring`` is the shared memory
     through which batches of a sampler on this host come. Made and closed on the loop."""
 
-    def __init__(
-        self, connection: Connection, session: ServerSession, loader: str, worker: int, ring: ShmChannel | None
-    ) -> None:
-        self.connection, self.session, self.loader, self.worker = connection, session, loader, worker
-        self.ring = ring
+    def __init__(self, connection: Connection, loader: GrantedLoader, worker: int, ring: ShmChannel | None) -> None:
+        self.connection, self.loader, self.worker, self.ring = connection, loader, worker, ring
+        self.session = loader.session
         # Messages, or for one in the ring its bytes; None: the stream ended.
         self.arrived: queue.SimpleQueue[Tensor | int | None] = queue.SimpleQueue()
         self.error: GltError | None = None
@@ -76,7 +80,8 @@ class _Stream:
         self.arrived.put(None)
 
     def take(self, wait: bool) -> Message | None:
-        """Waits for the next message while the sampler gives signs of life; without ``wait`` returns None at once."""
+        """Waits for the next message while the sampler gives signs of life; without ``wait`` returns None at once.
+        Raises ConnectionLost when it has ended: :meth:`failure` says why."""
         is_there = self.arrived.qsize() > 0
         if not (wait or is_there):
             return None
@@ -84,7 +89,7 @@ class _Stream:
         arrived = self.arrived.get()
         if arrived is None:
             self.arrived.put(None)
-            raise self._failure()
+            raise ConnectionLost(str(self.error))
         if not is_there:
             self.num_waits += 1
             self.wait_s += time.perf_counter() - start
@@ -102,9 +107,9 @@ class _Stream:
                 return self.ring.receive(deadlines.POLL_S)
             except ChannelTimeout as error:
                 if self.error is not None:
-                    raise self._failure() from error
+                    raise ConnectionLost(str(self.error)) from error
             except ChannelClosed as error:
-                raise self._failure() from error
+                raise ConnectionLost(str(error)) from error
 
     def send(self, command: dict[str, Any]) -> None:
         try:
@@ -125,28 +130,21 @@ class _Stream:
         if self.ring is not None:
             self.ring.close()
 
-    def _failure(self) -> Exception:
-        """What to raise for a stream that ended: the server knows more than the connection."""
-        deadline = time.monotonic() + deadlines.CAUSE_S
-        while time.monotonic() < deadline and not self.is_closed:
-            if failure := self.session.failure_of(self.loader, self.worker, deadlines.POLL_S):
+    def failure(self, timeout_s: float = deadlines.CAUSE_S) -> Exception:
+        """What to raise for a stream that ended: the server knows more than the connection, and has ``timeout_s``
+        seconds to say it."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_closed:
+            if failure := self.session.failure_of(self.loader.id, self.worker, min(timeout_s, deadlines.POLL_S)):
                 return failure
+            if time.monotonic() >= deadline:
+                break
         if self.is_closed:
             return RuntimeError("the loader was shut down while a batch was awaited")
         return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
 
 
 # -- opening -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GrantedLoader:
-    """A loader that a server has opened for this client, who shows its samplers the secret."""
-
-    session: ServerSession
-    id: str
-    secret: str
-    workers: list[int]
 
 
 def create_loaders(
@@ -186,7 +184,7 @@ def create_loaders(
         raise refused
 
 
-async def open_streams(granted: Sequence[GrantedLoader], deadline: float) -> list[_Stream]:
+async def open_streams(granted: Sequence[GrantedLoader], deadline: float) -> list[ClientStream]:
     """Opens the streams of all samplers, which share the batches."""
     samplers = [(each, worker) for each in granted for worker in each.workers]
     opening = [
@@ -199,12 +197,12 @@ async def open_streams(granted: Sequence[GrantedLoader], deadline: float) -> lis
         for each in opening:
             each.cancel()
         for done in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(done, _Stream):
+            if isinstance(done, ClientStream):
                 done.close()
         raise
 
 
-async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int], deadline: float) -> _Stream:
+async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int], deadline: float) -> ClientStream:
     """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``)."""
     return await _when_there(
         loader, worker, deadline, lambda where, left_s: _open_at(where, loader, worker, share, left_s)
@@ -236,6 +234,10 @@ async def _when_there(
             error = PeerLost(where["wait"])
         except PeerLost as lost:
             error = lost
+        except RendezvousError as silent:  # a process that is stopped, which its server replaces
+            if not isinstance(silent.__cause__, ChannelTimeout):
+                raise
+            error = PeerLost(str(silent))
         if session.lost is not None or time.monotonic() > deadline:
             raise session.failure_of(loader.id, worker, 0.0) or error
         await asyncio.sleep(deadlines.RETRY_S)
@@ -260,9 +262,9 @@ async def _reach(
 
 async def _open_at(
     where: dict[str, Any], loader: GrantedLoader, worker: int, share: dict[str, int], left_s: float
-) -> _Stream:
+) -> ClientStream:
     connection, answer = await _reach(where, loader, worker, left_s, kind="stream", **share)
-    return _Stream(connection, loader.session, loader.id, worker, _ring_of(connection, answer))
+    return ClientStream(connection, loader, worker, _ring_of(connection, answer))
 
 
 def _ring_of(connection: Connection, answer: dict[str, Any]) -> ShmChannel | None:
@@ -278,88 +280,6 @@ def _ring_of(connection: Connection, answer: dict[str, Any]) -> ShmChannel | Non
     except BaseException:
         connection.close()
         raise
-
-
-class RemoteSampler:
-    """Samplers on servers, with the interface of :class:`glt.distributed.engine.worker.WorkerGroup`.
-
-    Batch ``i`` comes from stream ``i % num_streams``: batches arrive in index order without being sorted. Raises
-    RuntimeError or MemoryError if a server takes no more loaders, PeerLost or RendezvousError if one is gone.
-    """
-
-    def __init__(
-        self,
-        client: DistClient,
-        server_ranks: Sequence[int],
-        job: SamplingJob,
-        options: RemoteDistSamplingWorkerOptions,
-    ) -> None:
-        self._pid = os.getpid()
-        self._streams: list[_Stream] = []
-        self._created: list[GrantedLoader] = []
-        # A collection may come under any lock, also one of these connections: it ends them on the loop.
-        self._finalizer = weakref.finalize(self, _end_later, self._pid, self._streams, self._created)
-        try:
-            deadline = time.monotonic() + options.rpc_timeout
-            create_loaders(client, server_ranks, job, options, self._created)
-            self._streams += wait_for(open_streams(self._created, deadline))
-        except BaseException:
-            self.close()
-            raise
-
-    def start_epoch(self, start: EpochStart) -> None:
-        self._refuse_fork()
-        for stream in self._streams:
-            stream.send_later({"start": start.to_json()})
-
-    def drain(self) -> None:
-        """Ends sampling for this loader. Waits for nothing: a collection may call it under any lock."""
-        for stream in self._streams:
-            stream.send_later({"drain": True})
-
-    def receive(self, index: int, wait: bool = True) -> Message | None:
-        """The next message of the sampler that makes batch ``index``; None if it is not there and not ``wait``. Raises
-        WorkerDied if that sampler died, PeerLost if its server is gone, RuntimeError in a fork or after shutdown."""
-        self._refuse_fork()
-        return self._streams[index % len(self._streams)].take(wait)
-
-    def _refuse_fork(self) -> None:
-        refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")
-
-    def stats(self) -> dict[str, float]:
-        """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here, which may lie in shared
-        memory (``num_in_ring``, of ``num_sent``) or have had no room there (``num_oversize``)."""
-
-        def total(name: str) -> float:
-            return sum(getattr(each, name) for each in self._streams)
-
-        rings = [each for each in self._streams if each.ring is not None]
-        copied = sum(each.ring.stats()["num_copied"] for each in rings if each.ring is not None)
-        # Arrivals are read last, so that no fewer have arrived than were taken.
-        received = {"messages": total("num_taken"), "bytes": total("taken_bytes"), "copied": copied}
-        received |= {"waits": total("num_waits"), "wait_s": total("wait_s")}
-        oversize = sum(each.num_arrived - each.num_in_ring for each in rings)
-        sent = {"messages": total("num_arrived"), "bytes": total("arrived_bytes"), "oversize": oversize}
-        counts = named_counts(sent | {"waits": 0, "wait_s": 0.0}, received)
-        return counts | {"num_streams": len(self._streams), "num_in_ring": total("num_in_ring")}
-
-    def close(self, all_finished: bool = False) -> None:
-        if self._finalizer.detach() is not None:
-            _end(self._pid, self._streams, self._created)
-
-
-def _end_later(pid: int, streams: list[_Stream], created: list[GrantedLoader]) -> None:
-    if os.getpid() == pid:
-        process_loop.get().call_soon_threadsafe(_end, pid, streams, created)
-
-
-def _end(pid: int, streams: list[_Stream], created: list[GrantedLoader]) -> None:
-    if os.getpid() != pid:
-        return  # a fork: the connections are its parent's to end
-    for stream in streams:
-        stream.close()
-    for each in created:
-        give_back(each.session, {"id": each.id})
 
 
 def give_back(session: ServerSession, granted: dict[str, Any]) -> None:

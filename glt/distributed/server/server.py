@@ -214,6 +214,7 @@ class DistServer:
         about = {"entry": self.entry.to_json(), "about": self._about, "most_bytes": session.most_bytes}
         session.send(introduce("client", session=session.id, **about))
         session.start(partial(self._end_session, session))
+        session.send({"servers": [entry.to_json() for entry in self.membership.there().values()]})
 
     def _turn_away(self, connection: Connection, hello: dict[str, Any]) -> None:
         if not self._failure:
@@ -367,7 +368,10 @@ class DistServer:
         with self._lock:
             if any(reads(entry) != reads(self._planned.get(rank, entry)) for rank, entry in servers.items()):
                 self._plan = None  # one came back with another partition, or on another host
-        self.pool.send_servers({str(rank): [entry.address, entry.port] for rank, entry in servers.items()})
+        listed = [entry.to_json() for entry in servers.values()]
+        self.pool.send_servers(listed)
+        for session in self.clients.sessions():
+            session.send({"servers": listed})
 
     def _worker_died(self, worker: int, text: str) -> None:
         for loader in self.loaders.all().values():

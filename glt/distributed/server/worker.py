@@ -3,7 +3,7 @@
 It maps the partition once and samples for any number of loaders, in turn: each has a stream of batches to its client,
 which connects to this process itself. Its commands, beside those of :mod:`glt.distributed.engine.processes`::
 
-    server -> worker   {"servers": {rank: [host, port]}}       where servers are, now
+    server -> worker   {"servers": [entry, ...]}               those that are there, now
                        {"loader": ...} + memory of seeds       its client may open a stream
                        {"close": id, "why": text}
     worker -> server   {"listens": {"port": n, "local": name}} before it is ready
@@ -38,6 +38,7 @@ from glt.distributed.engine.producer import Producer
 from glt.distributed.engine.sampler import DistNeighborSampler
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.answers import Answers
+from glt.distributed.server.membership import ServerEntry
 from glt.distributed.server.options import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.scheduler import FairScheduler, Flow, ScheduledLoop
@@ -74,8 +75,8 @@ class PoolWorker:
         handlers, timeout_s = self.dataset.own.handlers(), max(deadlines.STUCK_S, spec.timeout_s)
         most_ids = self.dataset.own.most_ids
         self.partitions = PartitionServer(handlers, spec.server_rank, spec.num_rpc_threads, timeout_s, most_ids)
-        self._servers: dict[int, tuple[str, int]] = {}
-        self.transport = TcpTransport(self._addresses, list(handlers), spec.timeout_s)
+        self._servers: dict[int, ServerEntry] = {}
+        self.transport = TcpTransport(self._addresses, list(handlers), spec.timeout_s, others=self._others_like)
         self._lock, self._mapping = threading.Lock(), threading.Lock()  # the loop takes the first, and never waits long
         self._others: dict[tuple[str, int], LocalPartition] = {}  # partitions mapped besides, by directory and index
         self._granted: dict[str, _Granted] = {}  # by id; of loaders that are open
@@ -95,13 +96,23 @@ class PoolWorker:
         owner.say({"listens": {"port": self._listener.address[1], "local": self._local.name}})
 
     def _addresses(self, peer: Peer) -> list[tuple[str, int]]:
-        return [self._servers[peer.rank]] if peer.rank in self._servers else []
+        entry = self._servers.get(peer.rank)
+        is_there = entry is not None and entry.partition_idx == peer.partition_idx
+        return [(entry.address, entry.port)] if entry is not None and is_there else []
+
+    def _others_like(self, peer: Peer) -> list[Peer]:
+        """Other servers that have loaded the partition of one."""
+        same = [each for each in self._servers.values() if each.partition_idx == peer.partition_idx]
+        first = self.spec.server_rank
+        # Those who ask the same server do not all go to the same other one.
+        same.sort(key=lambda each: (each.rank - first) % each.num_servers)
+        return [each.peer() for each in same if each.rank not in (peer.rank, first)]
 
     # -- commands --------------------------------------------------------------------------------------------------
 
     def obey(self, command: dict[str, Any], fds: list[int]) -> None:
         if "servers" in command:
-            self._servers = {int(rank): (host, port) for rank, (host, port) in command["servers"].items()}
+            self._servers = {each["rank"]: ServerEntry(**each) for each in command["servers"]}
         elif "loader" in command:
             self._grant(command["loader"], fds)
         elif "close" in command:

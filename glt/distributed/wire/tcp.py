@@ -1,7 +1,7 @@
 """The transport over connections of glt's own, between servers and between samplers of trainers; all on the loop.
 
 Servers are restarted and replaced while others go on; and since a reply is a pure function of its request, what was
-under way when a connection broke is asked again.
+under way when a connection broke is asked again: of another that serves the same, if there is one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -37,6 +37,8 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 # Where a peer takes connections now, in the order in which they are tried; empty: it is gone.
 Addresses = Callable[[Peer], Sequence[Address]]
+# Peers that answer the same, in the order in which they are asked while that one is lost.
+Others = Callable[[Peer], Sequence[Peer]]
 
 logger = logging.getLogger(__name__)
 
@@ -61,31 +63,51 @@ class _Line:
     """The calls to one peer, and the connection to it. On the loop.
 
     ``is_replaced``: another process may take its place, and is waited for. Else a connection that is refused says that
-    the peer has ended.
+    the peer has ended. ``hand_on`` gives its calls to the line to another peer, if one answers the same.
+
+    Attributes:
+        is_lost: Whether the peer was not reached, or its connection broke, and it has not been reached since.
     """
 
     def __init__(
-        self, peer: Peer, addresses: Addresses, codes: Mapping[str, int], timeout_s: float, is_replaced: bool
+        self,
+        peer: Peer,
+        addresses: Addresses,
+        codes: Mapping[str, int],
+        timeout_s: float,
+        is_replaced: bool,
+        hand_on: Callable[[_Line], bool],
     ) -> None:
         self.peer, self._addresses, self._codes = peer, addresses, codes
-        self._timeout_s, self._is_replaced = timeout_s, is_replaced
-        self._calls: dict[int, _Call] = {}  # that wait for answers, by number, in the order in which they were asked
+        self._timeout_s, self._is_replaced, self._hand_on = timeout_s, is_replaced, hand_on
+        self.is_lost = False
+        self._tried_s = 0.0  # when it was last found lost, of time.monotonic()
+        self._calls: dict[int, _Call] = {}  # that wait for answers, by number
         self._last = 0
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._max_request_bytes = MAX_REPLY_BYTES
 
-    def call_all(self, requests: Sequence[tuple[str, Tensor]]) -> list[asyncio.Future[Tensor]]:
-        loop, deadline = process_loop.get(), time.monotonic() + self._timeout_s
-        replies: list[asyncio.Future[Tensor]] = []
-        for method, request in requests:
+    def add(self, calls: Iterable[_Call]) -> None:
+        for call in calls:
             self._last += 1
-            call = self._calls[self._last] = _Call(method, request, loop.create_future(), deadline)
-            replies.append(call.reply)
+            self._calls[self._last] = call
             self._send(self._last, call)
+        self._connect_if_needed()
+
+    def look(self) -> None:
+        """Looks whether a lost peer is back, now and then; waits for nothing."""
+        if time.monotonic() - self._tried_s > deadlines.POLL_S:
+            self._connect_if_needed()
+
+    def take_calls(self) -> list[_Call]:
+        """The calls that wait here, which are another's from now on."""
+        calls, self._calls = self._calls, {}
+        return list(calls.values())
+
+    def _connect_if_needed(self) -> None:
         if self._connection is None and self._connecting is None:
-            self._connecting = loop.create_task(self._connect())
-        return replies
+            self._connecting = process_loop.get().create_task(self._connect())
 
     def _send(self, number: int, call: _Call) -> None:
         if self._connection is None:
@@ -113,6 +135,10 @@ class _Line:
                     connection, answer = await self._reach(max(0.1, deadline - time.monotonic()))
                     break
                 except GltError as error:
+                    self.is_lost, self._tried_s = True, time.monotonic()
+                    if not self._calls or self._hand_on(self):
+                        self._connecting = None
+                        return
                     is_gone = not self._is_replaced and isinstance(error.__cause__, ConnectionRefusedError)
                     if is_gone or time.monotonic() > deadline:
                         tried = "" if is_gone else f". It was tried for {patience_s:g} s"
@@ -125,7 +151,7 @@ class _Line:
             self._connecting = None
             self._fail(error)
             return
-        self._connecting, self._connection = None, connection
+        self._connecting, self._connection, self.is_lost = None, connection, False
         self._max_request_bytes = int(answer.get("max_request_bytes", MAX_REPLY_BYTES))
         connection.start(
             self._take,
@@ -174,8 +200,9 @@ class _Line:
         if self._connection is not connection:
             return
         self._connection = None
+        self.is_lost, self._tried_s = True, time.monotonic()
         self.expire()
-        if self._calls:
+        if self._calls and not self._hand_on(self):
             logger.info("%s; connecting anew", error)
             self._connecting = process_loop.get().create_task(self._connect_anew())
 
@@ -187,14 +214,12 @@ class _Line:
         """Gives up the calls whose deadline is over."""
         now = time.monotonic()
         for number, call in list(self._calls.items()):
-            if call.deadline > now:
-                break
-            del self._calls[number]
-            call.fail(no_answer(self.peer, call.method, self._timeout_s))
+            if call.deadline <= now:
+                del self._calls[number]
+                call.fail(no_answer(self.peer, call.method, self._timeout_s))
 
     def _fail(self, error: BaseException) -> None:
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
+        for call in self.take_calls():
             call.fail(error)
 
     def close(self) -> None:
@@ -215,26 +240,58 @@ class TcpTransport(Transport):
         methods: What peers answer.
         timeout_s: The deadline of a request.
         is_replaced: Whether peers that end are replaced by others, as servers are, and are waited for.
+        others: Who answers the same as a peer. While one of them is there, none that is lost is waited for.
     """
 
     def __init__(
-        self, addresses: Addresses, methods: Sequence[str], timeout_s: float, is_replaced: bool = True
+        self,
+        addresses: Addresses,
+        methods: Sequence[str],
+        timeout_s: float,
+        is_replaced: bool = True,
+        others: Others = lambda peer: (),
     ) -> None:
         self._addresses, self._timeout_s, self._is_replaced = addresses, timeout_s, is_replaced
+        self._others = others
         self._codes = {method: code for code, method in enumerate(sorted(methods))}
         self._lines: dict[str, _Line] = {}
         self._closed = False
         add_tick(self._expire)
 
     def call_all(self, peer: Peer, calls: Sequence[tuple[str, Tensor]]) -> list[asyncio.Future[Tensor]]:
+        loop, deadline = process_loop.get(), time.monotonic() + self._timeout_s
+        made = [_Call(method, request, loop.create_future(), deadline) for method, request in calls]
+        line = self._line(peer)
+        if line.is_lost and (other := self._other(line)) is not None:
+            line.look()
+            line = other
+        line.add(made)
+        return [call.reply for call in made]
+
+    def _line(self, peer: Peer) -> _Line:
         line = self._lines.get(peer.name)
         if line is None:
             if self._closed:
                 raise PeerLost(f"the transport to {peer} was closed")
             line = self._lines[peer.name] = _Line(
-                peer, self._addresses, self._codes, self._timeout_s, self._is_replaced
+                peer, self._addresses, self._codes, self._timeout_s, self._is_replaced, self._hand_on
             )
-        return line.call_all(calls)
+        return line
+
+    def _other(self, lost: _Line) -> _Line | None:
+        """The line to the first peer that answers the same and is not lost, as far as is known."""
+        for line in map(self._line, self._others(lost.peer)):
+            if not line.is_lost:
+                return line
+            line.look()
+        return None
+
+    def _hand_on(self, lost: _Line) -> bool:
+        if self._closed or (other := self._other(lost)) is None:
+            return False
+        logger.info("%s is lost: %s is asked in its place", lost.peer, other.peer)
+        other.add(lost.take_calls())
+        return True
 
     def _expire(self) -> None:
         for line in self._lines.values():

@@ -54,7 +54,8 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
 
 
 def test_a_killed_sampler(world):
-    """It samples for one client, and answers the requests of the other server's sampler, which samples for another."""
+    """It samples for one client, and answers the requests of the other server's sampler, which samples for another. Both
+    go on when another process has taken its place."""
     here = world(2)
     with Stage(4) as stage:
         pids = stage.start_servers(here.path, 2, 2, read_local=False, num_workers=1)
@@ -63,36 +64,34 @@ def test_a_killed_sampler(world):
         stage.set_going(2, "hit", server_rank=1)
         stage.set_going(3, "spared", server_rank=0)
         (victim,) = pids[1]
-        start = time.monotonic()
+        stage.ask(2, "law", "hit too", 0, server_rank=1)
+        got = stage.ask(2, "take", "hit too", 2)
         os.kill(victim, signal.SIGKILL)
-        kind, text, at_s = stage.ask(2, "ended", "hit")
-        expect_prompt(at_s - start, "the client to notice")
-        assert kind == "WorkerDied", (kind, text)
-        for word in (f"pid {victim}", "exit code -9", "worker 0 of server 1", "host"):
-            assert word in text, text
-        # Requests that were on their way to it are asked again, when another has taken its place.
-        stage.goes_on(3, "spared")
+        # Requests that were on their way to it are asked again.
+        for actor, name in ((2, "hit"), (3, "spared")):
+            stage.goes_on(actor, name)
+        stage.expect_law(2, "hit too", here, 0, got)
+        assert stage.ask(2, "loader_stats", "hit too")["channel_num_moved"] == 1
         stage.expect_law(3, "spared too", here, 1)
-        assert stage.ask(3, "stop", "spared") > 0
-        stage.ask(2, "law", "new", 0, server_rank=1)
-        stage.expect_law(2, "new", here, 0)
+        for actor, name in ((2, "hit"), (3, "spared")):
+            assert stage.ask(actor, "stop", name) > 0
         (new,) = stage.ask(1, "samplers")
         assert new != victim
         stage.finish((2, 3), (0, 1))
 
 
 def test_a_feature_file_cut_short_under_a_sampler(private_world):
+    """What kills one sampler after the other is not tried for ever."""
     with Stage(3) as stage:
         pids = stage.start_servers(private_world.path, 2, 1, num_workers=1)
         stage.start_clients(2, 1)
         stage.set_going(2, "hit", server_rank=1)
-        start = time.monotonic()
         os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
-        kind, text, at_s = stage.ask(2, "ended", "hit")
-        expect_prompt(at_s - start, "the client to notice")
+        kind, text, _ = stage.ask(2, "ended", "hit")
         assert kind == "WorkerDied", (kind, text)
-        for word in (f"pid {pids[1][0]}", "exit code -7", "worker 0 of server 1", "bus error"):
+        for word in ("pid", "exit code -7", "worker 0 of server 1", "bus error"):
             assert word in text, text
+        assert f"pid {pids[1][0]}" not in text, "others were tried in its place"
         stage.finish((2,), (0, 1))
 
 
@@ -106,9 +105,9 @@ def test_loaders_on_other_samplers_do_not_mind(world):
         stage.ask(1, "take", "on both", 2)
         stage.ask(1, "take", "on one", 2)
         os.kill(second, signal.SIGKILL)
-        stage.fails(1, "take", "on both").expect("WorkerDied", f"pid {second}", "worker 1")
-        stage.ask(1, "close", "on both")
         assert len(stage.ask(1, "take", "on one")) > 10
+        assert len(stage.ask(1, "take", "on both")) > 10
+        stage.ask(1, "close", "on both")
         stage.ask(1, "law", "new", 0, num_workers=2)
         stage.expect_law(1, "new", here, 0)
         assert set(stage.ask(0, "samplers")) >= {first} and len(stage.ask(0, "samplers")) == 2
@@ -211,13 +210,13 @@ def test_a_frozen_sampler(stage, world):
     stage.set_going(1, "endless")
     start = time.monotonic()
     os.kill(victim, signal.SIGSTOP)
-    kind, text, at_s = stage.ask(1, "ended", "endless")
-    expect_prompt(at_s - start, "the client to notice", STUCK_S + 10)
-    assert kind in ("WorkerDied", "PeerLost") and "worker 0 of server 0" in text and "no sign of life" in text, text
     # The client may notice before the server does, which still counts on the frozen one until it has replaced it.
     while (now := stage.ask(0, "samplers")) == [victim] or not now:
         assert time.monotonic() - start < 120, now
         time.sleep(0.1)
+    expect_prompt(time.monotonic() - start, "the server to notice", STUCK_S + 10)
+    stage.goes_on(1, "endless")
+    assert stage.ask(1, "stop", "endless") > 0
     stage.ask(1, "law", "new", 0)
     stage.expect_law(1, "new", here, 0)
     assert victim not in stage.ask(0, "samplers")
@@ -225,7 +224,7 @@ def test_a_frozen_sampler(stage, world):
 
 
 def test_a_frozen_client(tmp_path, world):
-    """It gives up its loaders, and hears why when it is woken; then it may come back. Others do not mind."""
+    """It loses its loaders; woken, it comes back and goes on. Others do not mind."""
     here = world(1)
     with Stage(3) as stage:
         stage.ask(0, "lower", str(tmp_path), LEASE_S=STUCK_S)
@@ -233,17 +232,18 @@ def test_a_frozen_client(tmp_path, world):
         stage.start_clients(1, 2)
         for actor in (1, 2):
             stage.set_going(actor, "endless")
+        stage.ask(1, "law", "law", 0)
+        got = stage.ask(1, "take", "law", 2)
         start = time.monotonic()
         stage.freeze(1)
         assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
         expect_prompt(time.monotonic() - start, "the server to notice", STUCK_S + 10)
         stage.goes_on(2, "endless")
         stage.kill(1, signal.SIGCONT)
-        kind, text, _ = stage.ask(1, "ended", "endless")
-        assert kind == "PeerLost" and "server 0" in text, (kind, text)
-        stage.ask(1, "law", "law", 0)
-        stage.expect_law(1, "law", here, 0)
-        stage.ask(2, "stop", "endless")
+        stage.goes_on(1, "endless")
+        stage.expect_law(1, "law", here, 0, got)
+        for actor in (1, 2):
+            stage.ask(actor, "stop", "endless")
         stage.finish((1, 2), (0,))
 
 

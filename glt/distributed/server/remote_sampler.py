@@ -1,0 +1,347 @@
+"""Sampling on servers: the loader of a client, and how it goes on when a server or one of its samplers dies.
+
+What was not sent is made by another sampler: a batch is a function of its loader, its epoch and its index.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from glt import _deadlines as deadlines
+from glt.channel.channel import named_counts
+from glt.channel.message import Message
+from glt.distributed.engine.producer import EpochStart
+from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.options import RemoteDistSamplingWorkerOptions
+from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
+from glt.distributed.server.remote import ClientStream, GrantedLoader, give_back, open_stream, open_streams
+from glt.distributed.wire.threads import process_loop, wait_for
+from glt.errors import ConnectionLost, GltError, PeerLost
+
+logger = logging.getLogger(__name__)
+
+_MOST_DEATHS = 3  # of what makes a batch, in a row: then it is the batch that kills
+
+
+@dataclass
+class _Share:
+    """The batches of one stream: those of ``place``, ``place + num_streams``, ... They are made by sampler ``number``
+    of server ``home``, as long as that lives. ``num_deaths``: of those that made them, since a message last came."""
+
+    place: int
+    home: int
+    number: int
+    num_deaths: int = 0
+
+
+class RemoteSampler:
+    """Samplers on servers, with the interface of :class:`glt.distributed.engine.worker.WorkerGroup`.
+
+    Batch ``i`` comes from stream ``i % num_streams``: batches arrive in index order without being sorted. When a stream
+    ends, its server opens it again, with another process; or, if the server is lost, another one does, and the share
+    is made there from the first batch that has not come. Raises RuntimeError or MemoryError if a server takes no more
+    loaders, PeerLost or RendezvousError if none is there.
+    """
+
+    def __init__(
+        self,
+        client: DistClient,
+        server_ranks: Sequence[int],
+        job: SamplingJob,
+        options: RemoteDistSamplingWorkerOptions,
+    ) -> None:
+        self._pid, self._client, self._timeout_s = os.getpid(), client, options.rpc_timeout
+        self._streams: list[ClientStream] = []
+        self._created: list[GrantedLoader] = []
+        # A collection may come under any lock, also one of these connections: it ends them on the loop.
+        self._finalizer = weakref.finalize(self, _end_later, self._pid, self._streams, self._created)
+        self._lock = threading.Lock()  # of what close() ends, which another thread may call meanwhile
+        self._start: EpochStart | None = None
+        self._past: list[dict[str, float]] = []  # counts of streams that others have taken the place of
+        self._num_moved = 0
+        self._loaders: dict[tuple[int, int], GrantedLoader] = {}  # by the server that was asked for, and where it is
+        num_workers = options.num_workers
+        request = {
+            **job.to_json(),
+            "concurrency": options.worker_concurrency,
+            "buffer_bytes": options.buffer_bytes,
+            "prefetch_size": options.prefetch_size,
+            "devices": options.devices,
+        }
+        self._arguments = (request, job.table.columns, job.table.extras, num_workers)
+        try:
+            deadline = time.monotonic() + self._timeout_s
+            granted = self._create_all(list(server_ranks))
+            for each in granted:
+                if (count := len(each.workers)) < num_workers:
+                    text = (
+                        "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
+                    )
+                    logger.warning(text, each.session.entry, count, num_workers, count)
+            homes = [
+                (home, n) for home, each in zip(server_ranks, granted, strict=True) for n in range(len(each.workers))
+            ]
+            self._shares = [_Share(place, home, number) for place, (home, number) in enumerate(homes)]
+            self._streams += wait_for(open_streams(granted, deadline))
+        except BaseException:
+            self.close()
+            raise
+
+    # -- loaders on servers ----------------------------------------------------------------------------------------
+
+    def _create_all(self, ranks: list[int]) -> list[GrantedLoader]:
+        """Creates the loader on all servers at the same time; on others in place of those that are lost."""
+        replies: dict[int, tuple[ServerSession, Reply]] = {}
+        lost: dict[int, PeerLost] = {}
+        refused: Exception | None = None
+        for rank in ranks:
+            try:
+                session = self._client.session(rank)
+                replies[rank] = session, self._ask_to_create(session)
+            except PeerLost as error:
+                lost[rank] = error
+        # If one server refuses, the loaders of the others are known all the same, to be given back.
+        for rank, (session, reply) in replies.items():
+            try:
+                self._take_granted(rank, session, reply)
+            except PeerLost as error:
+                lost[rank] = error
+            except Exception as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+        for rank, why in lost.items():
+            if not self._create_elsewhere(rank, why):
+                raise why
+        return [next(loader for (home, _), loader in self._loaders.items() if home == rank) for rank in ranks]
+
+    def _create_elsewhere(self, home: int, why: PeerLost) -> bool:
+        for session in self._others(home):
+            try:
+                self._take_granted(home, session, self._ask_to_create(session))
+            except PeerLost as error:
+                logger.info("%s", error)
+            else:
+                logger.warning("%s; %s samples in its place", why, session.entry)
+                return True
+        return False
+
+    def _ask_to_create(self, session: ServerSession, num_streams: int = 1) -> Reply:
+        request, *more = self._arguments
+        asked = {**request, "num_streams": num_streams}
+        reply = session.call_within(self._timeout_s, "glt.create_loader", asked, *more)
+        reply.too_late = partial(give_back, session)
+        return reply
+
+    def _take_granted(self, home: int, session: ServerSession, reply: Reply) -> GrantedLoader:
+        loader = reply.result()
+        granted = GrantedLoader(session, loader["id"], loader["secret"], loader["workers"])
+        with self._lock:
+            if self._finalizer.alive:
+                self._created.append(granted)
+                self._loaders[home, session.entry.rank] = granted
+                return granted
+        give_back(session, loader)
+        raise _shut_down()
+
+    def _loader_at(self, session: ServerSession, home: int) -> GrantedLoader:
+        """The loader of a server that samples in place of ``home``, or is it."""
+        granted = self._loaders.get((home, session.entry.rank))
+        if granted is not None and granted.session is session:
+            return granted
+        num_streams = sum(share.home == home for share in self._shares)
+        return self._take_granted(home, session, self._ask_to_create(session, num_streams))
+
+    def _others(self, home: int, ended: ServerSession | None = None) -> Iterator[ServerSession]:
+        """Servers that can make what a server made: those first that are known to live, of these replicas; clients
+        begin with different ones. The session that has ended, or whose sampler is not replaced, is the last choice.
+        """
+        client = self._client
+        entries = client.entries()
+        part, num_servers = entries[home].partition_idx, client.num_servers
+
+        def order(rank: int) -> tuple[bool, bool, int]:
+            is_replica = entries[rank].partition_idx == part
+            return rank == home and ended is not None, not is_replica, (rank - client.context.rank) % num_servers
+
+        deadline = time.monotonic() + deadlines.SEND_S
+        living = [rank for rank in entries if client.is_living(rank)]
+        for ranks in living, [rank for rank in entries if rank not in living]:
+            for rank in sorted(ranks, key=order):
+                try:
+                    yield client.session(rank, max(0.1, deadline - time.monotonic()))
+                except PeerLost as error:
+                    logger.info("%s", error)
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def start_epoch(self, start: EpochStart) -> None:
+        self._refuse_fork()
+        self._return_home()
+        with self._lock:
+            self._start = start
+            for stream in self._streams:
+                stream.send_later({"start": start.to_json()})
+
+    def drain(self) -> None:
+        """Ends sampling for this loader. Waits for nothing: a collection may call it under any lock."""
+        for stream in self._streams:
+            stream.send_later({"drain": True})
+
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """The next message of the sampler that makes batch ``index``; None if it is not there and not ``wait``. Raises
+        WorkerDied if samplers die of that batch, PeerLost if its server is gone and no other makes it, RuntimeError in
+        a fork or after shutdown."""
+        self._refuse_fork()
+        share = self._shares[index % len(self._shares)]
+        while True:
+            stream = self._streams[share.place]
+            try:
+                message = stream.take(wait)
+            except ConnectionLost:
+                if not (wait or stream.is_closed):
+                    return None  # it is gone on with when it is waited for
+                self._go_on(share, index)
+            else:
+                if message is not None:
+                    share.num_deaths = 0
+                return message
+
+    def _go_on(self, share: _Share, index: int) -> None:
+        """Has batches of a share made from this one on, when their stream has ended. Raises why it has if that is done
+        nowhere."""
+        ended, asked, began_s = self._streams[share.place], self._start, time.monotonic()
+        share.num_deaths += 1
+        if ended.is_closed or share.num_deaths >= _MOST_DEATHS:
+            raise ended.failure()
+        found = self._opened_again(ended, share) or self._opened_elsewhere(ended, share)
+        if found is None:
+            raise ended.failure()
+        cause = ended.failure(0.0)
+        ended.session.forget_death(ended.loader.id, ended.worker)
+        assert asked is not None, "batches are awaited after they were asked for"
+        self._put(share, found, asked, index)
+        self._num_moved += 1
+        text = "%s; batch %d and those after it of this share are made by %s, after %.1f s"
+        logger.warning(text, cause, index, found, time.monotonic() - began_s)
+
+    def _opened_again(self, ended: ClientStream, share: _Share) -> ClientStream | None:
+        """The stream, of the process that has taken the place of one that died; None if its server has none, or is
+        gone."""
+        if ended.session.lost is not None:
+            return None
+        try:
+            return self._open(ended.loader, ended.worker, share)
+        except (GltError, RuntimeError) as error:
+            logger.info("%s: %s", ended, error)
+            return None
+
+    def _opened_elsewhere(self, ended: ClientStream, share: _Share) -> ClientStream | None:
+        for session in self._others(ended.session.entry.rank, ended.session):
+            if not self._finalizer.alive:
+                raise _shut_down()
+            try:
+                if session is ended.session:
+                    self._loaders.pop((share.home, session.entry.rank), None)  # its samplers do not come up again
+                loader = self._loader_at(session, share.home)
+                return self._open(loader, loader.workers[share.number % len(loader.workers)], share)
+            except (GltError, RuntimeError, ValueError, MemoryError) as error:  # it is full, or has no such GPU
+                logger.warning("%s cannot take over from %s: %s", session.entry, ended, error)
+        return None
+
+    def _open(self, loader: GrantedLoader, worker: int, share: _Share) -> ClientStream:
+        wanted = {"first": share.place, "step": len(self._shares)}
+        return wait_for(open_stream(loader, worker, wanted, time.monotonic() + self._timeout_s))
+
+    def _put(self, share: _Share, found: ClientStream, asked: EpochStart | None = None, index: int = 0) -> None:
+        """Puts a stream in the place of another. It makes what was ``asked`` for, from batch ``index`` on; or what is
+        asked for by now."""
+        with self._lock:
+            if not self._finalizer.alive:
+                found.close()
+                raise _shut_down()
+            before, self._streams[share.place] = self._streams[share.place], found
+            self._past = [_sum([*self._past, _counts(before, is_over=True)])]
+            if asked is not None:
+                start = replace(asked, first=index) if self._start is asked else self._start
+                assert start is not None
+                found.send_later({"start": start.to_json()})
+            unused = [each for each in self._created if all(each is not stream.loader for stream in self._streams)]
+            for loader in unused:
+                self._created.remove(loader)
+            self._loaders = {places: loader for places, loader in self._loaders.items() if loader not in unused}
+        before.close()
+        for loader in unused:
+            give_back(loader.session, {"id": loader.id})
+
+    def _return_home(self) -> None:
+        """Between epochs, servers that are back get the shares that others make in their place."""
+        for share in self._shares:
+            if self._streams[share.place].session.entry.rank == share.home or not self._client.is_there(share.home):
+                continue
+            try:
+                loader = self._loader_at(self._client.session(share.home, deadlines.SEND_S), share.home)
+                self._put(share, self._open(loader, loader.workers[share.number % len(loader.workers)], share))
+            except (GltError, MemoryError) as error:
+                logger.info("server %d does not take its share back yet: %s", share.home, error)
+
+    def _refuse_fork(self) -> None:
+        refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")
+
+    def stats(self) -> dict[str, float]:
+        """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here, which may lie in shared
+        memory (``num_in_ring``, of ``num_sent``) or have had no room there (``num_oversize``). ``num_moved`` counts how
+        often a stream was opened anew since a sampler or server was lost."""
+        with self._lock:
+            counts = _sum([*self._past, *map(_counts, self._streams)])
+        received = {name: counts[name] for name in ("messages", "bytes", "copied", "waits", "wait_s")}
+        sent = {"messages": counts["sent"], "bytes": counts["sent_bytes"], "oversize": counts["oversize"]}
+        named = named_counts(sent | {"waits": 0, "wait_s": 0.0}, received)
+        more = {"num_streams": len(self._streams), "num_in_ring": counts["in_ring"], "num_moved": self._num_moved}
+        return named | more
+
+    def close(self, all_finished: bool = False) -> None:
+        with self._lock:
+            is_first = self._finalizer.detach() is not None
+        if is_first:
+            _end(self._pid, self._streams, self._created)
+
+
+def _shut_down() -> RuntimeError:
+    return RuntimeError("the loader was shut down while a batch was awaited")
+
+
+def _counts(stream: ClientStream, is_over: bool = False) -> dict[str, float]:
+    """What has come of a stream. What is lost with one that is over does not count as sent."""
+    copied = 0 if stream.ring is None else stream.ring.stats()["num_copied"]
+    taken = {"messages": stream.num_taken, "bytes": stream.taken_bytes, "copied": copied}
+    # Arrivals are read last, so that no fewer have arrived than were taken.
+    sent, nbytes = (stream.num_taken, stream.taken_bytes) if is_over else (stream.num_arrived, stream.arrived_bytes)
+    oversize = 0 if stream.ring is None else stream.num_arrived - stream.num_in_ring
+    arrived = {"sent": sent, "sent_bytes": nbytes, "in_ring": stream.num_in_ring, "oversize": oversize}
+    return {**taken, "waits": stream.num_waits, "wait_s": stream.wait_s, **arrived}
+
+
+def _sum(counts: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(each[name] for each in counts) for name in counts[0]}
+
+
+def _end_later(pid: int, streams: list[ClientStream], created: list[GrantedLoader]) -> None:
+    if os.getpid() == pid:
+        process_loop.get().call_soon_threadsafe(_end, pid, streams, created)
+
+
+def _end(pid: int, streams: list[ClientStream], created: list[GrantedLoader]) -> None:
+    if os.getpid() != pid:
+        return  # a fork: the connections are its parent's to end
+    for stream in streams:
+        stream.close()
+    for each in created:
+        give_back(each.session, {"id": each.id})

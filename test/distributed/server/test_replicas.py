@@ -1,0 +1,249 @@
+"""Servers that are killed while clients use them: others make the same batches, each once, in order."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from dist_world import NUM_NODES
+from promptness import eventually
+
+import glt
+from glt.distributed.context import resign
+from glt.testing.cluster import free_port, take_census
+
+HERE = Path(__file__).parent.parent
+BATCH_SIZE = 4
+PER_EPOCH = NUM_NODES // BATCH_SIZE
+START_S = 120.0  # for a server to be ready, on a machine that does much else
+ARGUMENTS = {"shuffle": True, "with_edge": True, "collect_features": True, "random_seed": 11}
+
+
+class Servers:
+    """``glt serve`` for each rank, which loads partition ``rank % 2``; samplers read no files of other servers. They
+    wait for one that is restarted as long as this machine needs for it."""
+
+    def __init__(self, path, num_servers, folder):
+        self.path, self.num_servers, self.folder, self.port = path, num_servers, folder, free_port()
+        self.processes = {}
+        lowered = f"lowered.set_constants({{'RECONNECT_S': {START_S}}})"
+        text = f"import sys\nsys.path.append({str(HERE)!r})\nimport lowered\n{lowered}\n"
+        (folder / "sitecustomize.py").write_text(text)
+        self.env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+    def start(self, *ranks):
+        """Starts servers; returns when they are ready."""
+        for rank in ranks:
+            flags = ["--partition", self.path, "--rank", rank, "--servers", self.num_servers, "--no-read-local"]
+            flags += [
+                "--master-port",
+                self.port,
+                "--workers",
+                1,
+                "--max-buffer-size",
+                "200MB",
+                "--log-level",
+                "warning",
+            ]
+            log = (self.folder / f"{rank}.log").open("a")
+            self.processes[rank] = subprocess.Popen(
+                [sys.executable, "-m", "glt", "serve", *map(str, flags)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self.env,
+            )
+            log.close()
+        for rank in ranks:
+            killer = threading.Timer(START_S, self.processes[rank].kill)
+            killer.start()
+            line = self.processes[rank].stdout.readline()
+            killer.cancel()
+            assert line, f"server {rank} has not started: {(self.folder / f'{rank}.log').read_text()}"
+
+    def kill(self, rank):
+        process = self.processes.pop(rank)
+        process.kill()
+        process.wait(60)
+        process.stdout.close()
+
+    def close(self):
+        for process in self.processes.values():
+            process.terminate()
+        for rank in list(self.processes):
+            process = self.processes.pop(rank)
+            try:
+                assert process.wait(60) == 0, (self.folder / f"{rank}.log").read_text()
+            finally:
+                process.kill()
+                process.stdout.close()
+
+
+@pytest.fixture
+def serve(tmp_path):
+    made = []
+
+    def start(path, num_servers):
+        made.append(Servers(path, num_servers, tmp_path))
+        made[-1].start(*range(num_servers))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@contextmanager
+def client_of(servers):
+    glt.distributed.init_client(servers.num_servers, 1, 0, "127.0.0.1", servers.port, rpc_timeout=60.0)
+    try:
+        yield
+    finally:
+        glt.distributed.shutdown_client()
+
+
+def loader_of(server_rank=None, **given):
+    options = glt.distributed.RemoteDistSamplingWorkerOptions(server_rank=server_rank, buffer_size="16MB", **given)
+    seeds = torch.arange(NUM_NODES)
+    return glt.distributed.DistNeighborLoader(None, [4, 3], seeds, BATCH_SIZE, worker_options=options, **ARGUMENTS)
+
+
+def digest(batch):
+    found = hashlib.sha256()
+    for name in sorted(batch.keys()):
+        value = batch[name]
+        found.update(name.encode())
+        found.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else str(value).encode())
+    return found.digest()
+
+
+@pytest.fixture(scope="module")
+def expected(world):
+    """The batches that one process makes of the whole graph, in so many epochs."""
+
+    def make(num_epochs):
+        resign()
+        glt.distributed.init_worker_group(1, 0, "alone")
+        try:
+            data = glt.distributed.DistDataset().load(world(1).path, 0)
+            options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+            seeds, given = torch.arange(NUM_NODES), {"worker_options": options, **ARGUMENTS}
+            with glt.distributed.DistNeighborLoader(data, [4, 3], seeds, BATCH_SIZE, **given) as loader:
+                return [digest(batch) for _ in range(num_epochs) for batch in loader]
+        finally:
+            resign()
+
+    return make
+
+
+def go(loader, num_batches, before=lambda at: None):
+    """Takes so many batches, over several epochs; returns their digests, and how long each was waited for."""
+    found, waits = [], []
+    while len(found) < num_batches:
+        batches = iter(loader)
+        for _ in range(min(PER_EPOCH, num_batches - len(found))):
+            before(len(found))
+            start = time.monotonic()
+            batch = next(batches)
+            waits.append(time.monotonic() - start)
+            found.append(digest(batch))
+    return found, waits
+
+
+def test_one_is_killed_and_then_the_only_one_of_the_other_partition(world, serve, expected):
+    """Servers 0 and 2 have the first partition, server 1 the second, which the samplers of the others ask for."""
+    servers = serve(world(2).path, 3)
+    restarts = []
+
+    def happens(at):
+        if at == 100:
+            servers.kill(2)
+        elif at == 200:
+            servers.kill(1)
+            restarts.append(threading.Thread(target=servers.start, args=(1,)))
+            restarts[0].start()
+        elif at == 300:
+            restarts[0].join(START_S)
+            servers.start(2)
+            assert eventually(lambda: glt.distributed.server.api.require_client().is_there(2))
+
+    with client_of(servers), loader_of([2, 1]) as loader:
+        found, waits = go(loader, 4 * PER_EPOCH, happens)
+        stats = loader.stats()
+        print(
+            f"\nlongest wait {max(waits):.2f} s, at batch {waits.index(max(waits))}; {stats['channel_num_moved']} moved"
+        )
+        assert stats["channel_num_moved"] == 2 and stats["num_batches"] == 4 * PER_EPOCH
+        # Servers that are back have their shares again.
+        by_server = [glt.distributed.server_stats(rank)["num_loaders"] for rank in range(3)]
+        assert by_server == [0, 1, 1], by_server
+    assert found == expected(4)
+
+
+class Killer:
+    """Kills a server, or the sampler of one, at random, and starts another in its place; so one of each partition is
+    always there."""
+
+    def __init__(self, servers, seed):
+        self.servers, self.random, self.counts = servers, random.Random(seed), {"server": 0, "sampler": 0}
+        self.error, self._over = None, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            while not self._over.wait(self.random.uniform(0.0, 2.0)):
+                rank = self.random.randrange(self.servers.num_servers)
+                if self.random.random() < 0.25:
+                    self._kill_sampler(rank)
+                else:
+                    self.servers.kill(rank)
+                    self.counts["server"] += 1
+                    self.servers.start(rank)
+        except BaseException as error:
+            self.error = error
+
+    def _kill_sampler(self, rank):
+        pid = self.servers.processes[rank].pid
+        victims = [child for child, line in take_census(pid).children.items() if "server.worker" in line]
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+            self.counts["sampler"] += 1
+
+    def end(self):
+        self._over.set()
+        self._thread.join(START_S)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3000)
+def test_servers_killed_at_random_for_ten_thousand_batches(world, serve, expected):
+    """Four servers, two of each partition; the client uses two. None lost, none repeated, none different."""
+    num_batches, pace_s, seed = 10_000, 0.03, random.randrange(1 << 30)
+    print(f"\nseed {seed}")
+    servers = serve(world(2).path, 4)
+    killer = Killer(servers, seed)
+    with client_of(servers), loader_of([0, 3]) as loader:
+        began = time.monotonic()
+        found, waits = go(loader, num_batches, lambda at: time.sleep(pace_s))
+        killer.end()
+        moved = loader.stats()["channel_num_moved"]
+    waits.sort(reverse=True)
+    longest = ", ".join(f"{wait:.2f}" for wait in waits[:5])
+    print(
+        f"{num_batches} batches in {time.monotonic() - began:.0f} s; killed {killer.counts}; {moved} streams moved; "
+        f"longest waits {longest} s; mean {1000 * sum(waits) / len(waits):.1f} ms"
+    )
+    wanted = expected(-(-num_batches // PER_EPOCH))[:num_batches]
+    assert len(found) == num_batches
+    assert [at for at, (one, other) in enumerate(zip(found, wanted, strict=True)) if one != other] == []
+    assert killer.counts["server"] > 5 and moved > 5
