@@ -66,7 +66,7 @@ def answers_of(trainer, rank, cases, where):
     return found
 
 
-HOMOGENEOUS = [in_order(case) for case in CASES]
+HOMOGENEOUS = [in_order(case) for case in CASES[:3]]
 CHOSEN = ("features and edges", "replace", "disjoint", "weighted", "temporal", "last", "induced")
 TYPED = [in_order(case) for case in TYPED_CASES + OPTIONS if case.name in CHOSEN]
 
@@ -180,25 +180,21 @@ def keep_long_ones():
     nodes = torch.arange(NUM_NODES)
     with client_of([-1, -1], **given) as client:
         kept = [client.sample(nodes) for _ in range(30)]
-        while_kept = client.stats()["num_in_ring"]
         found = [flat(batch) for batch in kept]
-        assert_same(found, [flat(client.sample(nodes))] * 30, "in the ring and in frames")
-        del kept
-        client.sample(nodes)
-        after = client.stats()
-        kept = client.sample(nodes)
-    return while_kept, after["num_in_ring"], after["received_bytes"] / after["num_answers"], kept.x.sum().item()
+        assert_same(found, [flat(client.sample([*range(NUM_NODES)]))] * 30, "through shared memory")
+        short = client.sample([1])
+        stats = client.stats()
+    return stats, [batch.x.sum().item() for batch in kept], short.batch_size
 
 
-def test_long_answers_come_through_shared_memory_while_there_is_room(world):
+def test_long_answers_come_through_shared_memory_however_many_are_kept(world):
     with Stage(2) as stage:
         stage.start_servers(world(1).path, 1, 1)
         stage.start_clients(1, 1)
-        while_kept, after, nbytes, total = stage.ask(1, "run_function", keep_long_ones)
-        assert nbytes > 128 << 10
-        assert 1 <= while_kept <= (2 << 20) / nbytes, "of 30"
-        assert after > while_kept, "what is let go makes room"
-        assert total == pytest.approx(world(1).x.sum().item(), rel=1e-4), "kept after the end"
+        stats, totals, _ = stage.ask(1, "run_function", keep_long_ones)
+        assert stats["received_bytes"] > 31 * (128 << 10) and stats["received_bytes"] > 2 * (2 << 20), "all of the ring"
+        assert 1 <= stats["num_in_ring"] <= 31 and stats["num_answers"] == 32
+        assert totals == pytest.approx([world(1).x.sum().item()] * 30, rel=1e-4), "kept after the end"
         stage.finish((1,), (0,))
 
 
