@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import time
 
@@ -290,3 +291,21 @@ def test_a_stream_has_no_ring_where_it_is_of_no_use():
     large = channel_to(True, 1 << 60, False)
     assert not isinstance(large, RingChannel) or large.ring.channel_bytes == 4 << 30
     large.close()
+
+
+def test_a_sampler_without_descriptors_says_so(world):
+    """It has no room for the memory of the seeds; and has it again, when its limit is raised."""
+    with Stage(2) as stage:
+        ((sampler,),) = stage.start_servers(world(1).path, 1, 1)
+        stage.start_clients(1, 1)
+        used = {int(each) for each in os.listdir(f"/proc/{sampler}/fd")}
+        first_free = next(each for each in range(len(used) + 1) if each not in used)
+        before = resource.prlimit(sampler, resource.RLIMIT_NOFILE)
+        resource.prlimit(sampler, resource.RLIMIT_NOFILE, (first_free, before[1]))
+        # The connection waits in the kernel until there is a descriptor for it; the memory of the seeds was lost.
+        stage.begin(1, "make", "loader")
+        assert eventually(lambda: "out of file descriptors" in stage.output(0))
+        resource.prlimit(sampler, resource.RLIMIT_NOFILE, before)
+        stage.failure(1).expect("RendezvousError", "worker 0 cannot sample for it", "out of file descriptors", "ulimit")
+        assert stage.ask(1, "make", "again") > 0
+        stage.finish((1,), (0,))
