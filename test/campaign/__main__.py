@@ -13,10 +13,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "test" / "distributed"), str(ROOT / "test"), str(ROOT)]
 
+import kills_part  # noqa: E402
+import service_part  # noqa: E402
 import wire_part  # noqa: E402
 from score import Clock, Score  # noqa: E402
 
-PARTS = {"wire": (wire_part.run, 1.0)}
+from glt.testing.cluster import Cluster  # noqa: E402
+
+PARTS = {"wire": (wire_part.run, 1.0), "services": (service_part.run, 2.0), "kills": (kills_part.run, 2.0)}
 """What each runs, and its weight in the time."""
 
 _TOY_CONNECTIONS = 12
@@ -34,6 +38,8 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := sorted(set(options.parts) - set(PARTS)):
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    # Sampling processes are forked, as in the tests: the time goes into what is tried.
+    Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers", "players", "stand_in")
     score = Score(random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed)
     print(f"campaign: --seed {score.seed}, {options.seconds:g} s", flush=True)
     names, began, clock = options.parts or list(PARTS), time.monotonic(), Clock(options.seconds)

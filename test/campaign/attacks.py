@@ -1,8 +1,8 @@
 """What strangers and spiteful clients do to a port, and what must hold meanwhile."""
 
 import contextlib
+import os
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from stranger import (
 
 from glt.distributed.wire.credentials import Token
 
+VERBOSE = bool(os.environ.get("CAMPAIGN_VERBOSE"))
 _AT_A_TIME = 200
 _PATIENCE_S = 15.0  # beyond the deadline of the handshake, on a busy machine
 _MANY = 1 << 40
@@ -61,12 +62,14 @@ class Siege:
     def _one(self, attack: "Attack", clock: Clock) -> None:
         name, random = f"{self.target.name}: {attack.name}", self.score.random(self.target.name, attack.name)
         before = {pid: held_by(pid) for pid in self.target.pids}
-        watch = Watch(self.target.pids)
+        watch, began = Watch(self.target.pids), time.monotonic()
         try:
             attack.run(self, name, random, clock)
         except Exception as error:  # of the stranger: the port is not there, for example
             self.score.note(name, False, f"{type(error).__name__}: {error}")
         watch.end()
+        if VERBOSE:
+            print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
         with self.score.trying(f"{self.target.name}: its clients go on"):
             self.goes_on()
         with self.score.trying(f"{self.target.name}: memory, descriptors and threads"):
@@ -362,24 +365,15 @@ def _overheard(siege, name, random, clock):
 @attack("plain to TLS, other versions of TLS, and no certificate or another's", _speaks_tls)
 def _tls(siege, name, random, clock):
     siege.volley(name, [greeting(2), frame({"kind": "client"}), greeting(2) * 20], clock, is_encrypted=False)
-    for make in SPOILED_CONTEXTS:
-        context = make()
-        if context is None:
-            continue
+    for what, context in siege.target.spoiled.items():
         with socket.create_connection(siege.target.address, CONNECT_S) as sock:
-            is_held, got = False, b""
             try:
-                with context.wrap_socket(sock, server_hostname=siege.target.name_of_host) as wrapped:
+                with context.wrap_socket(sock, server_hostname=siege.target.address[0]) as wrapped:
                     wrapped.sendall(greeting())
                     got = wrapped.recv(1000)
-                    is_held = not got or b"refused" in got
             except OSError:
-                is_held = True
-            siege.score.note(name, is_held, f"{make.__name__}: answered {got!r}")
-
-
-SPOILED_CONTEXTS: list[Callable[[], ssl.SSLContext | None]] = []
-"""How those who must not be let in speak TLS; :mod:`campaign` adds what its certificates are for."""
+                got = b""
+            siege.score.note(name, not got, f"{what}: answered {got!r}")
 
 
 # -- those who have the token and mean ill -------------------------------------------------------------------------
@@ -469,13 +463,3 @@ def _huge_frames(siege, name, random, clock):
         stranger.send(frame(text, what=1, number=1))
         stranger.take(0.2)
         _expect_bounded_end(siege, name, stranger)
-
-
-def bytes_of(conversation, flag: int) -> bytes:
-    """A conversation as it goes over the wire, with the greeting of a client that has or has no token."""
-    proof = frame(kind=GREET, data=b"\x17" * 32) if flag else b""
-    return (
-        greeting(flag)
-        + proof
-        + b"".join(frame(value, data, code, number) for code, number, value, data in conversation)
-    )

@@ -11,7 +11,7 @@ import socket
 import ssl
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 HEADER = struct.Struct("<4sBB2xIQQ")
 GREETING = struct.Struct("<HB32s")
@@ -40,10 +40,10 @@ class Target:
         address: Host and port, or the name of a Unix socket.
         pids: The processes behind it.
         token: The token that it asks for, a ``glt.distributed.wire.credentials.Token``; None: none.
-        tls: How a client of it speaks TLS, an ``ssl.SSLContext``; None: not. ``name_of_host``: that it expects.
+        tls: How a client of it speaks TLS, an ``ssl.SSLContext``; None: not. ``spoiled``: how those do who must not be
+            let in, by what is wrong with it.
         hellos: What those who are welcome say of themselves.
         conversations: Frames that clients sent to ports of this kind, each ``(what, number, value, data)``.
-        recorded: The same as bytes, from the first greeting on.
         handshake_s: How long it waits for strangers.
     """
 
@@ -53,10 +53,18 @@ class Target:
     handshake_s: float
     token: object = None
     tls: ssl.SSLContext | None = None
-    name_of_host: str | None = None
+    spoiled: dict[str, ssl.SSLContext] = field(default_factory=dict)
     hellos: tuple[dict, ...] = ()
     conversations: tuple[tuple, ...] = ()
-    recorded: tuple[bytes, ...] = ()
+
+    @property
+    def recorded(self) -> tuple[bytes, ...]:
+        """The conversations as bytes, from the first greeting on, with an old proof where one is asked for."""
+        begin = greeting() if self.token is None else greeting(2) + frame(kind=GREET, data=b"\x17" * 32)
+        return tuple(
+            begin + b"".join(frame(value, data, what, number) for what, number, value, data in each)
+            for each in self.conversations
+        )
 
 
 class Stranger:
@@ -74,7 +82,7 @@ class Stranger:
             if is_encrypted is None:
                 is_encrypted = target.tls is not None
             if is_encrypted and target.tls is not None:
-                self.socket = target.tls.wrap_socket(self.socket, server_hostname=target.name_of_host)
+                self.socket = target.tls.wrap_socket(self.socket, server_hostname=target.address[0])
         except BaseException:
             self.socket.close()
             raise
@@ -95,7 +103,9 @@ class Stranger:
                 self.got += more
                 self.is_over = not more
             except (BlockingIOError, ssl.SSLWantReadError):
-                select.select([self.socket], [], [], left)
+                ready = select.poll()  # not select(), which takes no descriptor above 1023
+                ready.register(self.socket, select.POLLIN)
+                ready.poll(1000 * left)
             except OSError:
                 self.is_over = True
         with contextlib.suppress(OSError):

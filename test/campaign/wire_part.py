@@ -1,78 +1,86 @@
 """Hostile connections to a port and a Unix socket of the wire itself, in each way that it may be protected."""
 
-import contextlib
 import ssl
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from actors import Actors
-from attacks import SPOILED_CONTEXTS, Siege, bytes_of
-from certificates import NAME, make_authority, make_certificate, tls
+from attacks import Siege
+from certificates import Certificates
 from score import Clock, Score
 from stranger import Target
 
 from glt.distributed.wire.credentials import Credentials, Token
 from glt.distributed.wire.handshake import introduce
 
-HANDSHAKE_S, _TOY_S = 2.0, 0.5
+HANDSHAKE_S, TOY_S = 2.0, 0.5
 PROTECTIONS = ("nothing", "token", "TLS", "token and mutual TLS")
 
 
 def run(score: Score, clock: Clock, most: int, is_toy: bool) -> None:
     protections = PROTECTIONS[::3] if is_toy else PROTECTIONS
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        make_files(folder)
+    with Keys() as keys:
         for number, protection in enumerate(protections):
             share = clock.share(1 / (len(protections) - number))
             with score.trying(f"wire, {protection}: nothing is left"):
-                _besiege(score, share, protection, folder, most, _TOY_S if is_toy else HANDSHAKE_S)
+                _besiege(score, share, protection, keys, most, TOY_S if is_toy else HANDSHAKE_S)
             print(f"wire, {protection}: done, {score.num_failed} failed so far", flush=True)
 
 
-def make_files(folder: Path) -> None:
-    """A token; certificates of the job, of another authority, and one that has expired."""
-    Token.new().write(folder / "token")
-    make_authority(folder)
-    make_certificate(folder)
-    make_authority(folder, "others")
-    make_certificate(folder, "foreign", "others")
-    make_certificate(folder, "elsewhere", host="elsewhere.invalid")
+class Keys:
+    """A token; and certificates of the job, of another authority, for another host, and one that has expired."""
 
+    def __enter__(self):
+        self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
+        self.token_file = folder / "token"
+        Token.new().write(self.token_file)
+        for name in ("own", "others"):
+            (folder / name).mkdir()
+        self.own, self.others = Certificates(folder / "own"), Certificates(folder / "others")
+        for name in ("server", "client"):
+            self.own.issue(name)
+        self.own.issue("expired", days=-1)
+        self.others.issue("foreign")
+        return self
 
-def credentials_of(protection: str, folder: Path) -> Credentials:
-    token = folder / "token" if "token" in protection else None
-    return Credentials(token, tls(folder, mutual="mutual" in protection) if "TLS" in protection else None)
+    def __exit__(self, *_):
+        self._folder.cleanup()
 
+    def credentials(self, protection: str, name: str = "server") -> Credentials:
+        """Of a process of the job: its token and TLS, as far as these protect it."""
+        token = self.token_file if "token" in protection else None
+        is_tls = "TLS" in protection
+        told = {"mutual": "mutual" in protection, "server_name": "127.0.0.1"}
+        return Credentials(token, self.own.tls(name, **told) if is_tls else None)
 
-@contextlib.contextmanager
-def spoiled_contexts(protection: str, folder: Path):
-    """TLS as those speak it who must not be let in."""
+    def spoiled_contexts(self, protection: str):
+        """TLS as those speak it who must not be let in, by what is wrong."""
+        if "TLS" not in protection:
+            return {}
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        found = {"TLS 1.2": old}
+        if "mutual" in protection:
+            found["no certificate"] = self._context(None)
+            found["an expired certificate"] = self._context((self.own, "expired"))
+            found["a certificate of another authority"] = self._context((self.others, "foreign"))
+        return found
 
-    def of_the_past():
+    def _context(self, shown):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(self.own.ca)
+        if shown is not None:
+            certificates, name = shown
+            tls = certificates.tls(name)
+            context.load_cert_chain(tls.cert, tls.key)
         return context
 
-    def without_certificate():
-        return tls(folder, None).context(of_server=False) if "mutual" in protection else None
 
-    def with_a_foreign_certificate():
-        if "mutual" not in protection:
-            return None
-        own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        own.load_verify_locations(folder / "ca.pem")
-        own.load_cert_chain(folder / "foreign.pem", folder / "foreign.key")
-        return own
-
-    SPOILED_CONTEXTS[:] = [of_the_past, without_certificate, with_a_foreign_certificate]
-    yield
-    SPOILED_CONTEXTS.clear()
-
-
-def _besiege(score: Score, clock: Clock, protection: str, folder: Path, most: int, handshake_s: float) -> None:
-    credentials = credentials_of(protection, folder)
+def _besiege(score: Score, clock: Clock, protection: str, keys: Keys, most: int, handshake_s: float) -> None:
+    credentials = keys.credentials(protection)
     with Actors(2, "stand_in.StandIn", clock.left_s + 300) as actors:
         for actor in range(2):
             actors.ask(actor, "lower", credentials.to_json(), HANDSHAKE_S=handshake_s)
@@ -82,20 +90,16 @@ def _besiege(score: Score, clock: Clock, protection: str, folder: Path, most: in
         hello = introduce("stand-in", secret="s")
         calls = [(7, n, {"secret": "s", "count": n}, bytes(range(n))) for n in range(1, 6)]
         conversation = ((0, 0, hello, b""), *calls)
-        common = {
-            "pids": (actors.processes[0].pid,), "handshake_s": handshake_s, "token": credentials.token(),
-            "hellos": (hello,), "conversations": (conversation,),
-            "recorded": (bytes_of(conversation, 0 if credentials.token_file is None else 2),),
-        }  # fmt: skip
-        context = credentials.tls and credentials.tls.context(of_server=False)
-        targets = [
-            Target(f"wire, {protection}, port", tuple(port), tls=context, name_of_host=NAME, **common),
-            Target(f"wire, {protection}, Unix socket", local, **common),
-        ]
-        with spoiled_contexts(protection, folder):
-            for number, target in enumerate(targets):
-                siege = Siege(target, score, lambda: actors.expect_progress(1), most=most)
-                siege.run(clock.share(1 / (len(targets) - number)))
+        target = Target(
+            name=f"wire, {protection}, port", address=tuple(port), pids=(actors.processes[0].pid,),
+            handshake_s=handshake_s, token=credentials.token(),
+            tls=credentials.tls and credentials.tls.context(of_server=False),
+            spoiled=keys.spoiled_contexts(protection), hellos=(hello,), conversations=(conversation,),
+        )  # fmt: skip
+        targets = [target, replace(target, name=f"wire, {protection}, Unix socket", address=local, tls=None)]
+        for number, each in enumerate(targets):
+            siege = Siege(each, score, lambda: actors.expect_progress(1), most=most)
+            siege.run(clock.share(1 / (len(targets) - number)))
         actors.end()
         for actor in range(2):
             assert "Traceback" not in actors.output(actor), actors.output(actor)[-3000:]
