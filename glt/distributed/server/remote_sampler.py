@@ -159,21 +159,23 @@ class RemoteSampler:
         num_streams = sum(share.home == home for share in self._shares)
         return self._take_granted(home, session, self._ask_to_create(session, num_streams))
 
-    def _others(self, home: int, ended: ServerSession | None = None) -> Iterator[ServerSession]:
+    def _others(self, home: int, only_replicas: bool = False) -> Iterator[ServerSession]:
         """Servers that can make what a server made: those first that are known to live, of these replicas; clients
-        begin with different ones. The session that has ended, or whose sampler is not replaced, is the last choice.
-        """
+        begin with different ones. ``only_replicas``: no others, and only those that live."""
         client = self._client
         entries = client.entries()
         part, num_servers = entries[home].partition_idx, client.num_servers
 
-        def order(rank: int) -> tuple[bool, bool, int]:
-            is_replica = entries[rank].partition_idx == part
-            return rank == home and ended is not None, not is_replica, (rank - client.context.rank) % num_servers
+        def order(rank: int) -> tuple[bool, int]:
+            return entries[rank].partition_idx != part, (rank - client.context.rank) % num_servers
 
         deadline = time.monotonic() + deadlines.SEND_S
         living = [rank for rank in entries if client.is_living(rank)]
-        for ranks in living, [rank for rank in entries if rank not in living]:
+        lost = [rank for rank in entries if rank not in living]
+        if only_replicas:
+            living = [rank for rank in living if rank != home and entries[rank].partition_idx == part]
+            lost = []
+        for ranks in living, lost:
             for rank in sorted(ranks, key=order):
                 try:
                     yield client.session(rank, max(0.1, deadline - time.monotonic()))
@@ -221,7 +223,12 @@ class RemoteSampler:
         share.num_deaths += 1
         if ended.is_closed or share.num_deaths >= _MOST_DEATHS:
             raise ended.failure()
-        found = self._opened_again(ended, share) or self._opened_elsewhere(ended, share)
+        found = None
+        if ended.session.lost is None:
+            # Its server replaces the sampler, which takes seconds; a replica is there now. Others would ask that server.
+            found = self._opened_elsewhere(ended, share, only_replicas=True) or self._opened_again(ended, share)
+        if found is None and ended.session.lost is not None:
+            found = self._opened_elsewhere(ended, share)
         if found is None:
             raise ended.failure()
         cause = ended.failure(0.0)
@@ -233,32 +240,27 @@ class RemoteSampler:
         logger.warning(text, cause, index, found, time.monotonic() - began_s)
 
     def _opened_again(self, ended: ClientStream, share: _Share) -> ClientStream | None:
-        """The stream, of the process that has taken the place of one that died; None if its server has none, or is
-        gone."""
-        if ended.session.lost is not None:
-            return None
+        """The stream, of the process that takes the place of one that died; None if its server has none, or is gone."""
         try:
-            return self._open(ended.loader, ended.worker, share)
+            return self._open(ended.loader, share, self._timeout_s)
         except (GltError, RuntimeError) as error:
             logger.info("%s: %s", ended, error)
             return None
 
-    def _opened_elsewhere(self, ended: ClientStream, share: _Share) -> ClientStream | None:
-        for session in self._others(ended.session.entry.rank, ended.session):
+    def _opened_elsewhere(self, ended: ClientStream, share: _Share, only_replicas: bool = False) -> ClientStream | None:
+        for session in self._others(ended.session.entry.rank, only_replicas):
             if not self._finalizer.alive:
                 raise _shut_down()
             try:
-                if session is ended.session:
-                    self._loaders.pop((share.home, session.entry.rank), None)  # its samplers do not come up again
-                loader = self._loader_at(session, share.home)
-                return self._open(loader, loader.workers[share.number % len(loader.workers)], share)
+                return self._open(self._loader_at(session, share.home), share, self._timeout_s)
             except (GltError, RuntimeError, ValueError, MemoryError) as error:  # it is full, or has no such GPU
                 logger.warning("%s cannot take over from %s: %s", session.entry, ended, error)
         return None
 
-    def _open(self, loader: GrantedLoader, worker: int, share: _Share) -> ClientStream:
+    def _open(self, loader: GrantedLoader, share: _Share, timeout_s: float) -> ClientStream:
+        worker = loader.workers[share.number % len(loader.workers)]
         wanted = {"first": share.place, "step": len(self._shares)}
-        return wait_for(open_stream(loader, worker, wanted, time.monotonic() + self._timeout_s))
+        return wait_for(open_stream(loader, worker, wanted, time.monotonic() + timeout_s))
 
     def _put(self, share: _Share, found: ClientStream, asked: EpochStart | None = None, index: int = 0) -> None:
         """Puts a stream in the place of another. It makes what was ``asked`` for, from batch ``index`` on; or what is
@@ -288,7 +290,7 @@ class RemoteSampler:
                 continue
             try:
                 loader = self._loader_at(self._client.session(share.home, deadlines.SEND_S), share.home)
-                self._put(share, self._open(loader, loader.workers[share.number % len(loader.workers)], share))
+                self._put(share, self._open(loader, share, deadlines.SEND_S))
             except (GltError, MemoryError) as error:
                 logger.info("server %d does not take its share back yet: %s", share.home, error)
 

@@ -54,8 +54,8 @@ def test_clients_of_another_server_need_nothing_of_a_killed_one(world):
 
 
 def test_a_killed_sampler(world):
-    """It samples for one client, and answers the requests of the other server's sampler, which samples for another. Both
-    go on when another process has taken its place."""
+    """It samples for one client, and answers the requests of the other server's sampler, which samples for another.
+    Both go on when another process has taken its place."""
     here = world(2)
     with Stage(4) as stage:
         pids = stage.start_servers(here.path, 2, 2, read_local=False, num_workers=1)
@@ -81,9 +81,9 @@ def test_a_killed_sampler(world):
 
 
 def test_a_feature_file_cut_short_under_a_sampler(private_world):
-    """What kills one sampler after the other is not tried for ever."""
+    """No other takes its place, or they die too: that is not tried for ever."""
     with Stage(3) as stage:
-        pids = stage.start_servers(private_world.path, 2, 1, num_workers=1)
+        stage.start_servers(private_world.path, 2, 1, num_workers=1)
         stage.start_clients(2, 1)
         stage.set_going(2, "hit", server_rank=1)
         os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
@@ -91,7 +91,6 @@ def test_a_feature_file_cut_short_under_a_sampler(private_world):
         assert kind == "WorkerDied", (kind, text)
         for word in ("pid", "exit code -7", "worker 0 of server 1", "bus error"):
             assert word in text, text
-        assert f"pid {pids[1][0]}" not in text, "others were tried in its place"
         stage.finish((2,), (0, 1))
 
 
