@@ -34,6 +34,7 @@ from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
+from glt.distributed.engine.row_lookup import RowCache, row_caches
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.options import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
@@ -80,6 +81,7 @@ class PoolWorker:
         self._ended: list[tuple[str, Stream]] = []  # of which the owner is yet to hear
         self._num_streams = 0  # so far
         self._opening = NativePool(_OPENING_THREADS, "glt-open")
+        self._caches: list[RowCache | None] | None = None  # of all loaders, made when other servers are asked
         self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
         name, port = f"worker {spec.worker} of server {spec.server_rank}", 0
         if spec.first_port is not None:
@@ -188,13 +190,21 @@ class PoolWorker:
             me = Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
             router = PartitionRouter(self.transport, peers, me, self.dataset.num_partitions) if peers else None
             job = SamplingJob.from_json(request, granted.table)
-            sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
+            caches = None if router is None else self._caches_of_all()
+            sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare, caches=caches)
             role = f"worker {worker} of server"
             stream.producer = Producer(sampler, stream.channel, job, share, role, server)
         except BaseException as error:
             stream.close(f"its sampler could not be made: {error}")
             raise
         return stream
+
+    def _caches_of_all(self) -> list[RowCache | None]:
+        with self._mapping:
+            if self._caches is None:
+                own = {self.dataset.partition_idx: self.dataset.own}
+                self._caches = row_caches(self.dataset, own, self.spec.cache_bytes)
+            return self._caches
 
     def _map_other(self, path: str, part: int) -> LocalPartition:
         with self._mapping:
