@@ -71,7 +71,7 @@ _CHANNEL_BYTES_PER_WORKER = 256 << 20
 
 def parse_budget(size: Any, name: str) -> int:
     """As :func:`parse_size`, but 0 stands for none."""
-    return 0 if size == 0 and not isinstance(size, bool) else parse_size(size, name)
+    return 0 if size in (0, "0") and not isinstance(size, bool) else parse_size(size, name)
 
 
 def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) -> int | None:

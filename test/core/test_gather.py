@@ -141,3 +141,44 @@ def test_memory_is_asked_ahead(source, name, least, cxx):
         if name in function
     }
     assert sum(asked.values()) >= least, f"instructions that ask ahead in {source}: {asked}"
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 4, 8, 3, 64, 100, 512])
+def test_several_sources_fill_one_output(row_bytes):
+    rng = np.random.default_rng(row_bytes)
+    tables = [table_of(500, row_bytes, seed=seed) for seed in range(3)]
+    row_of = rng.permutation(500).astype(np.uint32)
+    for n in (0, 1, 7, 5000):
+        owner, ids = rng.integers(0, 3, n), rng.integers(0, 500, n)
+        at = [np.flatnonzero(owner == part).astype(np.uint32) for part in range(3)]
+        answer = np.ascontiguousarray(tables[2][ids[at[2]]])
+        sources = [
+            (tables[0], ids[at[0]], at[0], row_of, 0),
+            (tables[1], ids[at[1]] + 1000, at[1], None, 1000),
+            (answer, None, at[2], None, 0),
+        ]
+        wanted = np.choose(owner[:, None], [tables[0][row_of[ids]], tables[1][ids], tables[2][ids]])
+        room = np.full((n + 2, row_bytes), 255, np.uint8)
+        _core.gather_from(sources, room[1:-1])
+        assert np.array_equal(room[1:-1], wanted) and (room[[0, -1]] == 255).all()
+        _core.gather_from(sources[::-1], room[1:-1])
+        assert np.array_equal(room[1:-1], wanted)
+
+
+def test_sources_that_do_not_fit_are_refused_before_anything_is_written():
+    table, out, ids = table_of(10, 16), np.full((3, 16), 255, np.uint8), np.arange(3)
+    at, two = np.arange(3, dtype=np.uint32), np.arange(2)
+    for error, text, sources in (
+        (ValueError, "2 rows of 1 sources for 3", [(table, two, at[:2], None, 0)]),
+        (ValueError, "row 2 has none", [(table, ids, np.array([0, 1, 1], np.uint32), None, 0)]),
+        (ValueError, "5 rows of 2 sources", [(table, ids, None, None, 0), (table, two, at[:2], None, 0)]),
+        (IndexError, r"positions\[2\] = 3 is outside \[0, 3\)", [(table, ids, at + 1, None, 0)]),
+        (IndexError, r"ids\[1\] = 10 is row 10 of 10", [(table, ids + 9, at, None, 0)]),
+        (IndexError, r"ids\[0\] = -1 is outside \[0, 5\)", [(table, ids - 1, at, np.zeros(5, np.uint32), 0)]),
+        (ValueError, "table has rows of 8 bytes, out of 16", [(table_of(10, 8), ids, at, None, 0)]),
+        (ValueError, "a source of 2 elements", [(table, ids)]),
+        (ValueError, "positions", [(table, ids, at[:2], None, 0)]),
+    ):
+        with pytest.raises(error, match=text):
+            _core.gather_from(sources, out)
+        assert (out == 255).all()

@@ -336,11 +336,12 @@ class DistLoader(Resumable):
         ``collate_s`` it made ``Data`` of them; summed over batches, on the samplers: ``sampling_s`` and
         ``gathering_s`` of native work, ``remote_s`` waiting for other partitions, ``blocked_s`` waiting for room in
         the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
-        from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such whose rows the
-        partition's cache had (both 0 without ``collect_features``); ``remote_node_ratio`` is the share of all nodes
-        that are remote, ``cache_hit_ratio`` that of cached ones among cached and remote ones. ``channel_*`` are the
-        counters of :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down; on servers,
-        what is sent there has arrived at this client, and what keeps a sampler from sending is told by
+        from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such of whose rows
+        there were copies, in the partition's cache or kept since they were asked for (both 0 without
+        ``collect_features``); ``remote_node_ratio`` is the share of all nodes that are remote, ``cache_hit_ratio`` that
+        of cached ones among cached and remote ones. ``channel_*`` are the counters of
+        :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down; on servers, what is sent
+        there has arrived at this client, and what keeps a sampler from sending is told by
         :func:`glt.distributed.server_stats`.
         """
         totals = {name: total if name.endswith("_s") else int(total) for name, total in self._totals.items()}

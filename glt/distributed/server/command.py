@@ -18,6 +18,7 @@ from typing import Any, Final
 from glt import _deadlines as deadlines
 from glt._checks import parse_size
 from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.options import parse_budget
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
 from glt.distributed.server.options import FORMATS, LEVELS, RANGES, ServerOptions, write_logs
 from glt.distributed.server.server import DistServer
@@ -112,6 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_option(group, "max_loaders", "loaders that may be open", metavar="N")
     text = "memory for batches that wait to be sent, such as 8GB (default: half of what is free)"
     _add_option(group, "max_buffer_size", text, type=_size, metavar="SIZE")
+    text = "memory of each sampling process for rows of other servers, 0: none"
+    _add_option(group, "cache_memory_budget", text, type=_budget, metavar="SIZE")
     text = "ask servers of the same host for rows, rather than read their files"
     group.add_argument("--no-read-local", dest="read_local", action="store_false", help=text)
     text = "clients may name files below it as seeds (default: they may not)"
@@ -191,11 +194,15 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _size(text: str) -> int:
+def _size(text: str, parse: Callable[[str, str], int] = parse_size) -> int:
     try:
-        return parse_size(text, "size")
+        return parse(text, "size")
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _budget(text: str) -> int:
+    return _size(text, parse_budget)
 
 
 # -- running -------------------------------------------------------------------------------------------------------

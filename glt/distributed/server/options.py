@@ -15,7 +15,7 @@ from typing import Any
 
 from glt._checks import available_memory, check_count, check_flag, check_one_of, check_path, check_text, parse_size
 from glt._tracebacks import short_traceback
-from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
+from glt.distributed.options import DEFAULT_CACHE_BYTES, DEFAULT_RPC_TIMEOUT_S, check_transport, parse_budget
 from glt.distributed.wire.credentials import TlsOptions, check_credentials
 
 FORMATS = ("text", "json")
@@ -105,6 +105,9 @@ class ServerOptions:
         max_buffer_size: Memory that loaders may be promised for batches that wait to be sent, in all: bytes, or text
             such as ``'8GB'``. Default: half of what is free when the server starts.
         read_local: Read partitions of servers of the same host straight from their files.
+        cache_memory_budget: Memory of each sampling process for rows of nodes that were asked for at other servers, as
+            bytes or text such as ``'1GB'``; 0: none. All loaders share it. See
+            :class:`glt.distributed.MpDistSamplingWorkerOptions`.
         seed_dir: Clients may name files below this directory as seeds. Default: they may not.
         log_format: Of what sampling processes write to stderr, ``'text'`` or ``'json'``, which is an object per line.
             They have the level of this process's root logger.
@@ -139,6 +142,7 @@ class ServerOptions:
     max_loaders: int = 1024
     max_buffer_size: int | str | None = None
     read_local: bool = True
+    cache_memory_budget: int | str = DEFAULT_CACHE_BYTES
     seed_dir: str | os.PathLike[str] | None = None
     log_format: str = "text"
     metrics_port: int | None = None
@@ -171,6 +175,7 @@ class ServerOptions:
             )
         if self.max_buffer_size is not None:
             parse_size(self.max_buffer_size, "max_buffer_size")
+        parse_budget(self.cache_memory_budget, "cache_memory_budget")
         if self.seed_dir is not None:
             check_path("seed_dir", self.seed_dir, "a directory")
             if not Path(self.seed_dir).is_dir():

@@ -31,8 +31,8 @@ _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
 @dataclass(frozen=True)
 class PoolWorkerSpec:
     """What a sampling process is told when it starts, as JSON: its number (``worker``), :meth:`DistDataset.to_json`,
-    the batches in flight over all loaders (``num_places``), and limits of requests between servers. It listens at
-    ``host``, on port ``first_port + worker`` or one that is found."""
+    the batches in flight over all loaders (``num_places``), limits of requests between servers, and memory for rows of
+    theirs. It listens at ``host``, on port ``first_port + worker`` or one that is found."""
 
     server_rank: int
     worker: int
@@ -44,6 +44,7 @@ class PoolWorkerSpec:
     log_format: str
     host: str = "127.0.0.1"
     first_port: int | None = None
+    cache_bytes: int = 0
 
 
 @dataclass

@@ -25,6 +25,7 @@ from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import GraphQueries, graph_calls
 from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.options import parse_budget
 from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry, plan_reads
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
@@ -130,7 +131,8 @@ class DistServer:
             level = logging.getLogger().getEffectiveLevel()
             limits = options.max_concurrency, num_rpc_threads, options.rpc_timeout
             where = self.listener.listens_at, options.sampler_port
-            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format, *where)
+            cache_bytes = parse_budget(options.cache_memory_budget, "cache_memory_budget")
+            spec = PoolWorkerSpec(rank, 0, dataset.to_json(), *limits, level, options.log_format, *where, cache_bytes)
             self.pool = SamplerPool(spec, options.worker_limit, self._worker_died)
             made.callback(self.pool.close)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())

@@ -36,6 +36,7 @@ from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
 from glt.distributed.engine.sampler import DistNeighborSampler
+from glt.distributed.engine.row_lookup import RowCache, row_caches
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.answers import Answers
 from glt.distributed.server.membership import ServerEntry
@@ -84,6 +85,7 @@ class PoolWorker:
         self._ended: list[tuple[str, Stream | Answers]] = []  # of which the owner is yet to hear
         self._num_streams = 0  # so far
         self._opening = NativePool(_OPENING_THREADS, "glt-open")
+        self._caches: list[RowCache | None] | None = None  # of all loaders, made when other servers are asked
         self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
         name, port = f"worker {spec.worker} of server {spec.server_rank}", 0
         if spec.first_port is not None:
@@ -237,7 +239,15 @@ class PoolWorker:
         me = Peer(f"server-{server}-w{worker}", server, worker, socket.gethostname(), os.getpid(), part, "server")
         router = PartitionRouter(self.transport, peers, me, self.dataset.num_partitions) if peers else None
         job = SamplingJob.from_json(request, granted.table)
-        return job, sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
+        caches = None if router is None else self._caches_of_all()
+        return job, sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare, caches=caches)
+
+    def _caches_of_all(self) -> list[RowCache | None]:
+        with self._mapping:
+            if self._caches is None:
+                own = {self.dataset.partition_idx: self.dataset.own}
+                self._caches = row_caches(self.dataset, own, self.spec.cache_bytes)
+            return self._caches
 
     def _map_other(self, path: str, part: int) -> LocalPartition:
         with self._mapping:
