@@ -265,7 +265,8 @@ class ServerSession:
         value = frame.value
         if "died" in value:
             with self._ended:
-                self._dead_workers[value["loader"], value["worker"]] = value["died"]
+                # The first counts: those that then do not come up in its place do not know why.
+                self._dead_workers.setdefault((value["loader"], value["worker"]), value["died"])
                 self._ended.notify_all()
             return
         if "servers" in value:

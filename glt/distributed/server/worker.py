@@ -35,8 +35,8 @@ from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
-from glt.distributed.engine.sampler import DistNeighborSampler
 from glt.distributed.engine.row_lookup import RowCache, row_caches
+from glt.distributed.engine.sampler import DistNeighborSampler
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.answers import Answers
 from glt.distributed.server.membership import ServerEntry

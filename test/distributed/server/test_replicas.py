@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 from dist_world import NUM_NODES
-from promptness import eventually
+from promptness import eventually, expect_prompt
 
 import glt
 from glt.distributed.context import resign
+from glt.errors import PeerLost
 from glt.testing.cluster import free_port, take_census
 
 HERE = Path(__file__).parent.parent
@@ -185,6 +186,21 @@ def test_one_is_killed_and_then_the_only_one_of_the_other_partition(world, serve
         by_server = [glt.distributed.server_stats(rank)["num_loaders"] for rank in range(3)]
         assert by_server == [0, 1, 1], by_server
     assert found == expected(4)
+
+
+def test_the_last_server_is_killed(world, serve):
+    servers = serve(world(1).path, 1)
+    pid = servers.processes[0].pid
+    with client_of(servers), loader_of() as loader:
+        batches = iter(loader)
+        next(batches)
+        servers.kill(0)
+        start = time.monotonic()
+        with pytest.raises(PeerLost, match=f"server 0 .*pid {pid}"):
+            list(batches)
+        expect_prompt(time.monotonic() - start, "the client to notice")
+        with pytest.raises(PeerLost, match=f"server 0 .*pid {pid}"):
+            loader_of()
 
 
 class Killer:
