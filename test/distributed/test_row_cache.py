@@ -94,7 +94,7 @@ def stage(request, tmp_path_factory):
 def test_any_budget_and_concurrency_gives_the_same_batches(stage, seed):
     rng = random.Random(seed)
     budget = [0, rng.randrange(1, 5000), rng.randrange(5000, 100_000), 1 << 20][seed]
-    router, sampler = stage.asking(rng, budget)
+    _, sampler = stage.asking(rng, budget)
     keys = [rng.randrange(40) for _ in range(120)]
 
     async def several(width):

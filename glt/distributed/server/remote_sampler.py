@@ -225,12 +225,7 @@ class RemoteSampler:
             raise ended.failure()
         found = None
         if ended.session.lost is None:
-<<<<<<< HEAD
-            # Its server replaces the sampler, which takes seconds; a replica is there now. Others would ask that
-            # server.
-=======
             # The server replaces its sampler, which takes seconds; a replica is there now. Others would ask that one.
->>>>>>> w-replicas
             found = self._opened_elsewhere(ended, share, only_replicas=True) or self._opened_again(ended, share)
         if found is None and ended.session.lost is not None:
             found = self._opened_elsewhere(ended, share)
