@@ -10,7 +10,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 # Asks nothing, and does not wait for ever.
 APT := timeout 300 $(if $(filter-out 0,$(shell id -u)),sudo -n) env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet
 
-.PHONY: demo test test-integration test-full bench docs lint wheel clean
+.PHONY: demo test test-integration test-full campaign bench docs lint wheel clean
 
 demo: $(VENV)/built
 	$(BIN)/glt demo
@@ -34,6 +34,11 @@ test-full: lint
 # A wheel for this machine, checked, and run where nothing else of this clone is; and that of the kernels, where there is nvcc.
 wheel: $(VENV)/built
 	$(BIN)/python .ci/wheel.py
+
+# Strangers, damage, kills and freezes, for so many seconds; prints what was tried, held and failed.
+CAMPAIGN_S ?= 1200
+campaign: $(VENV)/built
+	$(BIN)/python test/campaign --seconds $(CAMPAIGN_S)
 
 bench: $(VENV)/built
 	$(BIN)/python -m benchmarks

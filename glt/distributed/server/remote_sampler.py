@@ -170,12 +170,12 @@ class RemoteSampler:
             return entries[rank].partition_idx != part, (rank - client.context.rank) % num_servers
 
         deadline = time.monotonic() + deadlines.SEND_S
-        living = [rank for rank in entries if client.is_living(rank)]
-        lost = [rank for rank in entries if rank not in living]
+        there = [rank for rank in entries if client.is_there(rank)]
+        gone = [rank for rank in entries if rank not in there]
         if only_replicas:
-            living = [rank for rank in living if rank != home and entries[rank].partition_idx == part]
-            lost = []
-        for ranks in living, lost:
+            there = [rank for rank in there if rank != home and entries[rank].partition_idx == part]
+            gone = []
+        for ranks in there, gone:
             for rank in sorted(ranks, key=order):
                 try:
                     yield client.session(rank, max(0.1, deadline - time.monotonic()))

@@ -297,11 +297,12 @@ class Connection:
         on_end: Callable[[GltError], None],
         *,
         max_data_bytes: int,
+        max_json_bytes: int = MAX_JSON_BYTES,
         silence_s: float | None = None,
     ) -> None:
         """Calls ``on_frame`` and ``on_end`` from now on, and sends beats. On the loop; may be called again."""
         self._on_frame, self._on_end = on_frame, on_end
-        self.max_json_bytes, self.max_data_bytes, self.silence_s = MAX_JSON_BYTES, max_data_bytes, silence_s
+        self.max_json_bytes, self.max_data_bytes, self.silence_s = max_json_bytes, max_data_bytes, silence_s
         self.heard_s = time.monotonic()  # it may have waited
         if self._is_finished:
             assert self._error is not None

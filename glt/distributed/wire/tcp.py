@@ -354,6 +354,7 @@ class PartitionServer:
             asker.take,
             lambda error: self._forget(asker, error),
             max_data_bytes=self._max_request_bytes,
+            max_json_bytes=0,
             silence_s=self._silence_s,
         )
 
