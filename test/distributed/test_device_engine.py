@@ -1,7 +1,7 @@
 """GPUs that sample some partitions and ask for others make the batches of the CPU; the host plays the GPU."""
 
+import asyncio
 import threading
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ class Elsewhere:
 
     def ask(self, part, requests):
         self.asked |= {request.method for request in requests}
-        futures = [Future() for _ in requests]
+        futures = [asyncio.get_running_loop().create_future() for _ in requests]
         for request, future in zip(requests, futures, strict=True):
             future.set_result(self.handlers[part][request.method](request.encode()))
         return futures

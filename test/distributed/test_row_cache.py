@@ -195,7 +195,7 @@ def test_stats_tell_what_a_cache_spares(world):
         assert some[-1]["num_cached_nodes"] + some[-1]["num_remote_nodes"] == none[-1]["num_remote_nodes"]
         # The second epoch had them all but for a few, which found no room among those that hash alike.
         assert some[2]["num_remote_nodes"] - some[1]["num_remote_nodes"] < 0.1 * some[0]["num_remote_nodes"]
-        assert some[-1]["cache_hit_ratio"] > 0.6 and some[-1]["remote_bytes"] < 0.6 * none[-1]["remote_bytes"]
+        assert some[-1]["cache_hit_ratio"] > 0.6 and some[-1]["remote_bytes"] < 0.7 * none[-1]["remote_bytes"]
 
 
 @pytest.mark.parametrize(("mode", "budget"), [("collocated", "4KB"), ("mp", "30KB")])

@@ -30,7 +30,7 @@ def run_page(text, command):
         for language, code in BLOCK.findall(text):
             if language == "python" and not code.startswith(NOT_RUN):
                 exec(compile(code, "page", "exec"), names)
-            for line in code.splitlines() if language == "sh" else ():
+            for line in code.splitlines() if language == "sh" and not code.startswith(NOT_RUN) else ():
                 words = shlex.split(line, comments=True)
                 if words[:1] == ["openssl"]:
                     subprocess.run(words, check=True, capture_output=True, timeout=60)

@@ -311,7 +311,7 @@ def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(ends, monkeypatch)
 
 
 def open_stream(session, patience_s, loader="1"):
-    granted = remote._Granted(session, loader, "secret", [2])
+    granted = remote.GrantedLoader(session, loader, "secret", [2])
     share = {"first": 0, "step": 1}
     return wait_for(remote.open_stream(granted, 2, share, time.monotonic() + patience_s), 60.0)
 
