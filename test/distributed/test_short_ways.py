@@ -112,7 +112,7 @@ def test_a_feature_row_of_another_partition_passes_few_objects_and_is_copied_twi
             hear_all(cluster)
             say_all(cluster)
         (asking, copied_there), (answering, copied_here) = cluster.results()
-    assert any(each.endswith(":DistNeighborSampler") for each in asking)
+    assert any(each.endswith(":Partitions") for each in asking)
     assert any(each.endswith(":LocalPartition") for each in answering)
     assert len(asking | answering) <= 6, sorted(asking | answering)
     assert copied_here == copied_there == 1

@@ -372,8 +372,12 @@ class DistServer:
                 self._plan = None  # one came back with another partition, or on another host
         listed = [entry.to_json() for entry in servers.values()]
         self.pool.send_servers(listed)
+        call_on_loop(self._tell_clients, {"servers": listed})
+
+    def _tell_clients(self, told: dict[str, Any]) -> None:
+        """On the loop, where a client is admitted and greeted in one step: what it hears first is the greeting."""
         for session in self.clients.sessions():
-            session.send({"servers": listed})
+            session.send(told)
 
     def _worker_died(self, worker: int, text: str) -> None:
         for loader in self.loaders.all().values():

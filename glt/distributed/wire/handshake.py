@@ -194,7 +194,7 @@ async def connect(
             the deadline.
         glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
     """
-    where = address if isinstance(address, str) else printed(*address)
+    where = f"@{address[1:]}" if isinstance(address, str) else printed(*address)  # as ss shows Unix sockets
     deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
     while True:
         left = deadline - time.monotonic()

@@ -32,7 +32,7 @@ MAX_REPLY_BYTES: Final = 64 << 30
 _SMALL_BYTES = 8 << 10  # requests up to which are answered on the loop: two changes of threads would cost more
 _ROOM_BYTES = 256 << 20  # of a request, beyond what its ids take: trees may have nodes in common
 _BYTES_PER_ID = 24
-_MOST_WAITING_BYTES = 64 << 20  # of a connection, requests and replies: it is not read meanwhile
+_MOST_WAITING, _MOST_WAITING_BYTES = 8, 64 << 20  # requests, and replies, of a connection: it is not read meanwhile
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 # Where a peer takes connections now, in the order in which they are tried; empty: it is gone.
@@ -380,7 +380,7 @@ class _Asker:
     def __init__(self, server: PartitionServer, connection: Connection) -> None:
         self.connection, self._server = connection, server
         self._lock = threading.Lock()
-        self._asked_bytes = 0  # of requests that are not answered yet
+        self._num_asked = self._asked_bytes = 0  # requests that are not answered yet
         self._is_held = False
         self._answered = asyncio.Event()
 
@@ -391,9 +391,10 @@ class _Asker:
             self._reply(frame)
         else:
             with self._lock:
+                self._num_asked += 1
                 self._asked_bytes += len(frame.data)
             self._server.pool.submit(self._work, frame)
-        if self._waiting_bytes() > _MOST_WAITING_BYTES and not self._is_held:
+        if self._is_much(1) and not self._is_held:
             self._is_held = True
             self.connection.pause()
             process_loop.get().create_task(self._read_on())
@@ -404,6 +405,7 @@ class _Asker:
             self._reply(frame)
         finally:
             with self._lock:
+                self._num_asked -= 1
                 self._asked_bytes -= len(frame.data)
             if self._is_held:
                 process_loop.get().call_soon_threadsafe(self._answered.set)
@@ -422,17 +424,21 @@ class _Asker:
         except GltError as error:  # who asked is gone, or asks again
             logger.debug("%s", error)
 
-    def _waiting_bytes(self) -> int:
+    def _is_much(self, part: int) -> bool:
+        """Whether as much waits as may, or with ``part`` 2 half of it."""
         with self._lock:
-            return self._asked_bytes + self.connection.unsent_bytes
+            waiting_bytes = self._asked_bytes + self.connection.unsent_bytes
+            return self._num_asked >= _MOST_WAITING // part or waiting_bytes > _MOST_WAITING_BYTES // part
 
     async def _read_on(self) -> None:
         """Reads on when less waits."""
         try:
-            while self._asked_bytes > _MOST_WAITING_BYTES:
+            while self._is_much(2):
                 self._answered.clear()
-                await self._answered.wait()
-            await self.connection.drained()
+                if self.connection.unsent_bytes > _MOST_WAITING_BYTES // 2:
+                    await self.connection.drained()
+                elif self._is_much(2):
+                    await self._answered.wait()
         except GltError as error:  # it has ended
             logger.debug("%s", error)
             return

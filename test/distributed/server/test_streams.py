@@ -162,11 +162,10 @@ def test_a_killed_sampler_and_a_killed_client_far_away(world):
         stage.kill(1)
         assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
         stage.goes_on(2, "endless")
-        start = time.monotonic()
         os.kill(sampler, signal.SIGKILL)
-        kind, text, at_s = stage.ask(2, "ended", "endless")
-        expect_prompt(at_s - start, "the client to notice")
-        assert kind == "WorkerDied" and f"pid {sampler}" in text, (kind, text)
+        stage.goes_on(2, "endless")
+        assert stage.ask(0, "samplers") != [sampler]
+        assert stage.ask(2, "stop", "endless") > 0
         stage.ask(2, "law", "law", 0)
         stage.expect_law(2, "law", here, 0)
         stage.kill(0)
@@ -230,10 +229,10 @@ def try_as_a_stranger():
     where = options()
     with glt.distributed.DistNeighborLoader(None, [4], torch.arange(64), batch_size=8, worker_options=where) as loader:
         (stream,) = loader._backend._streams
-        at = stream.session.call("glt.stream_at", stream.loader, 0).result()
+        at = stream.session.call("glt.stream_at", stream.loader.id, 0).result()
         told = []
         for secret, kind in (("0" * 64, "stream"), ("\u00e9", "stream"), ("0", "client")):
-            hello = introduce(kind, loader=stream.loader, secret=secret, first=0, step=1)
+            hello = introduce(kind, loader=stream.loader.id, secret=secret, first=0, step=1)
             for address in (at["local"], ("127.0.0.1", at["port"])):
                 with pytest.raises(RendezvousError) as refused:
                     dial(address, "a sampler", hello, 20.0, retry=False)
@@ -248,7 +247,7 @@ def test_a_stream_is_opened_with_the_secret_of_its_loader_only(world):
         told, num_batches = stage.ask(1, "run_function", try_as_a_stranger)
         assert all("is not known here" in each for each in told[:2]), told
         assert all("this is no handshake" in each for each in told[2:4]), told
-        assert all("expected stream or partition" in each for each in told[4:]), told
+        assert all("expected stream, questions or partition" in each for each in told[4:]), told
         assert num_batches == 8
         stage.finish((1,), (0,))
 
