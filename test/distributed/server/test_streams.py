@@ -4,13 +4,12 @@ import gc
 import os
 import resource
 import signal
-import time
 
 import pytest
 import torch
 from dist_world import NUM_NODES, assert_same
 from network import enter
-from promptness import eventually, expect_prompt
+from promptness import eventually
 from service import Stage, options
 
 import glt
