@@ -101,7 +101,7 @@ async def ask_for_proof(connection: Connection, credentials: Credentials, until_
     if has not in (_READ, _WRITE):
         raise NotProven("a token is asked for here: give --token-file, token_file= or GLT_TOKEN_FILE, with the job's")
     if has == _WRITE and not token.may_write:
-        raise NotProven("this process has the read token only, and answers nobody who has more: give it the other")
+        raise NotProven("this process has the read token only, and cannot check the other: give it the write token")
     shown = token if has == _WRITE else token.for_reading()
     proof = await connection.receive_greeting(_left(until_s))
     if not hmac.compare_digest(proof, shown.prove(b"client", theirs + mine)):

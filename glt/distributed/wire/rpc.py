@@ -126,7 +126,7 @@ class _Line:
                 # ``cma`` reads from the peer's memory, which a peer that ends without waiting has given back.
                 lost = PeerLost(f"lost {self.peer} during {method}: it ended while its answer was on the way")
             reply.set_exception(lost)
-            reply.exception()  # or asyncio complains where nobody waits for it any more
+            reply.exception()  # or asyncio complains where no task waits for it any more
         self._send_waiting()
 
 

@@ -56,7 +56,7 @@ class _Call:
     def fail(self, error: BaseException) -> None:
         if not self.reply.done():  # the batch may have been given up
             self.reply.set_exception(error)
-            self.reply.exception()  # or asyncio complains where nobody waits for it any more
+            self.reply.exception()  # or asyncio complains where no task waits for it any more
 
 
 class _Line:
