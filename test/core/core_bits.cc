@@ -183,14 +183,8 @@ void gather(const World& world) {
     for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::byte>(bits_at(7, i));
     std::vector<int64_t> ids(5000);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = world.col[i] % 100;
-    gather_rows({.table = table.data(),
-                 .num_rows = 100,
-                 .row_bytes = row_bytes,
-                 .ids = ids.data(),
-                 .n = 5000,
-                 .out = out.data(),
-                 .num_out = 5000},
-                2);
+    const RowSource source{.table = table.data(), .num_rows = 100, .ids = ids.data(), .n = 5000};
+    gather_rows({source, row_bytes, out.data(), 5000}, 2);
     hash.add(out.data(), static_cast<int64_t>(out.size()));
     const uint32_t sum = crc32(out.data(), out.size());
     hash.add(&sum, 1);

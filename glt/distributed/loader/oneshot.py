@@ -55,8 +55,8 @@ class SamplingClient:
     again.
 
     Args:
-        num_neighbors, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, with_edge,
-            collect_features: As of :class:`glt.distributed.DistNeighborLoader`.
+        num_neighbors, replace, subgraph_type, disjoint: As of :class:`glt.distributed.DistNeighborLoader`.
+        temporal_strategy, time_attr, weight_attr, with_edge, collect_features: As of the same.
         random_seed: In [0, 2^63).
         timeout_s: Deadline of a request in seconds, unless it has its own; above 0 and below a day.
         max_waiting: Requests that may wait in this process for a place in flight, 0 to 1048576. ``worker_concurrency``
