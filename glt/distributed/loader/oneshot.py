@@ -113,7 +113,7 @@ class SamplingClient:
         self._data, given = opened(None, worker_options, None)
         check_flag("collect_features", collect_features)
         check_count("max_waiting", max_waiting, 0, 1 << 20)
-        self.timeout_s = _checked_timeout(timeout_s)
+        self.timeout_s: float = _checked_timeout(timeout_s)
         self._config = checked_config(
             self._data,
             num_neighbors,
