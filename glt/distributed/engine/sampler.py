@@ -108,7 +108,7 @@ class DistNeighborSampler:
         collect_features: Look up node features, labels and edge features.
         others: Further partitions that are read here, by index (:meth:`DistDataset.map_other`).
         caches: Rows of partitions elsewhere that batches have asked for, by node type: samplers of the same dataset may
-            share them (:func:`glt.distributed.engine.row_lookup.row_caches`). Default: none.
+            share them (``row_caches`` makes some). Default: none.
         spare: Where batches are kept for their memory, 4 bytes per node each: samplers of the same dataset and loop may
             share it. Default: a place of its own.
         partitions: What reads and asks them.
