@@ -76,7 +76,7 @@ class Asker:
     that has fewest of ours in flight, ``options.worker_concurrency`` at most; others wait here, ``most_waiting`` at
     most. One whose sampling process is lost is asked again, elsewhere if there is another.
 
-    Raises what :class:`glt.distributed.server.remote.RemoteSampler` raises.
+    Raises what :class:`glt.distributed.server.remote_sampler.RemoteSampler` raises.
     """
 
     def __init__(

@@ -147,6 +147,25 @@ class ClientStream:
 # -- opening -------------------------------------------------------------------------------------------------------
 
 
+def loader_arguments(job: SamplingJob, options: RemoteDistSamplingWorkerOptions) -> tuple[Any, ...]:
+    """What a server is told to open the loader of a job: the arguments of ``glt.create_loader``."""
+    request = {
+        **job.to_json(),
+        "concurrency": options.worker_concurrency,
+        "buffer_bytes": options.buffer_bytes,
+        "prefetch_size": options.prefetch_size,
+        "devices": options.devices,
+    }
+    return request, job.table.columns, job.table.extras, options.num_workers
+
+
+def warn_of_fewer(granted: GrantedLoader, num_workers: int) -> None:
+    """Says so if a server gives a loader fewer samplers than were asked for."""
+    if (count := len(granted.workers)) < num_workers:
+        text = "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
+        logger.warning(text, granted.session.entry, count, num_workers, count)
+
+
 def create_loaders(
     client: DistClient,
     server_ranks: Sequence[int],
@@ -156,17 +175,9 @@ def create_loaders(
 ) -> None:
     """Has servers open the loader of a job; adds to ``created`` those that did, also if one refuses, which is raised:
     they are to be given back."""
-    num_workers, timeout_s = options.num_workers, options.rpc_timeout
-    request = {
-        **job.to_json(),
-        "concurrency": options.worker_concurrency,
-        "buffer_bytes": options.buffer_bytes,
-        "prefetch_size": options.prefetch_size,
-        "devices": options.devices,
-    }
-    arguments = (request, job.table.columns, job.table.extras, num_workers)
+    arguments = loader_arguments(job, options)
     sessions = [client.session(rank) for rank in server_ranks]
-    replies = [each.call_within(timeout_s, "glt.create_loader", *arguments) for each in sessions]
+    replies = [each.call_within(options.rpc_timeout, "glt.create_loader", *arguments) for each in sessions]
     for session, reply in zip(sessions, replies, strict=True):
         reply.too_late = partial(give_back, session)
     refused = None
@@ -177,9 +188,7 @@ def create_loaders(
             refused = refused or error
             continue
         created.append(GrantedLoader(session, loader["id"], loader["secret"], loader["workers"]))
-        if (count := len(loader["workers"])) < num_workers:
-            text = "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
-            logger.warning(text, session.entry, count, num_workers, count)
+        warn_of_fewer(created[-1], options.num_workers)
     if refused is not None:
         raise refused
 

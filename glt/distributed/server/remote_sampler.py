@@ -21,7 +21,15 @@ from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
-from glt.distributed.server.remote import ClientStream, GrantedLoader, give_back, open_stream, open_streams
+from glt.distributed.server.remote import (
+    ClientStream,
+    GrantedLoader,
+    give_back,
+    loader_arguments,
+    open_stream,
+    open_streams,
+    warn_of_fewer,
+)
 from glt.distributed.wire.threads import process_loop, wait_for
 from glt.errors import ConnectionLost, GltError, PeerLost
 
@@ -67,24 +75,12 @@ class RemoteSampler:
         self._past: list[dict[str, float]] = []  # counts of streams that others have taken the place of
         self._num_moved = 0
         self._loaders: dict[tuple[int, int], GrantedLoader] = {}  # by the server that was asked for, and where it is
-        num_workers = options.num_workers
-        request = {
-            **job.to_json(),
-            "concurrency": options.worker_concurrency,
-            "buffer_bytes": options.buffer_bytes,
-            "prefetch_size": options.prefetch_size,
-            "devices": options.devices,
-        }
-        self._arguments = (request, job.table.columns, job.table.extras, num_workers)
+        self._arguments = loader_arguments(job, options)
         try:
             deadline = time.monotonic() + self._timeout_s
             granted = self._create_all(list(server_ranks))
             for each in granted:
-                if (count := len(each.workers)) < num_workers:
-                    text = (
-                        "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
-                    )
-                    logger.warning(text, each.session.entry, count, num_workers, count)
+                warn_of_fewer(each, options.num_workers)
             homes = [
                 (home, n) for home, each in zip(server_ranks, granted, strict=True) for n in range(len(each.workers))
             ]
