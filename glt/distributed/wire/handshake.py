@@ -170,8 +170,10 @@ def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
 def dial(
     address: Address, peer: str, hello: dict[str, Any], timeout_s: float, **options: Any
 ) -> tuple[Connection, dict[str, Any]]:
-    """As :func:`connect`, for any thread but the loop's."""
-    return wait_for(connect(address, peer, hello, timeout_s, **options))
+    """As :func:`connect`, for any thread but the loop's. Its deadlines end the wait. Once the loop has stopped, at the
+    end of the interpreter, TimeoutError does."""
+    longest_s = timeout_s + (options.get("answer_s") or 0.0) + 3 * deadlines.HANDSHAKE_S + deadlines.ANSWER_S
+    return wait_for(connect(address, peer, hello, timeout_s, **options), longest_s)
 
 
 async def connect(
