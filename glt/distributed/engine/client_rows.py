@@ -11,7 +11,8 @@ the client lacks, ``x/n0 [sent, ...]``, and beside them::
 Messages of a stream arrive in the order in which they took room in its channel, whatever the order in which they are
 written. A row is known once the message with it has been written, which had its room before; and a slot is pinned from
 the time at which a batch is told to read it until that batch is written, so that what overwrites it has its room later.
-A client takes in all messages of its stream, those that its trainer no longer wants included.
+A client takes in all messages of its stream, those that its trainer no longer wants included. Ids of nodes and edges
+come as int32 where they fit, and are int64 again when the message is complete.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class KeptRows:
     def _complete(self, message: Message) -> Message:
         sent = message.tensors
         parts = [{part: sent.pop(f"n{each['type']}/{part}").numpy() for part in _PARTS} for each in self._told]
-        specs: dict[str, tuple[torch.dtype, Sequence[int]]] = {n: (t.dtype, t.shape) for n, t in sent.items()}
+        specs: dict[str, tuple[torch.dtype, Sequence[int]]] = {
+            n: (_whole_dtype(n, t), t.shape) for n, t in sent.items()
+        }
         names = [[f"{name}/n{each['type']}" for name in each["names"]] for each in self._told]
         for those, part in zip(names, parts, strict=True):
             num_nodes = len(part["slots"]) + len(part["rows_at"])
@@ -129,7 +132,7 @@ class KeptRows:
                 _core.gather_from([known, (rows, None, part["rows_at"], None, 0)], as_numpy(whole[name]))
                 _core.gather_rows(rows, part["kept"], table, None, part["kept_in"])
         for name, tensor in sent.items():
-            whole[name].copy_(tensor)
+            as_numpy(whole[name])[...] = as_numpy(tensor)  # not torch's copy, which may start threads of its own
         return Message(message.kind, message.loader, message.epoch, message.index, whole, buffer)
 
     def _table(self, name: str, rows: Tensor, num_slots: int) -> Tensor:
@@ -140,3 +143,8 @@ class KeptRows:
                 raise ValueError(f"{num_slots} rows of {name}: {-self._left_bytes} bytes more than cache_memory_budget")
             self._tables[name] = table
         return self._tables[name]
+
+
+def _whole_dtype(name: str, tensor: Tensor) -> torch.dtype:
+    is_narrow = tensor.dtype == torch.int32 and name.rpartition("/")[0] in ("n_id", "e_id", "edge_index")
+    return torch.int64 if is_narrow else tensor.dtype

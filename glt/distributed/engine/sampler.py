@@ -349,7 +349,19 @@ class DistNeighborSampler:
         if self.config.subgraph_type == "directional":  # other edges belong to no hop
             shapes |= {"num_sampled_nodes": (len(nodes), hops + 1), "num_sampled_edges": (len(edges), hops)}
         specs: Specs = {"stats": (torch.float64, (len(STATS),))} | {n: (torch.int64, s) for n, s in shapes.items()}
+        if any(self.clients):
+            specs |= {name: (torch.int32, shapes[name]) for name in self._narrow(batch)}
         return specs | {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in start.known.items()}
+
+    def _narrow(self, batch: _core.Batch | DeviceBatch) -> list[str]:
+        """What a client of another host gets as int32, since it fits: half of a batch whose rows the client has."""
+        most = torch.iinfo(torch.int32).max
+        nodes, edges = range(self._num_node_types), range(self._num_edge_types)
+        names = [f"n_id/n{t}" for t in nodes if self.dataset.num_nodes_of[t] <= most]
+        names += [f"e_id/e{r}" for r in edges if self.config.with_edge and self.dataset.own.num_ids[r][1] <= most]
+        if all(batch.num_nodes(t) <= most for t in nodes):
+            names += [f"edge_index/e{r}" for r in edges]
+        return names
 
     def _labels(self) -> list[tuple[int, Feature]]:
         """Labels that come from files of their own, by node type, where features are collected."""
@@ -407,7 +419,7 @@ class DistNeighborSampler:
             rows.gather(out)
             rows.done()
         for t, labels in self._labels():
-            labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
+            labels.gather(out[f"n_id/n{t}"].long(), out[in_message("y", "node", t)])
 
     def _fill_batch(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         """All but the rows of tables."""
