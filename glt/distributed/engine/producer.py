@@ -215,10 +215,15 @@ class Producer:
         return slot.tensors(sampled.layout, MessageKind.BATCH, making.iteration, batch.epoch, batch.index)
 
     async def _reserve(self, making: _Making, nbytes: int, sampled: SampledBatch | None = None) -> Slot:
-        await asyncio.wrap_future(making.previous)
+        if not making.previous.done():
+            await asyncio.wrap_future(making.previous)
         began_s = time.perf_counter()
         nbytes = max(nbytes, _SMALLEST_SLOT)
-        slot = making.slot = await self.sampler.loop.run_native(self._wait_for_room, nbytes, making.iteration)
+        try:
+            slot = self.channel.reserve(nbytes, 0.0)
+        except ChannelTimeout:
+            slot = await self.sampler.loop.run_native(self._wait_for_room, nbytes, making.iteration)
+        making.slot = slot
         making.reserved.set_result(None)
         if sampled is not None:
             sampled.stats["blocked_s"] += time.perf_counter() - began_s
