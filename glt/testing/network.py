@@ -10,16 +10,17 @@ import time
 import uuid
 from collections.abc import Iterator
 
+from glt import _deadlines as deadlines
+
 ADDRESSES = ("10.199.0.1", "10.199.0.2")
 NOWHERE = "10.199.0.99"  # an address of the same network that no host has
 _CLONE_NEWNET = 0x40000000
-_DEADLINE_S = 20
 
 
 def ip(*words: str) -> str:
     """What ``ip`` says."""
     command = ["ip", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_DEADLINE_S).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=deadlines.HOST_S).stdout
 
 
 def enter(host: str) -> None:
@@ -66,13 +67,13 @@ def device_of(host: str) -> str:
 
 def _wait_until_it_runs(host: str) -> None:
     """The kernel marks a device as running a moment after it is up; until then torch's rpc takes 127.0.0.1 instead."""
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + deadlines.HOST_S
     while "state UP" not in (shown := ip("-n", host, "link", "show", "dev", device_of(host))):
         if time.monotonic() > deadline:
             raise OSError(f"the cable of {host} does not come up: {shown}")
-        time.sleep(0.05)
+        time.sleep(deadlines.FAST_POLL_S)
 
 
 def _remove(names: tuple[str, str]) -> None:
     for name in names:
-        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=_DEADLINE_S)
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=deadlines.HOST_S)
