@@ -251,8 +251,8 @@ class RemoteDistSamplingWorkerOptions:
             below a day. Other calls to servers have that of ``init_client``.
         cache_memory_budget: Memory of this process for rows of nodes that samplers on other hosts have sent, as bytes
             or text such as ``'1GB'``; 0: none. Those that batches have the most stay, and are not sent again; batches
-            are the same. It is for all streams of a loader together, and taken as rows come. Each sampler remembers in
-            16 bytes per row what the client has. Samplers on GPUs send all rows.
+            are the same. It is for all streams of a loader together, and taken as rows come. Each sampler takes a
+            thirteenth of its share to remember what the client has. Samplers on GPUs send all rows.
 
     Raises:
         TypeError, ValueError: If a value is out of range; names the option.

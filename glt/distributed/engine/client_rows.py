@@ -32,7 +32,8 @@ from glt.distributed.engine.row_lookup import empty_rows, num_slots_of
 from glt.errors import MessageError
 
 _PARTS = ("slots", "slots_at", "rows_at", "kept", "kept_in")
-_MOST_SLOTS = 1 << 22  # of a stream: the sampler has 16 bytes for each, whatever the client has room for
+_ROW_BYTES = 256  # shorter rows count as so long: the sampler has 19 bytes for each, and they are cheap to send
+_MOST_BYTES = 1 << 30  # of a stream's rows: more are not kept, whatever the client has room for
 
 
 class ClientRows:
@@ -78,13 +79,14 @@ class RowsToSend:
 
 
 def client_rows(dataset: DistDataset, budget_bytes: int) -> list[ClientRows | None]:
-    """What a client with room for so many bytes of rows may keep, by node type; None where there are no tables."""
+    """What a client with room for so many bytes of rows may keep, by node type; None where there are no tables. The
+    sampler takes a thirteenth of that, at most 80 MB, to remember what the client has."""
     counts = [n if tables else 0 for n, tables in zip(dataset.num_nodes_of, dataset.own.node_tables, strict=True)]
-    found: list[ClientRows | None] = []
-    for t, num_slots in enumerate(num_slots_of(dataset.own.node_specs, counts, budget_bytes)):
-        most = min(num_slots, _MOST_SLOTS // len(counts))
-        found.append(ClientRows(t, list(dataset.own.node_tables[t]), most) if most else None)
-    return found
+    slots = num_slots_of(dataset.own.node_specs, counts, min(budget_bytes, _MOST_BYTES), _ROW_BYTES)
+    return [
+        ClientRows(t, list(tables), num_slots) if num_slots else None
+        for t, (tables, num_slots) in enumerate(zip(dataset.own.node_tables, slots, strict=True))
+    ]
 
 
 class KeptRows:

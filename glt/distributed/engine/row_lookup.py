@@ -78,10 +78,13 @@ def row_caches(dataset: DistDataset, local: Mapping[int, LocalPartition], budget
     return [RowCache(each, num_slots) if num_slots else None for each, num_slots in caches]
 
 
-def num_slots_of(specs: Sequence[RowSpecs], counts: Sequence[int], budget_bytes: int) -> list[int]:
+def num_slots_of(
+    specs: Sequence[RowSpecs], counts: Sequence[int], budget_bytes: int, least_bytes: int = 0
+) -> list[int]:
     """How many rows of each type of nodes to keep, of so many with these tables, in ``budget_bytes``: each type gets
-    its share of the bytes of all rows."""
-    row_bytes = [_SLOT_BYTES + sum(dtype.itemsize * shape.numel() for dtype, shape in each.values()) for each in specs]
+    its share of the bytes of all rows, which count as ``least_bytes`` at least."""
+    row_bytes = [sum(dtype.itemsize * shape.numel() for dtype, shape in each.values()) for each in specs]
+    row_bytes = [max(_SLOT_BYTES + size, least_bytes) for size in row_bytes]
     counts = [n if each else 0 for n, each in zip(counts, specs, strict=True)]
     all_bytes = sum(n * size for n, size in zip(counts, row_bytes, strict=True))
     # An id may be in one small set of slots only: with half as many more there are few that are full.

@@ -90,7 +90,7 @@ class SampledBatch:
         return MessageLayout(self.specs)
 
     def write_stats(self, out: Mapping[str, Tensor]) -> None:
-        out["stats"].copy_(torch.tensor([self.stats[name] for name in STATS], dtype=torch.float64))
+        out["stats"].numpy()[:] = [self.stats[name] for name in STATS]
 
 
 class DistNeighborSampler:
@@ -430,9 +430,9 @@ class DistNeighborSampler:
             if tree is not None and start.example is not None:
                 tree.copy_(start.example.to(tree.device)[tree])
         for r in range(self._num_edge_types):
-            row, col = out[f"edge_index/e{r}"]
+            ends = _written(out[f"edge_index/e{r}"])
             edge = _written(out[f"e_id/e{r}"]) if self.config.with_edge else None
-            batch.copy_edges(r, _written(row), _written(col), edge)
+            batch.copy_edges(r, ends[0], ends[1], edge)
         self._fill_counts(batch, out)
         for name, tensor in start.known.items():
             out[name].copy_(tensor)
@@ -443,7 +443,7 @@ class DistNeighborSampler:
             num_nodes = [batch.num_sampled_nodes(t) for t in range(self._num_node_types)]
             num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
             for name, counts in (("num_sampled_nodes", num_nodes), ("num_sampled_edges", num_edges)):
-                out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
+                out[name].numpy()[:] = counts
 
     @says
     def __repr__(self) -> str:

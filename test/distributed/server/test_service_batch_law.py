@@ -10,9 +10,12 @@ from service import options, serve_or
 from torch_geometric.data import HeteroData
 
 import glt
+from glt.distributed.server import remote
 
 
 def sample_as_client(trainer, rank, given, cases):
+    if given.pop("is_elsewhere", False):  # this client takes itself for one on another host
+        remote.host_id = lambda: "elsewhere"
     return sample(None, rank, cases, lambda: options(**given))
 
 
@@ -35,6 +38,7 @@ def test_batches_are_those_of_other_modes(world, servers, clients, parts, given,
     expect_law(world(parts), servers, clients, given, CASES, server_options)
 
 
+ELSEWHERE = {"is_elsewhere": True, "worker_concurrency": 2, "cache_memory_budget": "100KB"}
 TURNS = {"server_rank": [1, 0], "num_workers": 2}
 
 
@@ -42,10 +46,11 @@ TURNS = {"server_rank": [1, 0], "num_workers": 2}
     ("servers", "clients", "world_of", "given", "cases"),
     [
         (2, 2, (2,), {"worker_concurrency": 3}, TYPED_CASES + OPTIONS + LINKS),
+        (2, 1, (2,), ELSEWHERE, TYPED_CASES + OPTIONS + LINKS),
         (2, 1, (2, "out"), TURNS, [TYPED_CASES[0], OPTIONS[3], OPTIONS[4], OPTIONS[6], LINKS[1]]),
         (1, 1, (2, "in", "node"), {}, NODE_TIMES),
     ],
-    ids=["every option and loader", "out-edges and servers that take turns", "times of nodes"],
+    ids=["every option and loader", "a client that keeps rows", "out-edges and servers that take turns", "times of nodes"],
 )
 def test_typed_batches_are_those_of_other_modes(typed_world, servers, clients, world_of, given, cases):
     expect_law(typed_world(*world_of), servers, clients, given, cases)

@@ -39,13 +39,15 @@ def test_batches_are_the_same_both_ways(world):
     with Stage(3) as stage:
         stage.start_servers(here.path, 2, 1)
         stage.start_clients(2, 1)
-        for is_elsewhere in (False, True):
+        for is_elsewhere, budget in ((False, "1MB"), (True, 0), (True, "30KB"), (True, "1MB")):
             stage.ask(2, "run_function", go_elsewhere, is_elsewhere)
-            stage.ask(2, "law", "law", 0, server_rank=[0, 1])
+            stage.ask(2, "law", "law", 0, server_rank=[0, 1], cache_memory_budget=budget, worker_concurrency=1)
             stage.expect_law(2, "law", here, 0)
             num_received, num_in_ring, num_oversize = counts(stage, 2, "law")
             assert num_received > 4 and num_oversize == 0
             assert num_in_ring == (0 if is_elsewhere else num_received)
+            num_cached = stage.ask(2, "loader_stats", "law")["channel_num_cached_rows"]
+            assert (num_cached > 0) == (is_elsewhere and budget != 0)
             stage.ask(2, "close", "law")
         stage.finish((2,), (0, 1))
 
