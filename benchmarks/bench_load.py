@@ -1,12 +1,12 @@
 """Load: 4 servers, 64 clients, uneven speeds, clients that read nothing, are stopped, or come and go.
 
-Claims: 4 servers with a sampling process each, 16 clients of each, batches of graph S (64 seeds, [10, 5], 128 floats per
-node):
+Claims: 4 servers with a sampling process each, 16 clients of each, batches of graph S (64 seeds, [10, 5], 128 floats
+per node, 0.9 MB):
 
 - Clients that take batches as fast as they come get equal shares of their server, within a tenth. Where a quarter of
   them are slow, those get what they ask for, and the others equal shares of the rest.
-- A server holds at most ``buffer_size`` of batches for a loader, and no more batches than ``prefetch_size`` +
-  ``worker_concurrency``; so many when nothing is read.
+- A sampling process holds at most ``prefetch_size`` + ``worker_concurrency`` batches for a loader, and no more than
+  ``buffer_size``, also when nothing is read.
 - A client that reads nothing, or whose process is stopped, takes nothing from the others.
 - 1,000 clients that come, take a batch and go leave nothing: a tenth are killed, the others say goodbye or hang up.
 
@@ -14,8 +14,9 @@ Method: each client has sessions with all servers of its own, and a loader; 16 o
 of a process. They do nothing with batches, so that the sampling processes are the bottleneck, all on this machine:
 through shared memory, and by sockets as from another host. The first batch of each client is checked. All take batches
 for the same seconds, those of starting not counted. Then a share is a client's batches over the mean of its server; the
-wait is from asking for a batch to having it. "rate of the others" is their batches per second over those in the window
-before. Memory is what ``/proc/PID/status`` says of anonymous and shared pages, above that before the clients came.
+wait is from asking for a batch to having it; "got over asked" is the least of the batches of a slow client over those
+it would take if none had to be waited for. "rate over without" is over the mean of the windows before and after,
+without the one more. Memory is what ``/proc/PID/status`` says of anonymous and shared pages, the most of any process.
 
     python -m benchmarks.bench_load [--toy] [--parts "shared memory" sockets visits]
 """
@@ -46,7 +47,7 @@ from glt.distributed.server.api import get_server
 from glt.testing.cluster import free_port, take_census
 
 NUM_SERVERS, NUM_CLIENTS, NUM_PROCESSES, NUM_VISITS = 4, 64, 4, 1000
-WINDOW_S, WARM_S = 8.0, 1.5
+WINDOW_S, WARM_S = 6.0, 1.0
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "small": {"buffer_size": "2MB", "prefetch_size": 2, "worker_concurrency": 2},
@@ -156,6 +157,11 @@ def memory_of(pids: Sequence[int]) -> int:
     return max(status_bytes(pid, "RssAnon", "RssShmem") for pid in pids)
 
 
+def num_mapped(pid: int) -> int:
+    """Rings and tables of seeds that a process has mapped."""
+    return sum("/memfd:glt-" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+
+
 # -- fairness ------------------------------------------------------------------------------------------------------
 
 
@@ -174,10 +180,13 @@ def row_of(taken: Sequence[Taken], num_servers: int, seconds: float) -> dict[str
     return row | {"p50_ms": float(p50), "p99_ms": float(p99), "longest_ms": float(waits.max() * 1e3)}
 
 
-def measure_shares(report: Report, clients: Clients, num_servers: int, seconds: float, way: str) -> None:
+def measure_shares(
+    report: Report, clients: Clients, pids: Sequence[int], num_servers: int, seconds: float, way: str
+) -> None:
     """All as fast as they can; then a quarter of them slow: at a third and a sixth of what they had."""
     every = clients.run(seconds)
-    report.add(way=way, what="all as fast as they can", **row_of(every, num_servers, seconds))
+    row = row_of(every, num_servers, seconds) | {"sampler_mb": memory_of(pids) / MB}
+    report.add(way=way, what="all as fast as they can", **row)
     share_s = seconds / np.mean([len(each.waits) for each in every])
     fourths = [rank for rank in range(clients.num_clients) if rank // num_servers % 4 == 3]  # as many of each server
     naps = {rank: float(share_s * (3, 6)[rank // num_servers // 4 % 2]) for rank in fourths}
@@ -194,7 +203,7 @@ def measure_shares(report: Report, clients: Clients, num_servers: int, seconds: 
 def measure_idle(report: Report, world: World, clients: Clients, num_servers: int, seconds: float) -> None:
     """What the others get while some read nothing, and while some are stopped."""
     before = clients.run(seconds)
-    for what, is_stopped in (("others: one per server reads nothing", False), ("others: one is stopped", True)):
+    for is_stopped in (False, True):
         with Clients(world, num_servers, 1, "stopped" if is_stopped else "readers-of-nothing") as guests:
             guests.join({})
             if is_stopped:
@@ -203,13 +212,18 @@ def measure_idle(report: Report, world: World, clients: Clients, num_servers: in
                 os.kill(guests.processes[0].pid, signal.SIGSTOP)
             else:
                 guests.do("read_nothing")
-            after = clients.run(seconds)
+            beside = clients.run(seconds)
             if is_stopped:
                 guests.processes[0].kill()
-        row = row_of(after, num_servers, seconds)
-        rate = sum(len(each.waits) for each in after) / sum(len(each.waits) for each in before)
-        report.add(way=world.way, what=what, **row, rate_of_the_others=rate)
-        before = clients.run(seconds)
+        after = clients.run(seconds)
+        row, without = row_of(beside, num_servers, seconds), np.mean([num_batches(before), num_batches(after)])
+        what = f"all but one more of each server, which {'is stopped' if is_stopped else 'reads nothing'}"
+        report.add(way=world.way, what=what, **row, rate_over_without=float(num_batches(beside) / without))
+        before = after
+
+
+def num_batches(taken: Sequence[Taken]) -> int:
+    return sum(len(each.waits) for each in taken)
 
 
 def measure_memory(report: Report, world: World, servers: Processes, pids: Sequence[Sequence[int]], count: int) -> None:
@@ -220,10 +234,12 @@ def measure_memory(report: Report, world: World, servers: Processes, pids: Seque
             clients.join(options)
             clients.do("read_nothing")
             held = wait_until_still(servers)
-            added = memory_of([each[1] for each in pids]) - before
-            num_waiting = sum(each["num_unread"] + each["num_queued"] for each in held)
-        row: dict[str, Any] = {"clients": count, "batches_held": num_waiting / count}
-        row |= {"sampler_added_mb": added / MB, "of_server_mb": max(status_bytes(each[0], "VmRSS") for each in pids) / MB}
+            memory = memory_of([each[1] for each in pids])
+        num_made = sum(each["num_batches"] for each in held)
+        row = {"clients": count, "batches_held": sum(each["num_unread"] + each["num_queued"] for each in held) / count}
+        row |= {"mb_per_batch": sum(each["sent_bytes"] for each in held) / num_made / MB}
+        row |= {"sampler_mb": memory / MB, "added_mb": (memory - before) / MB}
+        row |= {"server_mb": memory_of([each[0] for each in pids]) / MB}
         report.add(way=world.way, what=f"nothing is read, {name} settings", **row)
 
 
@@ -238,7 +254,7 @@ def wait_until_still(servers: Processes) -> list[dict[str, float]]:
             return totals
         require(time.monotonic() < deadline, "servers go on making batches for clients that read nothing")
         made = now
-        time.sleep(2.5)  # they report every second
+        time.sleep(1.5)  # they report every second
 
 
 # -- clients that come and go --------------------------------------------------------------------------------------
@@ -251,6 +267,7 @@ def holdings(pids: Sequence[int]) -> dict[str, int]:
         "threads": max(each.num_threads for each in found),
         "descriptors": max(len(each.fds) for each in found),
         "memory": memory_of(pids),
+        "mapped": max(num_mapped(pid) for pid in pids),
         "in_dev_shm": len(os.listdir("/dev/shm")),
     }
 
@@ -285,9 +302,12 @@ def measure_visits(report: Report, world: World, servers: Processes, pids: Seque
     wait_until_left(servers)
     after = holdings(every)
     row: dict[str, Any] = {"clients": count, "clients_per_s": count / seconds}
-    row |= {f"more_{name}": after[name] - before[name] for name in ("threads", "descriptors", "in_dev_shm")}
-    report.add(way=world.way, what="clients that come and go", **row, added_mb=(after["memory"] - before["memory"]) / MB)
-    require(max(row[f"more_{name}"] for name in ("threads", "descriptors")) <= 3, f"left behind: {before}, {after}")
+    row |= {f"more_{name}": after[name] - before[name] for name in ("threads", "descriptors", "mapped", "in_dev_shm")}
+    report.add(
+        way=world.way, what="clients that come and go", **row, added_mb=(after["memory"] - before["memory"]) / MB
+    )
+    left = max(row[f"more_{name}"] for name in ("threads", "descriptors", "mapped"))
+    require(left <= 3, f"clients that have gone left something behind: {before}, then {after}")
 
 
 def wait_until_left(servers: Processes) -> None:
@@ -317,8 +337,8 @@ def main() -> None:
                 there = replace(world, way=way)
                 with Clients(there, num_clients, 2 if is_toy else NUM_PROCESSES, "crowd") as clients:
                     clients.join({})
-                    measure_shares(report, clients, num_servers, seconds, way)
-                    measure_idle(report, there, clients, num_servers, seconds)
+                    measure_shares(report, clients, [each[1] for each in pids], num_servers, seconds, way)
+                    measure_idle(report, there, clients, num_servers, seconds / 2)
                 measure_memory(report, there, servers, pids, num_clients)
             if "visits" in options.parts:
                 for way in WAYS:

@@ -58,9 +58,7 @@ class Client:
     def __init__(self, world: World, rank: int, num_clients: int, group: str) -> None:
         self.world, self.rank = world, rank
         everyone = world.num_servers + num_clients
-        context = DistContext(
-            DistRole.CLIENT, num_clients, rank, group, everyone, world.num_servers + rank
-        )
+        context = DistContext(DistRole.CLIENT, num_clients, rank, group, everyone, world.num_servers + rank)
         self.client = DistClient(context, world.num_servers, num_clients, ("127.0.0.1", world.port), TIMEOUT_S)
         self.seeds = world.seeds(rank)
         config = SamplingConfig.checked(list(world.num_neighbors), self.client.dataset().schema, with_edge=False)

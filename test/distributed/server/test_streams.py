@@ -121,6 +121,12 @@ def come_and_go(num_times):
     gc.collect()
 
 
+def num_mapped(pid):
+    """Rings and tables of seeds that a process has mapped."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return sum("/memfd:glt-" in line for line in maps)
+
+
 @WAYS
 @pytest.mark.timeout(240)
 def test_two_hundred_loaders_leave_nothing(world, is_elsewhere):
@@ -145,6 +151,8 @@ def test_two_hundred_loaders_leave_nothing(world, is_elsewhere):
             )
 
         assert eventually(lambda: not has_grown()), (before, holdings())
+        # At once, not at Python's next collection, which may be hundreds of loaders away.
+        assert eventually(lambda: num_mapped(sampler) <= 3), num_mapped(sampler)
         assert stage.ask(0, "samplers") == [sampler]
         stage.finish((1,), (0,))
 
