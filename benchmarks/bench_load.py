@@ -133,7 +133,7 @@ class Clients(Processes):
         self.hear()
 
     def set_going(self, naps: Mapping[int, float], seconds: float) -> None:
-        begin_s = time.monotonic() + WARM_S
+        begin_s = time.monotonic() + min(WARM_S, seconds)
         self.tell([("run", (begin_s, begin_s + seconds, naps))] * len(self.pipes))
 
     def run(self, seconds: float, naps: Mapping[int, float] = {}) -> list[Taken]:
@@ -324,7 +324,7 @@ def main() -> None:
     report = Report("load", options.toy)
     torch.set_num_threads(1)
     is_toy = options.toy
-    num_servers, num_clients, seconds = (2, 8, 0.5) if is_toy else (NUM_SERVERS, NUM_CLIENTS, WINDOW_S)
+    num_servers, num_clients, seconds = (2, 8, 0.3) if is_toy else (NUM_SERVERS, NUM_CLIENTS, WINDOW_S)
     graph = graphs.load("toy" if is_toy else "S")
     with scratch_dir() as directory:
         partition_dir, port = write_partitions(graph, directory, num_servers), free_port()
