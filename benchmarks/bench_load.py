@@ -47,7 +47,7 @@ from glt.distributed.server.api import get_server
 from glt.testing.cluster import free_port, take_census
 
 NUM_SERVERS, NUM_CLIENTS, NUM_PROCESSES, NUM_VISITS = 4, 64, 4, 1000
-WINDOW_S, WARM_S = 6.0, 1.0
+WINDOW_S, WARM_S = 4.0, 1.0
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "small": {"buffer_size": "2MB", "prefetch_size": 2, "worker_concurrency": 2},
