@@ -578,7 +578,8 @@ class Connection:
 
     def _lost(self, error: OSError | None) -> ConnectionLost:
         lost = ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
-        lost.__cause__ = error
+        # Without the frames in which it came, and those that called them: they have what was being sent.
+        lost.__cause__ = None if error is None else error.with_traceback(None)
         return lost
 
     def part(self) -> None:
