@@ -165,11 +165,16 @@ class LocalSlot(Slot):
     def commit(self) -> None:
         if self.state != "filling":
             raise ValueError(f"channel slot: it was {self.state} before")
-        self._channel._settle(self, "committed")
+        self._settle("committed")
 
     def abandon(self) -> None:
         if self.state == "filling":
-            self._channel._settle(self, "abandoned")
+            self._settle("abandoned")
+
+    def _settle(self, state: str) -> None:
+        channel = self._channel
+        del self._channel  # it has the slot: what is not received would keep both until Python's collection
+        channel._settle(self, state)
 
     def message(self) -> Message:
         return read_message(self.buffer)

@@ -241,10 +241,11 @@ class RemoteDistSamplingWorkerOptions:
         master_addr, master_port: Accepted, since the reference has them: samplers of servers find each other through
             the servers, and open no ports of their own.
         buffer_size: Memory on each server for batches that wait to be sent, as bytes or text such as ``'1GB'``. None
-            is begun while so much waits. Memory is taken as it is used; by samplers on GPUs more, since they keep what
-            they have pinned: up to twice as much for each power of two between the sizes of batches. Of a server on
-            this host batches come through shared memory, of twice the size at most: half for those that the trainer
-            has not taken yet, sent or not, and half for those that it keeps.
+            is begun while so much waits, or ``prefetch_size`` + ``worker_concurrency`` batches of a sampler, which is
+            less as a rule. Memory is taken as it is used; by samplers on GPUs more, since they keep what they have
+            pinned: up to twice as much for each power of two between the sizes of batches. Of a server on this host
+            batches come through shared memory, of twice the size at most: half for those that the trainer has not
+            taken yet, sent or not, and half for those that it keeps.
         prefetch_size: Batches that each sampler sends ahead of the trainer, 1 to 1024.
         num_rpc_threads: Accepted for the same reason: servers are told theirs in ``init_server``.
         rpc_timeout: Deadline in seconds of creating the loader on its servers and opening its streams, above 0 and

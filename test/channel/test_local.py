@@ -1,7 +1,9 @@
 """Channels within a process: of the host, of devices, of pinned memory."""
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -36,6 +38,25 @@ def test_messages_pass_between_threads_in_order():
     for index, message in enumerate(kept):
         assert message.index == index and torch.equal(message.tensors["x"], torch.full((index * 50,), index))
     assert channel.stats()["num_sent"] == channel.stats()["num_received"] == 201
+
+
+def test_what_was_not_received_goes_with_its_channel(no_collection):
+    channel = LocalChannel(4)
+    channel.send({"x": torch.ones(3)})
+    slot = channel.reserve(64, 0)
+    gone = weakref.ref(channel)
+    channel.close()
+    slot.abandon()
+    del channel
+    assert gone() is None
+
+
+@pytest.fixture
+def no_collection():
+    """Only what nothing refers to is freed."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(params=["local", "shm"])

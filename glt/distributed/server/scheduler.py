@@ -55,11 +55,13 @@ class FairScheduler:
         return flow
 
     def remove(self, flow: Flow) -> None:
-        """Removes a flow; its batches in flight still give back their places."""
+        """Removes a flow, which begins no more; its batches in flight still give back their places."""
         with self._lock:
             if flow in self._flows:
                 self._flows.remove(flow)
             flow.turn.notify_all()  # it may be stopped
+            # What they are bound to has the flow, and in a circle it would keep its memory until Python's collection.
+            flow.may_begin, flow.wake = lambda: False, lambda: None
             self._wake_next()
 
     def acquire(self, flow: Flow, is_stopped: Callable[[], bool]) -> bool:

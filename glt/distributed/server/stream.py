@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -101,11 +102,12 @@ class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
     ``prefetch_size`` messages may be on their way to the client or wait for its trainer there; no batch is begun while
-    ``buffer_bytes`` wait here to be sent, or lie in the ring and are not yet taken by the trainer; and at most
-    ``concurrency`` batches are in flight. ``on_end`` is called once, on any thread. ``producer`` makes batches into
-    ``channel`` and is set before :meth:`start`; ``clients`` are the rows that it counts on the client to keep. With
-    ``is_pinned`` (a sampler on a GPU) batches wait in pinned memory, ``buffer_bytes`` at most, since torch keeps pinned
-    blocks for good, and go as frames to clients of this host, too.
+    ``buffer_bytes`` wait here to be sent, or lie in the ring and are not yet taken by the trainer; at most
+    ``concurrency`` batches are in flight, and so many may wait for the client to have room: more would take memory and
+    bring nothing. ``on_end`` is called once, on any thread. ``producer`` makes batches into ``channel`` and is set
+    before :meth:`start`; ``clients`` are the rows that it counts on the client to keep. With ``is_pinned`` (a sampler
+    on a GPU) batches wait in pinned memory, ``buffer_bytes`` at most, since torch keeps pinned blocks for good, and go
+    as frames to clients of this host, too.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Stream:
             ring = self.ring.descriptor()
             connection.send({**answer, "ring": ring}, fds=[ring["fd"]])
         self.producer.open()
-        self.channel.notify(lambda: call_on_loop(self._news.set))
+        self.channel.notify(partial(call_on_loop, self._news.set))  # not of self: that would be a circle
         connection.stall_s = None  # a client that takes nothing beats all the same, and is waited for
         connection.start(
             self._obey, lambda error: self.close(str(error)), max_data_bytes=0, silence_s=deadlines.LEASE_S
@@ -161,9 +163,11 @@ class Stream:
         self._task = asyncio.get_running_loop().create_task(self._send_all(connection))
 
     def _may_begin(self) -> bool:
-        channel, coming = self.channel.stats(), self.flow.num_running * self._largest_bytes
-        waiting = channel["sent_bytes"] - channel["received_bytes"] + self._unread_bytes
-        return not self._ended.is_set() and waiting + coming < self.buffer_bytes
+        channel, coming = self.channel.stats(), self.flow.num_running
+        waiting = channel["num_queued"] + self._num_sent - self._num_taken
+        nbytes = channel["sent_bytes"] - channel["received_bytes"] + self._unread_bytes + coming * self._largest_bytes
+        is_wanted = waiting + coming < self.prefetch_size + self.flow.most and nbytes < self.buffer_bytes
+        return is_wanted and not self._ended.is_set()
 
     async def _send_all(self, connection: Connection) -> None:
         try:
@@ -242,12 +246,10 @@ class Stream:
         """The trainer has taken so many messages in all."""
         if not self._num_taken <= num_taken <= self._num_sent:
             raise ValueError(f"taken = {num_taken}: expected {self._num_taken} to {self._num_sent}")
-        freed = sum(self._unread.popleft() for _ in range(num_taken - self._num_taken))
+        self._unread_bytes -= sum(self._unread.popleft() for _ in range(num_taken - self._num_taken))
         self._num_taken = num_taken
         self._news.set()
-        if freed:
-            self._unread_bytes -= freed
-            self._scheduler.look_again()
+        self._scheduler.look_again()  # there is room for another batch
 
     def close(self, why: str) -> None:
         """Ends it, and gives up what is being made. From any thread; may be called again."""

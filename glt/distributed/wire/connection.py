@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import copy
 import json
 import logging
 import os
@@ -171,7 +172,7 @@ class Connection:
     def _send(self, parts: list[memoryview], fds: Sequence[int] = ()) -> None:
         with self._sending:
             if self._error is not None:
-                raise self._error
+                raise self._why()
             if self._is_parting:
                 raise ConnectionLost(f"this process has parted from {self.peer}")
             is_first = not self._outbox
@@ -251,7 +252,15 @@ class Connection:
             self._flush()  # another thread may be about to send the rest, and tells nobody
             await waiting
         if self._error is not None:
-            raise self._error
+            raise self._why()
+
+    def _why(self) -> GltError:
+        """Why it ended, to be raised: an exception keeps the frames that it goes through, and the one here is kept for
+        as long as the connection."""
+        assert self._error is not None
+        why = copy.copy(self._error)
+        why.__cause__ = self._error.__cause__
+        return why
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
@@ -287,8 +296,7 @@ class Connection:
             finally:
                 self._waiter = None
         if not self._frames:
-            assert self._error is not None
-            raise self._error
+            raise self._why()
         return self._frames.popleft()
 
     def start(
@@ -570,7 +578,8 @@ class Connection:
 
     def _lost(self, error: OSError | None) -> ConnectionLost:
         lost = ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
-        lost.__cause__ = error
+        # Without the frames in which it came, and those that called them: they have what was being sent.
+        lost.__cause__ = None if error is None else error.with_traceback(None)
         return lost
 
     def part(self) -> None:

@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from multiprocessing import util
 from typing import Any, TypeVar
 
@@ -37,16 +38,7 @@ class NativePool:
     def submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
         """Runs ``call(*args)`` on the next free thread."""
         future: Future[T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(call(*args))
-            except BaseException as error:
-                future.set_exception(error)
-
-        self._calls.put(run)
+        self._calls.put(partial(_settle, future, call, args))
         return future
 
     def end(self) -> None:
@@ -59,6 +51,17 @@ class NativePool:
         self.end()
         for thread in self._threads:
             thread.join(timeout_s)
+
+
+def _settle(future: Future[T], call: Callable[..., T], args: tuple[Any, ...]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call(*args))
+    except BaseException as error:
+        future.set_exception(error)
+        # The traceback has this frame: in a circle they would keep what the call was given until Python's collection.
+        del future
 
 
 def _work(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:

@@ -50,7 +50,12 @@ TURNS = {"server_rank": [1, 0], "num_workers": 2}
         (2, 1, (2, "out"), TURNS, [TYPED_CASES[0], OPTIONS[3], OPTIONS[4], OPTIONS[6], LINKS[1]]),
         (1, 1, (2, "in", "node"), {}, NODE_TIMES),
     ],
-    ids=["every option and loader", "a client that keeps rows", "out-edges and servers that take turns", "times of nodes"],
+    ids=[
+        "every option and loader",
+        "a client that keeps rows",
+        "out-edges and servers that take turns",
+        "times of nodes",
+    ],
 )
 def test_typed_batches_are_those_of_other_modes(typed_world, servers, clients, world_of, given, cases):
     expect_law(typed_world(*world_of), servers, clients, given, cases)

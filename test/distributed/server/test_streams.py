@@ -123,6 +123,12 @@ def come_and_go(num_times):
     gc.collect()
 
 
+def num_mapped(pid):
+    """Rings and tables of seeds that a process has mapped."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return sum("/memfd:glt-" in line for line in maps)
+
+
 @WAYS
 @pytest.mark.timeout(240)
 def test_two_hundred_loaders_leave_nothing(world, is_elsewhere):
@@ -147,6 +153,8 @@ def test_two_hundred_loaders_leave_nothing(world, is_elsewhere):
             )
 
         assert eventually(lambda: not has_grown()), (before, holdings())
+        # As loaders end, not at Python's next collection.
+        assert eventually(lambda: num_mapped(sampler) == 0), num_mapped(sampler)
         assert stage.ask(0, "samplers") == [sampler]
         stage.finish((1,), (0,))
 

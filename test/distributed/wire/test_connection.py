@@ -1,12 +1,14 @@
 """Frames between two ends of a connection: whole, in order, bounded, and ended cleanly, over every kind of socket."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
 import struct
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,7 +21,7 @@ from glt.channel.message import MessageKind, MessageLayout
 from glt.distributed.wire import connection as module
 from glt.distributed.wire.calls import Landing
 from glt.distributed.wire.connection import Connection, add_tick, discard_tick
-from glt.distributed.wire.threads import wait_for
+from glt.distributed.wire.threads import NativePool, wait_for
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost
 
 HEADER = struct.Struct("<4sBB2xIQQ")
@@ -70,6 +72,41 @@ def test_what_is_sent_arrives(pair):
     assert second.value == {"b": None} and (second.what, second.number) == (3, 2**40)
     assert torch.equal(second.data, torch.cat([long, long[:3]])) and second.data.data_ptr() % 64 == 0
     assert (third.value, third.data, third.what) == ({}, None, 7)
+
+
+def test_a_send_that_fails_keeps_nothing_of_who_sent(raw):
+    _, end = raw
+    end.connection.close(PeerLost("it is gone"))
+    kept = Kept()
+    gone = weakref.ref(kept)
+
+    def send(kept):
+        end.connection.send({"a": 1})
+
+    with pytest.raises(PeerLost, match="it is gone"):
+        send(kept)
+    del kept
+    assert gone() is None
+
+
+class Kept:
+    """What may be referred to weakly."""
+
+
+def test_a_call_that_fails_keeps_nothing_of_what_it_was_given():
+    def fail(kept):
+        raise ValueError("no")
+
+    pool, kept = NativePool(1, "test"), Kept()
+    gone = weakref.ref(kept)
+    gc.disable()
+    try:
+        assert isinstance(pool.submit(fail, kept).exception(LONG_S), ValueError)
+        del kept
+        assert eventually(lambda: gone() is None)
+    finally:
+        gc.enable()
+        pool.shutdown(LONG_S)
 
 
 def test_many_threads_send_whole_frames_in_the_order_of_each(pair):
