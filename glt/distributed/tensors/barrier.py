@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, real_number
-from glt.distributed.wire.connection import add_tick, discard_tick
+from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.errors import PeerLost
 
 logger = logging.getLogger(__name__)

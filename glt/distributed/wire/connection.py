@@ -34,6 +34,7 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt.data.arrays import pooled_empty
+from glt.distributed.wire.beats import beats
 from glt.distributed.wire.calls import Landing
 from glt.distributed.wire.threads import call_on_loop, process_loop
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
@@ -85,7 +86,6 @@ class Connection:
         max_json_bytes, max_data_bytes: Of the frames that are taken.
         is_ours: Whether this process asked for what comes: memory is then taken for what is announced.
         may_write: Whether the peer has proven that it may write, or nothing has to be proven.
-        heard_s: When anything last arrived, of ``time.monotonic()``.
         silence_s: A peer that is silent for so long is given up; None: never.
         stall_s: One that takes nothing of what is sent for so long is given up; None: never, while it gives signs of
             life.
@@ -123,10 +123,9 @@ class Connection:
         self._on_end: Callable[[GltError], None] | None = None
         self._frames: deque[Frame | bytes] = deque()  # that came before it was started
         self._waiter: asyncio.Future[None] | None = None
-        self.heard_s = time.monotonic()
+        self._heard_s = time.monotonic()
         self._begin_frame()
-        with _lock:
-            _open[id(self)] = weakref.ref(self)
+        _open[id(self)] = weakref.ref(self)
 
     def __repr__(self) -> str:
         return f"Connection({self.peer})"
@@ -303,12 +302,12 @@ class Connection:
         """Calls ``on_frame`` and ``on_end`` from now on, and sends beats. On the loop; may be called again."""
         self._on_frame, self._on_end = on_frame, on_end
         self.max_json_bytes, self.max_data_bytes, self.silence_s = max_json_bytes, max_data_bytes, silence_s
-        self.heard_s = time.monotonic()  # it may have waited
+        self._heard_s = time.monotonic()  # it may have waited
         if self._is_finished:
             assert self._error is not None
             self._loop.call_soon(on_end, self._error)
             return
-        _beating.add(self)
+        beats.add(self._tick)
         while self._frames and not self._is_finished:
             frame = self._frames.popleft()
             if isinstance(frame, Frame):
@@ -325,7 +324,7 @@ class Connection:
 
     def resume(self) -> None:
         """Reads on after :meth:`pause`. On the loop."""
-        self.heard_s = time.monotonic()  # beats were not read meanwhile
+        self._heard_s = time.monotonic()  # beats were not read meanwhile
         self._read_on()
 
     def _read_on(self) -> None:
@@ -345,7 +344,7 @@ class Connection:
                 if count == 0:
                     self._end(self._lost(None))
                     return
-                self.heard_s = time.monotonic()
+                self._heard_s = time.monotonic()
                 left -= count
                 if into is room:
                     self._fill(count)
@@ -518,18 +517,22 @@ class Connection:
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
+    @property
+    def heard_s(self) -> float:
+        """When anything last arrived, of ``time.monotonic()``; or when this process went on, having been stopped."""
+        return max(self._heard_s, beats.woke_s)
+
     def silent_s(self) -> float:
-        """Seconds since anything arrived."""
+        """Seconds since then."""
         return time.monotonic() - self.heard_s
 
-    def _tick(self, now: float) -> None:
+    def _tick(self) -> None:
         """Every second: looks whether the peer lives and listens, and says that this process does."""
-        if self._error is not None:
-            return
-        if self._is_tcp and not self._check_route():
+        if self._error is not None or (self._is_tcp and not self._check_route()):
             return
         if self._outbox:
-            if self.stall_s is not None and now - self._moved_s > self.stall_s:
+            moved_s = max(self._moved_s, beats.woke_s)
+            if self.stall_s is not None and time.monotonic() - moved_s > self.stall_s:
                 self._end(ChannelTimeout(f"{self.peer} took nothing for {self.stall_s:g} s"))
                 return
         elif not self._is_parting:
@@ -537,7 +540,7 @@ class Connection:
                 self._send([memoryview(_BEAT_FRAME)])
             except GltError as error:  # another thread has closed it this moment
                 logger.debug("%s", error)
-        if self._has_reader and self.silence_s is not None and now - self.heard_s > self.silence_s:
+        if self._has_reader and self.silence_s is not None and self.silent_s() > self.silence_s:
             self._end(
                 PeerLost(
                     f"{self.peer} has given no sign of life for {self.silence_s:g} s: it is stopped or stuck (see its "
@@ -590,7 +593,7 @@ class Connection:
         self._on_end = None
         if self._on_frame is None:
             self._on_frame = lambda frame: None
-            _beating.add(self)
+            beats.add(self._tick)
         self._flush()
         self._read_on()
         self._loop.call_later(deadlines.GOODBYE_S, self._end, ConnectionLost(f"parted from {self.peer}"))
@@ -619,9 +622,8 @@ class Connection:
         self.pause()
         if self._has_writer:
             self._loop.remove_writer(self._fd)
-        _beating.discard(self)
-        with _lock:
-            _open.pop(id(self), None)
+        beats.discard(self._tick)
+        _open.pop(id(self), None)
         self._shut_down(socket.SHUT_RDWR)
         self.socket.close()
         with self._sending:
@@ -636,73 +638,11 @@ class Connection:
             on_end(error)
 
 
-# -- all connections of this process -------------------------------------------------------------------------------
-
-_lock = threading.Lock()
-_open: dict[int, weakref.ref[Connection]] = {}  # not a WeakSet: that may not be changed while another goes through it
-
-
-class _Beating:
-    """The connections that are started, and what is done for them every second. On the loop."""
-
-    def __init__(self) -> None:
-        self._connections: set[Connection] = set()
-        self._ticks: set[Callable[[], None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._ticked_s = 0.0
-
-    def add(self, connection: Connection) -> None:
-        self._connections.add(connection)
-        self._go_on()
-
-    def discard(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-
-    def add_tick(self, tick: Callable[[], None]) -> None:
-        """Calls ``tick`` every second from now on."""
-        self._ticks.add(tick)
-        self._go_on()
-
-    def discard_tick(self, tick: Callable[[], None]) -> None:
-        self._ticks.discard(tick)
-
-    def _go_on(self) -> None:
-        if self._timer is None:
-            self._ticked_s = time.monotonic()
-            self._timer = process_loop.get().call_later(deadlines.BEAT_S, self._tick)
-
-    def _tick(self) -> None:
-        now, self._timer = time.monotonic(), None
-        # This process was stopped, and what came has not been read. (Where tests set STUCK_S to seconds, not so after
-        # each pause that is a little longer than a beat.)
-        if now - self._ticked_s > max(deadlines.STUCK_S / 2, 2 * deadlines.BEAT_S):
-            for connection in self._connections:
-                connection.heard_s = connection._moved_s = now
-        # One after the other on the loop: what one raises, in what is told of an end, keeps no other from beating.
-        for connection in self._connections:
-            process_loop.get().call_soon(connection._tick, now)
-        for tick in self._ticks:
-            process_loop.get().call_soon(tick)
-        if self._connections or self._ticks:
-            self._go_on()
-
-
-_beating = _Beating()
-
-
-def add_tick(tick: Callable[[], None]) -> None:
-    """Calls ``tick`` on the loop every second from now on. From any thread."""
-    call_on_loop(_beating.add_tick, tick)
-
-
-def discard_tick(tick: Callable[[], None]) -> None:
-    call_on_loop(_beating.discard_tick, tick)
+_open: dict[int, weakref.ref[Connection]] = {}  # that have not ended, of any thread's; a fork closes its copies
 
 
 def _forget() -> None:
     """A fork does not beat or read; its copies of the sockets are closed, so that they do not outlive the parent."""
-    global _lock
-    _lock = threading.Lock()
     for reference in list(_open.values()):
         if (connection := reference()) is not None:
             connection._error = connection._error or ConnectionLost(
@@ -711,7 +651,6 @@ def _forget() -> None:
             connection._is_finished = True
             socket.socket.close(connection.socket)
     _open.clear()
-    _beating.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -17,8 +17,9 @@ from wire_ends import LONG_S, End, on_loop, tcp_pair, tls_pair
 from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, MessageLayout
 from glt.distributed.wire import connection as module
+from glt.distributed.wire.beats import add_tick, beats, discard_tick
 from glt.distributed.wire.calls import Landing
-from glt.distributed.wire.connection import Connection, add_tick, discard_tick
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.threads import wait_for
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost
 
@@ -401,7 +402,7 @@ def test_beats_are_signs_of_life_and_nothing_else(pair):
     left, right = pair
     left.start()
     right.connection.silence_s = 30.0
-    right.connection.heard_s = 0.0
+    right.connection._heard_s = 0.0
     left.tick()
     assert eventually(lambda: right.connection.silent_s() < 30)
     right.tick()
@@ -446,14 +447,14 @@ def test_beats_go_on_whatever_ends_or_raises_beside_them(monkeypatch):
         for each in brief:
             each.close()
     for _ in range(2):
-        right.connection.heard_s = 0.0
+        right.connection._heard_s = 0.0
         assert eventually(lambda: right.connection.silent_s() < 1) and ticked.wait(LONG_S)
     discard_tick(tick)
     on_loop(lambda: asyncio.get_running_loop().set_exception_handler(handler))
     assert said and all(isinstance(each, ZeroDivisionError) for each in said)
     left.close()
     right.close()
-    assert eventually(lambda: module._beating._timer is None)  # nothing is left to do
+    assert eventually(lambda: beats._timer is None)  # nothing is left to do
 
 
 def test_parting_lets_what_was_sent_arrive(pair):
@@ -514,7 +515,7 @@ def test_connections_leave_nothing_behind():
         left.close()
         right.why()
         right.close()
-    assert not module._open and not module._beating._connections
+    assert not module._open and not beats._ticks
 
 
 def test_a_connection_says_what_it_is():
