@@ -1,15 +1,4 @@
-"""Connections: frames over a socket, read on the asyncio loop of this process, with a beat every second.
-
-::
-
-    offset 0   magic "GLT2" · kind u8 · what u8 · 2 bytes unused · length of the JSON u32 · number u64 · length of the
-               data u64                                                                28 bytes, little-endian
-          28   JSON object, UTF-8; then data, a message of :mod:`glt.channel.message` as a rule
-
-Kinds are 1, a frame; 2, a greeting of the handshake (data alone, of :mod:`glt.distributed.wire.handshake`); 3, a beat
-(nothing). Nothing that is read is executed. What does not begin like a frame, or claims to be longer than allowed, ends
-the connection; no memory is taken for what has not come yet, unless this process has asked for it.
-"""
+"""Connections: frames over a socket, on the asyncio loop of this process, with a beat every second."""
 
 from __future__ import annotations
 
@@ -26,55 +15,28 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.data.arrays import pooled_empty
 from glt.distributed.wire.beats import beats
-from glt.distributed.wire.calls import Landing
+from glt.distributed.wire.frames import BEAT_FRAME, MAX_JSON_BYTES, Frame, FrameReader, pack_frame, pack_greeting
 from glt.distributed.wire.threads import call_on_loop, process_loop
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
 # Of Linux: retransmissions and probes that were not answered, milliseconds since something was acknowledged.
 _TCP_INFO = struct.Struct("2xBB52xI")
-_HEADER = struct.Struct("<4sBB2xIQQ")
-_MAGIC = b"GLT2"
-_FRAME, _GREETING, _BEAT = 1, 2, 3
-_BEAT_FRAME = _HEADER.pack(_MAGIC, _BEAT, 0, 0, 0, 0)
-MAX_JSON_BYTES = 64 << 20
-MAX_HELLO_BYTES = 64 << 10  # of those who have not said, and where that is asked proven, who they are
-MAX_GREETING_BYTES = 128
-_AT_ONCE = 1 << 20  # memory that is taken for data of unknown peers before they have come
 _TURN_BYTES = 8 << 20  # that are read or sent of one connection before others have their turn
 _TLS_BYTES = 256 << 10  # that are encrypted at a time
 _MOST_PARTS = 64  # of one call of sendmsg
 _MOST_FDS = 4
 _UNIX_BYTES = 2 << 20  # of a Unix socket's buffer: with the kernel's default a batch takes ten times as many calls
 
-_scratch = memoryview(bytearray(64 << 10))  # what is read goes through it, but for long data; the loop's thread has it
-
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Frame:
-    """What came: two numbers that mean what both ends agree on, JSON, and data, uint8 ``[n]``, 64-byte aligned.
-
-    ``is_landed``: the data are in the landing that :attr:`Connection.find_landing` gave, and ``data`` is its front.
-    """
-
-    what: int
-    number: int
-    value: dict[str, Any]
-    data: Tensor | None
-    is_landed: bool = False
-
-
-class Connection:
+class Connection(FrameReader):
     """One end of a connection. Any thread may send; what comes is read on the loop.
 
     It is made with a socket that is connected, and reads nothing until :meth:`receive` is awaited, as handshakes do, or
@@ -83,24 +45,18 @@ class Connection:
 
     Attributes:
         peer: Who is at the other end, as errors name it; ``host`` where that is.
-        max_json_bytes, max_data_bytes: Of the frames that are taken.
-        is_ours: Whether this process asked for what comes: memory is then taken for what is announced.
         may_write: Whether the peer has proven that it may write, or nothing has to be proven.
         silence_s: A peer that is silent for so long is given up; None: never.
         stall_s: One that takes nothing of what is sent for so long is given up; None: never, while it gives signs of
             life.
         unsent_bytes: Of what was sent, those that the kernel has had no room for yet.
-        find_landing: Asked, with number and length, where data that come are to be received; None: in memory of their
-            own.
     """
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
-        self.socket, self.peer, self.host = sock, peer, "its host"
-        self.max_json_bytes, self.max_data_bytes = MAX_HELLO_BYTES, 0
-        self.is_ours, self.may_write = False, True
+        super().__init__(peer)
+        self.socket, self.host, self.may_write = sock, "its host", True
         self.silence_s: float | None = None
         self.stall_s: float | None = deadlines.MESSAGE_S
-        self.find_landing: Callable[[int, int], Landing | None] | None = None
         self.fds: list[int] = []  # descriptors that came over a Unix socket; who takes them closes them
         sock.setblocking(False)
         self._is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
@@ -124,7 +80,6 @@ class Connection:
         self._frames: deque[Frame | bytes] = deque()  # that came before it was started
         self._waiter: asyncio.Future[None] | None = None
         self._heard_s = time.monotonic()
-        self._begin_frame()
         _open[id(self)] = weakref.ref(self)
 
     def __repr__(self) -> str:
@@ -160,12 +115,11 @@ class Connection:
                 "tensors"
             )
         views = [each.numpy().data.cast("B") for each in data if each.numel()]
-        header = _HEADER.pack(_MAGIC, _FRAME, what, len(body), number, sum(map(len, views)))
-        self._send([memoryview(header + body), *views], fds)
+        self._send([memoryview(pack_frame(body, sum(map(len, views)), what, number)), *views], fds)
 
     def greet(self, greeting: bytes) -> None:
         """Sends a frame of the handshake."""
-        self._send([memoryview(_HEADER.pack(_MAGIC, _GREETING, 0, 0, 0, len(greeting)) + greeting)])
+        self._send([memoryview(pack_greeting(greeting))])
 
     def _send(self, parts: list[memoryview], fds: Sequence[int] = ()) -> None:
         with self._sending:
@@ -300,7 +254,7 @@ class Connection:
         silence_s: float | None = None,
     ) -> None:
         """Calls ``on_frame`` and ``on_end`` from now on, and sends beats. On the loop; may be called again."""
-        self._on_frame, self._on_end = on_frame, on_end
+        self._on_frame, self._on_end, self._is_shaking_hands = on_frame, on_end, False
         self.max_json_bytes, self.max_data_bytes, self.silence_s = max_json_bytes, max_data_bytes, silence_s
         self._heard_s = time.monotonic()  # it may have waited
         if self._is_finished:
@@ -338,19 +292,15 @@ class Connection:
         left = _TURN_BYTES
         try:
             while self._has_reader and left > 0:
-                room = self._targets[0][self._filled :] if self._targets else None
-                into = _scratch if room is None or len(room) < len(_scratch) else room
-                count = self._receive_into(into)
+                room = self._room()
+                count = self._receive_into(room)
                 if count == 0:
                     self._end(self._lost(None))
                     return
                 self._heard_s = time.monotonic()
                 left -= count
-                if into is room:
-                    self._fill(count)
-                else:
-                    self._feed(_scratch[:count])
-                if count < len(into) and not self._is_tls:
+                self._came(room, count)
+                if count < len(room) and not self._is_tls:
                     break
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
@@ -379,122 +329,12 @@ class Connection:
             raise MessageError(f"{self.peer} sent {len(self.fds)} descriptors, which nothing here asked for")
         return count
 
-    def _begin_frame(self) -> None:
-        self._head = bytearray()
-        self._json = bytearray()
-        self._json_left = self._data_left = 0  # bytes that have not come; of data: for which there is no room yet
-        self._data: Tensor | None = None
-        self._landing: Landing | None = None
-        self._targets: deque[memoryview] = deque()  # where data go that come next
-        self._filled = 0  # bytes of the first
-
-    def _feed(self, view: memoryview) -> None:
-        while len(view) and not self._is_finished:
-            if len(self._head) < _HEADER.size:
-                count = min(_HEADER.size - len(self._head), len(view))
-                self._head += view[:count]
-                if len(self._head) == _HEADER.size or not _MAGIC.startswith(self._head[: len(_MAGIC)]):
-                    self._read_header()
-            elif self._json_left:
-                count = min(self._json_left, len(view))
-                self._json += view[:count]
-                self._json_left -= count
-            else:
-                room = self._targets[0]
-                count = min(len(room) - self._filled, len(view))
-                room[self._filled : self._filled + count] = view[:count]
-                self._fill(count)
-                view = view[count:]
-                continue
-            view = view[count:]
-            if len(self._head) == _HEADER.size and not self._json_left and not self._targets:
-                self._complete()
-
-    def _fill(self, count: int) -> None:
-        """Takes note of data that have come."""
-        self._filled += count
-        if self._filled < len(self._targets[0]):
-            return
-        self._targets.popleft()
-        if self._data_left:
-            self._grow()
-        else:
-            self._filled = 0
-            if not self._targets:
-                self._complete()
-
-    def _read_header(self) -> None:
-        magic, kind, _, num_json, _, num_data = _HEADER.unpack(self._head.ljust(_HEADER.size, b"\0"))
-        most_json = self.max_json_bytes if kind == _FRAME else 0
-        most_data = {_FRAME: self.max_data_bytes, _GREETING: MAX_GREETING_BYTES}.get(kind, 0)
-        is_wrong = magic != _MAGIC or kind not in (_FRAME, _GREETING, _BEAT) or (kind == _GREETING and self._on_frame)
-        if is_wrong or num_json > most_json or num_data > most_data:
-            raise MessageError(
-                f"{self.peer} sent {bytes(self._head)!r}, which begins no frame of glt"
-                + (
-                    ", but one of TLS: give this process tls=, too"
-                    if self._head[:2] in (b"\x15\x03", b"\x16\x03")
-                    else ""
-                )
-                + (
-                    ""
-                    if is_wrong
-                    else f" that is taken here, of at most {most_json} bytes of JSON and {most_data} of data"
-                )
-            )
-        self._json_left = num_json
-        if num_data:
-            self._find_room(num_data)
-
-    def _find_room(self, length: int) -> None:
-        number = _HEADER.unpack(self._head)[4]
-        landing = None if self.find_landing is None else self.find_landing(number, length)
-        if landing is not None:
-            self._landing, self._data = landing, landing.front
-            self._targets.extend(each.numpy().data for each in (landing.front, landing.data) if each.numel())
-            return
-        first = length if self.is_ours else min(length, _AT_ONCE)
-        self._data = self._room(first)
-        self._targets.append(self._data.numpy().data)
-        self._data_left = length - first
-
-    def _grow(self) -> None:
-        """Makes room for as much as has come: a peer cannot take memory by announcing what it does not send."""
-        assert self._data is not None
-        more = min(self._data_left, self._filled)
-        data = self._room(self._filled + more)
-        data[: self._filled] = self._data
-        self._data, self._data_left = data, self._data_left - more
-        self._targets.append(data.numpy().data)
-
-    def _room(self, length: int) -> Tensor:
-        try:
-            return pooled_empty((length,), torch.uint8)
-        except (RuntimeError, MemoryError) as error:
-            raise MessageError(f"{self.peer} sent {length} bytes, for which is no memory: {error}") from error
-
-    def _complete(self) -> None:
-        _, kind, what, _, number, _ = _HEADER.unpack(self._head)
-        text, data, is_landed = self._json, self._data, self._landing is not None
-        self._begin_frame()
-        if kind == _BEAT:
-            return
-        if kind == _GREETING:
-            self._keep(b"" if data is None else bytes(data.numpy()))
-            return
-        value: Any = {}
-        if text:
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise MessageError(f"{self.peer} sent a frame that is no JSON: {error}") from error
-            if not isinstance(value, dict):
-                raise MessageError(f"{self.peer} sent a frame that is no object: {type(value).__name__}")
-        frame = Frame(what, number, value, data, is_landed)
+    def _take(self, frame: Frame | bytes) -> bool:
         if self._on_frame is None:
             self._keep(frame)
-        elif not self._is_parting:
+        elif isinstance(frame, Frame) and not self._is_parting:
             self._hand_on(frame)
+        return not self._is_finished
 
     def _keep(self, frame: Frame | bytes) -> None:
         self._frames.append(frame)
@@ -537,7 +377,7 @@ class Connection:
                 return
         elif not self._is_parting:
             try:
-                self._send([memoryview(_BEAT_FRAME)])
+                self._send([memoryview(BEAT_FRAME)])
             except GltError as error:  # another thread has closed it this moment
                 logger.debug("%s", error)
         if self._has_reader and self.silence_s is not None and self.silent_s() > self.silence_s:
@@ -592,7 +432,7 @@ class Connection:
         self._is_parting = True
         self._on_end = None
         if self._on_frame is None:
-            self._on_frame = lambda frame: None
+            self._on_frame, self._is_shaking_hands = lambda frame: None, False
             beats.add(self._tick)
         self._flush()
         self._read_on()

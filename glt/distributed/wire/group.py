@@ -38,7 +38,8 @@ from glt import _deadlines as deadlines
 from glt.distributed.context import DistContext
 from glt.distributed.wire.addresses import is_loopback, own_address
 from glt.distributed.wire.beats import add_tick, discard_tick
-from glt.distributed.wire.connection import Connection, Frame
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import dial, introduce, refuse
 from glt.distributed.wire.listener import Listener
 from glt.distributed.wire.store import host_store, job_store, naming_the_job_store

@@ -31,8 +31,9 @@ from typing import Any, TypeAlias
 import glt
 from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import printed
-from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import Credentials, current_credentials
+from glt.distributed.wire.frames import MAX_JSON_BYTES
 from glt.distributed.wire.threads import process_loop, wait_for
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 

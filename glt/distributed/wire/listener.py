@@ -16,8 +16,9 @@ from typing import Any
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import is_loopback, printed, reachable_address
-from glt.distributed.wire.connection import MAX_HELLO_BYTES, Connection
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import current_credentials
+from glt.distributed.wire.frames import MAX_HELLO_BYTES
 from glt.distributed.wire.handshake import (
     NotProven,
     ask_for_proof,
