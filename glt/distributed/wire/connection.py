@@ -31,6 +31,7 @@ _TURN_BYTES = 8 << 20  # that are read or sent of one connection before others h
 _TLS_BYTES = 256 << 10  # that are encrypted at a time
 _MOST_PARTS = 64  # of one call of sendmsg
 _MOST_FDS = 4
+_MOST_KEPT = 4  # frames of another process that are kept before the connection is started: each waits for an answer
 _UNIX_BYTES = 2 << 20  # of a Unix socket's buffer: with the kernel's default a batch takes ten times as many calls
 
 logger = logging.getLogger(__name__)
@@ -337,6 +338,8 @@ class Connection(FrameReader):
         return not self._is_finished
 
     def _keep(self, frame: Frame | bytes) -> None:
+        if len(self._frames) == _MOST_KEPT and not self.is_ours:
+            raise MessageError(f"{self.peer} sent more than {_MOST_KEPT} frames before it was answered")
         self._frames.append(frame)
         self.pause()
         if self._waiter is not None and not self._waiter.done():

@@ -225,6 +225,16 @@ def test_strangers_are_given_up_in_time_and_keep_to_their_turn(raw):
         wait_for(end.connection.receive(LONG_S))
 
 
+def test_strangers_cannot_have_frames_kept(raw):
+    sock, end = raw
+    sock.sendall(frame() * 2000)
+    wait_for(end.connection.receive(LONG_S))
+    assert eventually(lambda: end.connection.is_closed) and len(end.connection._frames) < 8
+    with pytest.raises(MessageError, match="more than 4 frames before it was answered"):
+        for _ in range(8):
+            wait_for(end.connection.receive(LONG_S))
+
+
 def room(end):
     data = end.connection._data
     return 0 if data is None else data.numel()

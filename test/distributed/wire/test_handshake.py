@@ -460,6 +460,17 @@ def test_clients_show_a_certificate_where_one_is_asked_for(
     say_hello(here, with_tls(certificates.tls("client")))
 
 
+def test_a_certificate_is_looked_at_whenever_a_client_comes(open_port, certificates):
+    """TLS lets those resume who have been there, without showing it again: not here."""
+    here = open_port(credentials=with_tls(certificates.tls("good", mutual=True)))
+    context = certificates.tls("client").context(of_server=False)
+    with socket.create_connection(here.address, timeout=LONG_S) as plain:
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as stranger:
+            stranger.sendall(struct.pack("<4sBB2xIQQ", b"GLT2", 2, 0, 0, 0, 35) + GREETING.pack(2, 0, bytes(32)))
+            assert stranger.recv(4) == b"GLT2"
+            assert stranger.session is None or not stranger.session.has_ticket
+
+
 def test_certificates_are_replaced_without_a_restart(open_port, certificates, monkeypatch):
     certificates.issue("rotated")
     here = open_port(credentials=with_tls(certificates.tls("rotated")))
