@@ -32,7 +32,8 @@ MAX_JSON_BYTES: Final = 64 << 20
 MAX_HELLO_BYTES: Final = 64 << 10  # of those who have not said, and where that is asked proven, who they are
 _MAX_GREETING_BYTES = 128
 _AT_ONCE = 1 << 20  # memory that is taken for data of other processes before they have come
-_GROWTH = 2  # so many times what has come is taken at most
+# So many times what has come is taken at most: it is copied then. Pages that nothing is written to take no memory.
+_GROWTH = 8
 
 _HEADER = struct.Struct("<4sBB2xIQQ")
 _MAGIC = b"GLT2"

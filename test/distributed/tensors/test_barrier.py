@@ -16,6 +16,7 @@ class Who:
     rank: int
     group: str = "trainers"
     session: int = 0
+    is_guest = False
 
     @property
     def id(self):

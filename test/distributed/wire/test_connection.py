@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import resource
 import socket
 import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -240,16 +242,21 @@ def room(end):
     return 0 if data is None else data.numel()
 
 
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def test_announced_lengths_take_no_memory_ahead_of_the_bytes(raw):
     sock, end = raw
     end.start(max_data_bytes=1 << 33)
+    before = resident_bytes()
     sock.sendall(frame(num_data=1 << 33))
-    most = []
-    for _ in range(3):
-        sock.sendall(bytes(2 << 20))
-        assert eventually(lambda: end.connection._filled % (2 << 20) == 0 and end.connection._filled)
-        most.append(room(end) / max(end.connection._filled, 1 << 20))
-    assert 0 < max(most) <= 2
+    assert eventually(lambda: room(end) == 1 << 20)
+    for num_sent in (2 << 20, 16 << 20, 24 << 20):
+        sock.sendall(bytes(num_sent - end.connection._filled))
+        assert eventually(lambda num_sent=num_sent: end.connection._filled == num_sent)
+        assert room(end) <= 8 * num_sent
+    assert room(end) == 64 << 20 and resident_bytes() - before < 48 << 20
     sock.close()
     assert isinstance(end.why(), ConnectionLost)
 
