@@ -1,21 +1,13 @@
-"""Two hosts with a cable between them that a test may cut: network namespaces of this one."""
+"""Two hosts with a cable between them that a test may cut."""
 
-import ctypes
-import os
-import subprocess
-import time
-import uuid
-from contextlib import contextmanager
+import contextlib
 
 import pytest
 
-ADDRESSES = ("10.199.0.1", "10.199.0.2")
-NOWHERE = "10.199.0.99"  # an address of the same network that no host has
-_CLONE_NEWNET = 0x40000000
+from glt.testing import network
+from glt.testing.network import ADDRESSES, NOWHERE, device_of, enter, ip
 
-
-def ip(*words):
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20).stdout
+__all__ = ["ADDRESSES", "NOWHERE", "device_of", "enter", "hosts", "ip", "on", "switch", "two_hosts"]
 
 
 def on(host):
@@ -23,40 +15,15 @@ def on(host):
     return ("ip", "netns", "exec", host)
 
 
-def enter(host):
-    """Moves this thread, and those that it starts, to a host."""
-    fd = os.open(f"/run/netns/{host}", os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"setns {host}")
-    finally:
-        os.close(fd)
-
-
-@contextmanager
+@contextlib.contextmanager
 def two_hosts():
-    """Makes hosts at ``ADDRESSES`` and gives their names; skips where that is not allowed."""
-    mark = uuid.uuid4().hex[:8]
-    names = (f"glt-a-{mark}", f"glt-b-{mark}")
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        first, second = (("name", device_of(name), "netns", name) for name in names)
-        ip("link", "add", *first, "type", "veth", "peer", *second)
-        for name, address in zip(names, ADDRESSES, strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", device_of(name))
-            for device in ("lo", device_of(name)):
-                ip("-n", name, "link", "set", device, "up")
-        for name in names:
-            _wait_until_it_runs(name)
-    except (OSError, subprocess.SubprocessError) as error:
-        _remove(names)
-        said = getattr(error, "stderr", "") or ""
-        pytest.skip(f"no network namespaces with cables here: {error} {said.strip()}")
-    try:
+    """As :func:`glt.testing.network.two_hosts`; skips where that is not allowed."""
+    with contextlib.ExitStack() as stack:
+        try:
+            names = stack.enter_context(network.two_hosts())
+        except OSError as error:
+            pytest.skip(str(error))
         yield names
-    finally:
-        _remove(names)
 
 
 @pytest.fixture
@@ -65,26 +32,6 @@ def hosts():
         yield names
 
 
-def device_of(host):
-    """The name of its end of the cable."""
-    _, letter, mark = host.split("-")
-    return f"g{letter}{mark}"
-
-
 def switch(hosts, state):
     """Cuts the cable between the hosts ("down"), or mends it ("up")."""
     ip("-n", hosts[1], "link", "set", device_of(hosts[1]), state)
-
-
-def _wait_until_it_runs(host):
-    """The kernel marks a device as running a moment after it is up; until then torch's rpc takes 127.0.0.1 instead."""
-    deadline = time.monotonic() + 20
-    while "state UP" not in (shown := ip("-n", host, "link", "show", "dev", device_of(host))):
-        if time.monotonic() > deadline:
-            raise OSError(f"the cable of {host} does not come up: {shown}")
-        time.sleep(0.05)
-
-
-def _remove(names):
-    for name in names:
-        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/check.h"
@@ -18,13 +19,14 @@ namespace {
 constexpr int64_t kPieceRows = 1024;
 
 // Writes first + i count[i] times for i < n, and nothing behind that: what follows is another thread's.
-void write_columns(const uint32_t* count, int64_t n, int64_t first, int64_t* col, const int64_t* end) {
+template <typename Local>
+void write_columns(const uint32_t* count, int64_t n, int64_t first, Local* col, const Local* end) {
   int64_t i = 0;
   for (; i < n && end - col >= kRunSlack; ++i) {
-    write_run(col, count[i], [&](int64_t) { return first + i; });
+    write_run(col, count[i], [&](int64_t) { return static_cast<Local>(first + i); });
     col += count[i];
   }
-  for (; i < n; ++i) col = std::fill_n(col, count[i], first + i);
+  for (; i < n; ++i) col = std::fill_n(col, count[i], static_cast<Local>(first + i));
 }
 
 }  // namespace
@@ -45,13 +47,19 @@ void EdgeSet::for_pieces(int64_t num_arrays, int num_threads, const Work& work) 
   });
 }
 
-void EdgeSet::copy_to(int64_t* row_out, int64_t* col_out, int64_t* edge_out, int num_threads) const {
-  for_pieces(3, num_threads, [&](int64_t first, int64_t num_rows, int64_t begin, int64_t n) {
-    std::copy_n(row.data() + begin, n, row_out + begin);
-    write_columns(count.data() + first, num_rows, first, col_out + begin, col_out + begin + n);
-    if (edge_out) std::copy_n(edge.data() + begin, n, edge_out + begin);
-  });
+template <typename Local>
+void EdgeSet::copy_to(Local* row_out, Local* col_out, MutableIds edge_out, int num_threads) const {
+  const auto copy_all = [&](auto* edge_ids) {
+    for_pieces(3, num_threads, [&](int64_t first, int64_t num_rows, int64_t begin, int64_t n) {
+      std::copy_n(row.data() + begin, n, row_out + begin);
+      write_columns(count.data() + first, num_rows, first, col_out + begin, col_out + begin + n);
+      if (edge_ids) std::copy_n(edge.data() + begin, n, edge_ids + begin);
+    });
+  };
+  std::visit(copy_all, edge_out);
 }
+template void EdgeSet::copy_to(int32_t*, int32_t*, MutableIds, int) const;
+template void EdgeSet::copy_to(int64_t*, int64_t*, MutableIds, int) const;
 
 std::pair<BlockPool::Block, BlockPool::Block> EdgeSet::hand_over(int num_threads) {
   const int64_t num_edges = row.size();

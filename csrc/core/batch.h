@@ -48,8 +48,10 @@ class EdgeSet {
     count.added(missing);
   }
 
-  // Writes the local ids of both ends of each edge, and its id unless edge_out is null: row.size() elements each.
-  void copy_to(int64_t* row_out, int64_t* col_out, int64_t* edge_out, int num_threads) const;
+  // Writes the local ids of both ends of each edge, and its id unless edge_out is null: row.size() elements each, of
+  // types that they fit into.
+  template <typename Local>
+  void copy_to(Local* row_out, Local* col_out, MutableIds edge_out, int num_threads) const;
 
   // Hands over a block of row.size() local ids of neighbours, then as many of expanded nodes; and one of edge ids,
   // which are none where they were not asked for. The set is empty afterwards, but for num_sampled.

@@ -1,6 +1,7 @@
 #include "core/relabel.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "core/threads.h"
 
@@ -109,12 +110,15 @@ void NodeSet::end_hop() {
   num_sampled_.push_back(frontier_size());
 }
 
-void NodeSet::copy_to(int64_t* node_out, int64_t* tree_out, int num_threads) const {
+void NodeSet::copy_to(MutableIds node_out, int64_t* tree_out, int num_threads) const {
   constexpr int64_t kPiece = 8192;
-  for_row_chunks(size(), kPiece, 1, num_threads, [&](int64_t first, int64_t last) {
-    if (node_out) std::copy(node() + first, node() + last, node_out + first);
-    if (tree_out) std::copy(tree() + first, tree() + last, tree_out + first);
-  });
+  const auto copy_all = [&](auto* out) {
+    for_row_chunks(size(), kPiece, 1, num_threads, [&](int64_t first, int64_t last) {
+      if (out) std::copy(node() + first, node() + last, out + first);
+      if (tree_out) std::copy(tree() + first, tree() + last, tree_out + first);
+    });
+  };
+  std::visit(copy_all, node_out);
 }
 
 }  // namespace glt

@@ -11,6 +11,7 @@
 
 #include "core/block_pool.h"
 #include "core/check.h"
+#include "core/csr.h"
 #include "core/memory.h"
 
 namespace glt {
@@ -163,8 +164,8 @@ class NodeSet {
   // What has been added since the last call is the frontier now.
   void end_hop();
 
-  // Writes size() ids and trees; null: not these.
-  void copy_to(int64_t* node_out, int64_t* tree_out, int num_threads) const;
+  // Writes size() ids, which fit, and trees; null: not these.
+  void copy_to(MutableIds node_out, int64_t* tree_out, int num_threads) const;
 
   // Hands over a block that begins with the ids. The set is empty afterwards, but for num_sampled and its trees.
   BlockPool::Block hand_over() { return node_.hand_over(); }

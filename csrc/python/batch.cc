@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -81,7 +82,7 @@ void copy_nodes(const Batch& self, int node_type, py::array node, std::optional<
   const NodeSet& nodes = nodes_of(self, node_type);
   const int64_t n = nodes.size();
   require_size(node, "node", n);
-  int64_t* node_out = write<int64_t>(node, "node");
+  const MutableIds node_out = write_ids(node, "node");
   int64_t* tree_out = nullptr;
   if (tree) {
     require_trees(self);
@@ -97,16 +98,18 @@ void copy_edges(const Batch& self, int edge_type, py::array row, py::array col, 
   const int64_t n = edges.row.size();
   require_size(row, "row", n);
   require_size(col, "col", n);
-  int64_t* row_out = write<int64_t>(row, "row");
-  int64_t* col_out = write<int64_t>(col, "col");
-  int64_t* edge_out = nullptr;
+  MutableIds edge_out = static_cast<int64_t*>(nullptr);
   if (edge) {
     require(self.with_edge(), "edge was asked for, but the batch was started without edge ids");
     require_size(*edge, "edge", n);
-    edge_out = write<int64_t>(*edge, "edge");
+    edge_out = write_ids(*edge, "edge");
   }
-  WithoutGil nogil;
-  edges.copy_to(row_out, col_out, edge_out, self.num_threads());
+  const auto copy_all = [&](auto* row_out) {
+    auto* col_out = write<std::remove_pointer_t<decltype(row_out)>>(col, "col");
+    WithoutGil nogil;
+    edges.copy_to(row_out, col_out, edge_out, self.num_threads());
+  };
+  std::visit(copy_all, write_ids(row, "row"));
 }
 
 // What partitions answered, from Python: tuples (position uint32, count uint32, neighbor, edge or None). Views of the
@@ -161,12 +164,12 @@ py::array_t<int64_t> take_trees(const Batch& batch, int type) {
   const int64_t n = nodes.size();
   if (n < kMinHandedOver) {
     py::array_t<int64_t> trees(n);
-    nodes.copy_to(nullptr, trees.mutable_data(), 1);
+    nodes.copy_to(static_cast<int64_t*>(nullptr), trees.mutable_data(), 1);
     return trees;
   }
   const auto widened = [&] {
     BlockPool::Block block = BlockPool::of_process()->acquire(n * sizeof(int64_t));
-    nodes.copy_to(nullptr, reinterpret_cast<int64_t*>(block.data()), batch.num_threads());
+    nodes.copy_to(static_cast<int64_t*>(nullptr), reinterpret_cast<int64_t*>(block.data()), batch.num_threads());
     return block;
   };
   return array_over(without_gil(widened), {n});
@@ -313,9 +316,9 @@ void register_batch(py::module_& m) {
       .def("hand_over", &hand_over,
            "([(ids, trees or None)] of node types, [(both ends [2, n], edge ids or None)] of edge types), int64: the "
            "batch's own memory where it is much. It takes no call but start afterwards.")
-      .def("copy_nodes", &copy_nodes, "Ids and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
+      .def("copy_nodes", &copy_nodes, "Ids, as int64, or as int32 if they fit, and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
            py::arg("node"), py::arg("tree") = py::none())
-      .def("copy_edges", &copy_edges, "Local ids of neighbours and of expanded nodes, and edge ids, as int64.",
+      .def("copy_edges", &copy_edges, "Local ids of neighbours and of expanded nodes, and edge ids, as int64, or as int32 if they fit.",
            py::arg("edge_type"), py::arg("row"), py::arg("col"), py::arg("edge") = py::none());
 }
 

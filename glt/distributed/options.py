@@ -249,6 +249,10 @@ class RemoteDistSamplingWorkerOptions:
         num_rpc_threads: Accepted for the same reason: servers are told theirs in ``init_server``.
         rpc_timeout: Deadline in seconds of creating the loader on its servers and opening its streams, above 0 and
             below a day. Other calls to servers have that of ``init_client``.
+        cache_memory_budget: Memory of this process for rows of nodes that samplers on other hosts have sent, as bytes
+            or text such as ``'1GB'``; 0: none. Those that batches have the most stay, and are not sent again; batches
+            are the same. It is for all streams of a loader together, and taken as rows come. Each sampler remembers in
+            16 bytes per row what the client has. Samplers on GPUs send all rows.
 
     Raises:
         TypeError, ValueError: If a value is out of range; names the option.
@@ -268,8 +272,10 @@ class RemoteDistSamplingWorkerOptions:
     prefetch_size: int = 4
     num_rpc_threads: int | None = None
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
+    cache_memory_budget: int | str = field(default=DEFAULT_CACHE_BYTES, kw_only=True)
 
     def __post_init__(self) -> None:
+        self.cache_bytes: int = parse_budget(self.cache_memory_budget, "cache_memory_budget")
         if self.server_rank is not None:
             if isinstance(self.server_rank, str) or not isinstance(self.server_rank, int | Sequence):
                 raise TypeError(f"server_rank = {self.server_rank!r}: expected a rank, or a list of ranks")

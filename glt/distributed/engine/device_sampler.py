@@ -13,6 +13,7 @@ from torch import Tensor
 from glt import _core
 from glt.data.device import Accelerator, Event
 from glt.data.feature import Feature
+from glt.distributed.engine.client_rows import ClientRows
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import (
@@ -513,11 +514,13 @@ def sampler_of(
     staged: bool = True,
     spare: list[_core.Batch] | None = None,
     caches: Sequence[RowCache | None] | None = None,
+    clients: Sequence[ClientRows | None] | None = None,
 ) -> DistNeighborSampler:
     """Returns what samples for a loader at ``place``; None: the CPU. A GPU samples from the whole graph where all of it
-    is read here, and else asks for the rest. ``spare`` and ``caches`` are as in :class:`DistNeighborSampler`."""
+    is read here, and else asks for the rest. ``spare``, ``caches`` and ``clients`` (for the CPU alone) are as in
+    :class:`DistNeighborSampler`."""
     sampler = dataset, job.config, router, loop, job.collect_features, others
     if place is None:
-        return DistNeighborSampler(*sampler, spare, caches)
+        return DistNeighborSampler(*sampler, spare, caches, clients)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
     return (DeviceNeighborSampler if is_whole else DevicePartitionSampler)(place, staged, *sampler, None, caches)

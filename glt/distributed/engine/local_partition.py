@@ -261,6 +261,11 @@ class LocalPartition:
         row = int(time.tensor.numpy().argmin())  # rows ascend with ids
         return int(self.nodes[asked.node_type].owned[row]), int(time.tensor[row])
 
+    @property
+    def node_specs(self) -> list[dict[str, tuple[torch.dtype, torch.Size]]]:
+        """By node type, dtype and shape of the rows of its tables."""
+        return [{name: (t.dtype, t.row_shape) for name, t in tables.items()} for tables in self.node_tables]
+
     def tables(self, kind: str, type_: int) -> dict[str, Feature]:
         """The tables of a type of nodes or edges."""
         if kind not in ("node", "edge"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,7 +16,11 @@ from glt.data.schema import PartitionBook
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition, NodeCache
 
+if TYPE_CHECKING:
+    from glt.distributed.engine.client_rows import ClientRows
+
 Specs = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+RowSpecs = Mapping[str, tuple[torch.dtype, torch.Size]]  # of the tables of a type: dtype and shape of a row
 
 
 def by_owner(book: PartitionBook, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
@@ -40,11 +45,10 @@ class RowCache:
     ``num_slots`` rows of all tables at most, and 16 bytes for each.
     """
 
-    def __init__(self, specs: Mapping[str, tuple[torch.dtype, torch.Size]], num_slots: int) -> None:
+    def __init__(self, specs: RowSpecs, num_slots: int) -> None:
         self.slots = _core.SlotCache(num_slots)
-        # Of NumPy's, which asks for huge pages: rows are read in no order.
         self.tables: dict[str, Tensor] = {
-            name: _room((self.slots.num_slots, *shape), dtype) for name, (dtype, shape) in specs.items()
+            name: empty_rows((self.slots.num_slots, *shape), dtype) for name, (dtype, shape) in specs.items()
         }
 
     def keep(self, ids: np.ndarray, rows: Mapping[str, Tensor]) -> None:
@@ -56,7 +60,8 @@ class RowCache:
             pins.written()
 
 
-def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def empty_rows(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A table whose memory is taken as rows are written. NumPy asks for huge pages: rows are read in no order."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return torch.from_numpy(np.empty(nbytes, np.uint8)).view(dtype).view(shape)
 
@@ -64,20 +69,24 @@ def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def row_caches(dataset: DistDataset, local: Mapping[int, LocalPartition], budget_bytes: int) -> list[RowCache | None]:
     """The caches of a sampler, by node type: they take ``budget_bytes`` together at most, each its share of the bytes
     of all rows elsewhere. None where there are no such rows, or no budget."""
-    specs = [{n: (t.dtype, t.row_shape) for n, t in tables.items()} for tables in dataset.own.node_tables]
-    row_bytes = [_SLOT_BYTES + sum(dtype.itemsize * shape.numel() for dtype, shape in each.values()) for each in specs]
     elsewhere = [
-        num_nodes - sum(len(part.nodes[t].owned) for part in local.values()) if specs[t] else 0
+        num_nodes - sum(len(part.nodes[t].owned) for part in local.values())
         for t, num_nodes in enumerate(dataset.num_nodes_of)
     ]
-    all_bytes = sum(n * size for n, size in zip(elsewhere, row_bytes, strict=True))
-    caches: list[RowCache | None] = []
-    for each, n in zip(specs, elsewhere, strict=True):
-        # An id may be in one small set of slots only: with half as many more there are few that are full.
-        num_slots = min(n * 3 // 2 + _SLOTS_OF_SET, n * budget_bytes // max(all_bytes, 1))
-        num_slots -= num_slots % _SLOTS_OF_SET
-        caches.append(RowCache(each, num_slots) if num_slots and n > 0 else None)
-    return caches
+    specs = dataset.own.node_specs
+    caches = zip(specs, num_slots_of(specs, elsewhere, budget_bytes), strict=True)
+    return [RowCache(each, num_slots) if num_slots else None for each, num_slots in caches]
+
+
+def num_slots_of(specs: Sequence[RowSpecs], counts: Sequence[int], budget_bytes: int) -> list[int]:
+    """How many rows of each type of nodes to keep, of so many with these tables, in ``budget_bytes``: each type gets
+    its share of the bytes of all rows."""
+    row_bytes = [_SLOT_BYTES + sum(dtype.itemsize * shape.numel() for dtype, shape in each.values()) for each in specs]
+    counts = [n if each else 0 for n, each in zip(counts, specs, strict=True)]
+    all_bytes = sum(n * size for n, size in zip(counts, row_bytes, strict=True))
+    # An id may be in one small set of slots only: with half as many more there are few that are full.
+    most = [min(n * 3 // 2 + _SLOTS_OF_SET, n * budget_bytes // max(all_bytes, 1)) if n else 0 for n in counts]
+    return [num_slots - num_slots % _SLOTS_OF_SET for num_slots in most]
 
 
 _SLOT_BYTES, _SLOTS_OF_SET = 16, 16  # of _core.SlotCache
@@ -97,6 +106,7 @@ class RowLookup:
         remote: Partition elsewhere, ids, positions, and of which tables: of copied nodes only those that are not.
         replies: Ids, positions, and the answers with their rows.
         answers: The same, once they are here.
+        to_send: Which rows a client that has kept some lacks: all else is about those. None: it keeps none.
     """
 
     def __init__(
@@ -108,7 +118,11 @@ class RowLookup:
         ids: np.ndarray,
         table: str | None = None,
         cache: RowCache | None = None,
+        client: ClientRows | None = None,
     ) -> None:
+        to_send = None if client is None else client.split(ids)
+        if to_send is not None:
+            ids = to_send.ids
         tables = data.own.tables(kind, type_)
         if table is not None:
             tables = {table: tables[table]}
@@ -116,6 +130,9 @@ class RowLookup:
         self.specs: Specs = {
             in_message(name, kind, type_): (table.dtype, (len(ids), *table.row_shape)) for name, table in tables.items()
         }
+        if to_send is not None:
+            self.specs |= to_send.specs
+        self.to_send = to_send
         self.local: list[tuple[LocalPartition, np.ndarray, np.ndarray | None]] = []
         self.copies: NodeCache | None = None
         self.copied: list[tuple[np.ndarray, np.ndarray]] = []
@@ -184,6 +201,8 @@ class RowLookup:
             sources += [(as_numpy(rows), which, at, None, 0) for rows, which, at in self.copies_of(name)]
             sources += [(as_numpy(rows[name]), None, at, None, 0) for _, at, rows in self.answers if name in rows]
             _core.gather_from(sources, as_numpy(out[in_message(name, self.kind, self.type)]))
+        if self.to_send is not None:
+            self.to_send.write(out)
 
     def done(self) -> None:
         """The rows are where they belong: what came is left to the batches to come, and slots to others."""
@@ -192,3 +211,5 @@ class RowLookup:
                 if len(rows) == len(self.names):
                     self.cache.keep(ids, rows)
         self.answers, self.replies, self.cached, self._pins = [], [], [], []
+        if self.to_send is not None:
+            self.to_send.done()

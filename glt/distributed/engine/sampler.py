@@ -16,6 +16,7 @@ from glt._reprs import says
 from glt.channel.message import MessageLayout
 from glt.data.device import Event
 from glt.data.feature import Feature
+from glt.distributed.engine.client_rows import ClientRows
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import (
@@ -109,6 +110,7 @@ class DistNeighborSampler:
         others: Further partitions that are read here, by index (:meth:`DistDataset.map_other`).
         caches: Rows of partitions elsewhere that batches have asked for, by node type: samplers of the same dataset may
             share them (``row_caches`` makes some). Default: none.
+        clients: Rows that the client keeps, by node type: of a sampler for one stream. Default: it keeps none.
         spare: Where batches are kept for their memory, 4 bytes per node each: samplers of the same dataset and loop may
             share it. Default: a place of its own.
         partitions: What reads and asks them.
@@ -143,6 +145,7 @@ class DistNeighborSampler:
         others: Mapping[int, LocalPartition] | None = None,
         spare: list[_core.Batch] | None = None,
         caches: Sequence[RowCache | None] | None = None,
+        clients: Sequence[ClientRows | None] | None = None,
         *,
         partitions: type[Partitions] = Partitions,
     ) -> None:
@@ -153,6 +156,7 @@ class DistNeighborSampler:
         self._fetches_edges = config.with_edge or (collect_features and any(dataset.own.edge_tables))
         self._spare = [] if spare is None else spare
         self.caches: Sequence[RowCache | None] = [None] * self._num_node_types if caches is None else caches
+        self.clients: Sequence[ClientRows | None] = [None] * self._num_node_types if clients is None else clients
         self.is_local: bool = not self.partitions.elsewhere
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
@@ -345,7 +349,19 @@ class DistNeighborSampler:
         if self.config.subgraph_type == "directional":  # other edges belong to no hop
             shapes |= {"num_sampled_nodes": (len(nodes), hops + 1), "num_sampled_edges": (len(edges), hops)}
         specs: Specs = {"stats": (torch.float64, (len(STATS),))} | {n: (torch.int64, s) for n, s in shapes.items()}
+        if any(self.clients):
+            specs |= {name: (torch.int32, shapes[name]) for name in self._narrow(batch)}
         return specs | {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in start.known.items()}
+
+    def _narrow(self, batch: _core.Batch | DeviceBatch) -> list[str]:
+        """What a client of another host gets as int32, since it fits: half of a batch whose rows the client has."""
+        most = torch.iinfo(torch.int32).max
+        nodes, edges = range(self._num_node_types), range(self._num_edge_types)
+        names = [f"n_id/n{t}" for t in nodes if self.dataset.num_nodes_of[t] <= most]
+        names += [f"e_id/e{r}" for r in edges if self.config.with_edge and self.dataset.own.num_ids[r][1] <= most]
+        if all(batch.num_nodes(t) <= most for t in nodes):
+            names += [f"edge_index/e{r}" for r in edges]
+        return names
 
     def _labels(self) -> list[tuple[int, Feature]]:
         """Labels that come from files of their own, by node type, where features are collected."""
@@ -391,7 +407,10 @@ class DistNeighborSampler:
         nodes = [("node", t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
         edges = [("edge", r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
         local = self.partitions.local
-        found = [RowLookup(self.dataset, local, *each, cache=self.caches[each[1]]) for each in nodes]
+        found = [
+            RowLookup(self.dataset, local, kind, t, ids, cache=self.caches[t], client=self.clients[t])
+            for kind, t, ids in nodes
+        ]
         return found + [RowLookup(self.dataset, local, *each) for each in edges]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
@@ -400,7 +419,7 @@ class DistNeighborSampler:
             rows.gather(out)
             rows.done()
         for t, labels in self._labels():
-            labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
+            labels.gather(out[f"n_id/n{t}"].long(), out[in_message("y", "node", t)])
 
     def _fill_batch(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         """All but the rows of tables."""

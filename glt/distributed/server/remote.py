@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.channel.message import Message, read_message
 from glt.channel.shm import ShmChannel
+from glt.distributed.engine.client_rows import KeptRows
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, ServerSession
@@ -46,13 +48,23 @@ class GrantedLoader:
 
 class ClientStream:
     """The client's end of a stream, over a connection that :func:`open_stream` made; ``ring`` is the shared memory
-    through which batches of a sampler on this host come. Made and closed on the loop."""
+    through which batches of a sampler on this host come, ``kept`` the rows that are kept of those of one elsewhere.
+    Made and closed on the loop."""
 
-    def __init__(self, connection: Connection, loader: GrantedLoader, worker: int, ring: ShmChannel | None) -> None:
-        self.connection, self.loader, self.worker, self.ring = connection, loader, worker, ring
+    def __init__(
+        self,
+        connection: Connection,
+        loader: GrantedLoader,
+        worker: int,
+        ring: ShmChannel | None,
+        kept: KeptRows | None,
+    ) -> None:
+        self.connection, self.loader, self.worker, self.ring, self.kept = connection, loader, worker, ring, kept
         self.session = loader.session
-        # Messages, or for one in the ring its bytes; None: the stream ended.
-        self.arrived: queue.SimpleQueue[Tensor | int | None] = queue.SimpleQueue()
+        # Bytes that came, and the message: whole, to be read, or (None) in the ring. None: the stream ended.
+        self.arrived: queue.SimpleQueue[tuple[int, Message | Tensor | None] | None] = queue.SimpleQueue()
+        self._incomplete: deque[Tensor] = deque()  # messages whose rows are yet to be completed
+        self._completing: asyncio.Task[None] | None = None
         self.error: GltError | None = None
         self.is_closed = False  # by this process, which shut the loader down
         self.num_arrived = self.arrived_bytes = self.num_in_ring = 0
@@ -64,20 +76,41 @@ class ClientStream:
         return f"worker {self.worker} of {self.session.entry}"
 
     def _take_in(self, frame: Frame) -> None:
-        message: Tensor | int
         if frame.what == IN_RING and self.ring is not None:
-            message = nbytes = frame.number
             self.num_in_ring += 1
+            nbytes = frame.number
+            self.arrived.put((nbytes, None))
         elif frame.what == IN_FRAME and frame.data is not None:
-            message, nbytes = frame.data, frame.data.numel()
+            nbytes = frame.data.numel()
+            if self.kept is None:
+                self.arrived.put((nbytes, frame.data))
+            else:
+                self._incomplete.append(frame.data)
+                if self._completing is None:
+                    self._completing = asyncio.ensure_future(self._complete_all(self.kept))
         else:
             raise ValueError(f"what = {frame.what} without a message: expected one in the frame or in the ring")
         self.num_arrived += 1
         self.arrived_bytes += nbytes
-        self.arrived.put(message)
+
+    async def _complete_all(self, kept: KeptRows) -> None:
+        """Completes what has come, one message after the other, on a thread: it takes milliseconds."""
+
+        def complete(data: Tensor) -> None:
+            self.arrived.put((data.numel(), kept.complete(read_message(data))))
+
+        try:
+            while self._incomplete:
+                await asyncio.to_thread(complete, self._incomplete.popleft())
+        except GltError as error:
+            self.connection.close(error)
+        except RuntimeError as error:  # the interpreter ends
+            self.connection.close(ConnectionLost(f"{self}: {error}"))
+        self._completing = None
 
     def _end(self, error: GltError) -> None:
         self.error = error
+        self._incomplete.clear()
         self.arrived.put(None)
 
     def take(self, wait: bool) -> Message | None:
@@ -91,12 +124,13 @@ class ClientStream:
         if arrived is None:
             self.arrived.put(None)
             raise ConnectionLost(str(self.error))
+        nbytes, came = arrived
         if not is_there:
             self.num_waits += 1
             self.wait_s += time.perf_counter() - start
-        message = self._from_ring() if isinstance(arrived, int) else read_message(arrived)
+        message = self._from_ring() if came is None else came if isinstance(came, Message) else read_message(came)
         self.num_taken += 1
-        self.taken_bytes += arrived if isinstance(arrived, int) else arrived.numel()
+        self.taken_bytes += nbytes
         self.send({"taken": self.num_taken})
         return message
 
@@ -194,11 +228,11 @@ def create_loaders(
         raise refused
 
 
-async def open_streams(granted: Sequence[GrantedLoader], deadline: float) -> list[ClientStream]:
-    """Opens the streams of all samplers, which share the batches."""
+async def open_streams(granted: Sequence[GrantedLoader], cache_bytes: int, deadline: float) -> list[ClientStream]:
+    """Opens the streams of all samplers, which share the batches, and the room for rows that are kept."""
     samplers = [(each, worker) for each in granted for worker in each.workers]
     opening = [
-        asyncio.ensure_future(open_stream(each, worker, {"first": first, "step": len(samplers)}, deadline))
+        asyncio.ensure_future(open_stream(each, worker, share_of(first, len(samplers), cache_bytes), deadline))
         for first, (each, worker) in enumerate(samplers)
     ]
     try:
@@ -212,8 +246,13 @@ async def open_streams(granted: Sequence[GrantedLoader], deadline: float) -> lis
         raise
 
 
+def share_of(place: int, num_streams: int, cache_bytes: int) -> dict[str, int]:
+    """What a sampler is told of its share of the batches, and of the memory for rows that are kept."""
+    return {"first": place, "step": num_streams, "cache_bytes": cache_bytes // num_streams}
+
+
 async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int], deadline: float) -> ClientStream:
-    """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``)."""
+    """Opens the stream of one sampler, which makes the batches of a share."""
     return await _when_there(
         loader, worker, deadline, lambda where, left_s: _open_at(where, loader, worker, share, left_s)
     )
@@ -274,7 +313,8 @@ async def _open_at(
     where: dict[str, Any], loader: GrantedLoader, worker: int, share: dict[str, int], left_s: float
 ) -> ClientStream:
     connection, answer = await _reach(where, loader, worker, left_s, kind="stream", **share)
-    return ClientStream(connection, loader, worker, _ring_of(connection, answer))
+    ring, told = _ring_of(connection, answer), answer.get("kept")
+    return ClientStream(connection, loader, worker, ring, KeptRows(told, share["cache_bytes"]) if told else None)
 
 
 def _ring_of(connection: Connection, answer: dict[str, Any]) -> ShmChannel | None:

@@ -28,6 +28,7 @@ from glt.distributed.server.remote import (
     loader_arguments,
     open_stream,
     open_streams,
+    share_of,
     warn_of_fewer,
 )
 from glt.distributed.wire.threads import process_loop, wait_for
@@ -75,7 +76,7 @@ class RemoteSampler:
         self._past: list[dict[str, float]] = []  # counts of streams that others have taken the place of
         self._num_moved = 0
         self._loaders: dict[tuple[int, int], GrantedLoader] = {}  # by the server that was asked for, and where it is
-        self._arguments = loader_arguments(job, options)
+        self._arguments, self._cache_bytes = loader_arguments(job, options), options.cache_bytes
         try:
             deadline = time.monotonic() + self._timeout_s
             granted = self._create_all(list(server_ranks))
@@ -85,7 +86,7 @@ class RemoteSampler:
                 (home, n) for home, each in zip(server_ranks, granted, strict=True) for n in range(len(each.workers))
             ]
             self._shares = [_Share(place, home, number) for place, (home, number) in enumerate(homes)]
-            self._streams += wait_for(open_streams(granted, deadline))
+            self._streams += wait_for(open_streams(granted, self._cache_bytes, deadline))
         except BaseException:
             self.close()
             raise
@@ -255,7 +256,7 @@ class RemoteSampler:
 
     def _open(self, loader: GrantedLoader, share: _Share, timeout_s: float) -> ClientStream:
         worker = loader.workers[share.number % len(loader.workers)]
-        wanted = {"first": share.place, "step": len(self._shares)}
+        wanted = share_of(share.place, len(self._shares), self._cache_bytes)
         return wait_for(open_stream(loader, worker, wanted, time.monotonic() + timeout_s))
 
     def _put(self, share: _Share, found: ClientStream, asked: EpochStart | None = None, index: int = 0) -> None:
@@ -295,14 +296,16 @@ class RemoteSampler:
 
     def stats(self) -> dict[str, float]:
         """As :meth:`glt.channel.Channel.stats`, of all streams: sent is what has arrived here, which may lie in shared
-        memory (``num_in_ring``, of ``num_sent``) or have had no room there (``num_oversize``). ``num_moved`` counts how
-        often a stream was opened anew since a sampler or server was lost."""
+        memory (``num_in_ring``, of ``num_sent``) or have had no room there (``num_oversize``). ``num_cached_rows``
+        counts rows that this process had kept, so that they were not sent; ``num_moved`` how often a stream was opened
+        anew since a sampler or server was lost."""
         with self._lock:
             counts = _sum([*self._past, *map(_counts, self._streams)])
         received = {name: counts[name] for name in ("messages", "bytes", "copied", "waits", "wait_s")}
         sent = {"messages": counts["sent"], "bytes": counts["sent_bytes"], "oversize": counts["oversize"]}
         named = named_counts(sent | {"waits": 0, "wait_s": 0.0}, received)
         more = {"num_streams": len(self._streams), "num_in_ring": counts["in_ring"], "num_moved": self._num_moved}
+        more["num_cached_rows"] = counts["known"]
         return named | more
 
     def close(self, all_finished: bool = False) -> None:
@@ -323,7 +326,8 @@ def _counts(stream: ClientStream, is_over: bool = False) -> dict[str, float]:
     # Arrivals are read last, so that no fewer have arrived than were taken.
     sent, nbytes = (stream.num_taken, stream.taken_bytes) if is_over else (stream.num_arrived, stream.arrived_bytes)
     oversize = 0 if stream.ring is None else stream.num_arrived - stream.num_in_ring
-    arrived = {"sent": sent, "sent_bytes": nbytes, "in_ring": stream.num_in_ring, "oversize": oversize}
+    known = 0 if stream.kept is None else stream.kept.num_known
+    arrived = {"known": known, "sent": sent, "sent_bytes": nbytes, "in_ring": stream.num_in_ring, "oversize": oversize}
     return {**taken, "waits": stream.num_waits, "wait_s": stream.wait_s, **arrived}
 
 

@@ -30,6 +30,7 @@ from glt._checks import check_count
 from glt.channel.channel import LocalChannel, LocalSlot, Slot
 from glt.channel.message import MessageKind, read_message
 from glt.channel.shm import ShmChannel
+from glt.distributed.engine.client_rows import ClientRows
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.scheduler import FairScheduler
@@ -103,8 +104,9 @@ class Stream:
     ``prefetch_size`` messages may be on their way to the client or wait for its trainer there; no batch is begun while
     ``buffer_bytes`` wait here to be sent, or lie in the ring and are not yet taken by the trainer; and at most
     ``concurrency`` batches are in flight. ``on_end`` is called once, on any thread. ``producer`` makes batches into
-    ``channel`` and is set before :meth:`start`. With ``is_pinned`` (a sampler on a GPU) batches wait in pinned memory,
-    ``buffer_bytes`` at most, since torch keeps pinned blocks for good, and go as frames to clients of this host, too.
+    ``channel`` and is set before :meth:`start`; ``clients`` are the rows that it counts on the client to keep. With
+    ``is_pinned`` (a sampler on a GPU) batches wait in pinned memory, ``buffer_bytes`` at most, since torch keeps pinned
+    blocks for good, and go as frames to clients of this host, too.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Stream:
         self.name = request["id"]
         self.prefetch_size, self.buffer_bytes = request["prefetch_size"], request["buffer_bytes"]
         self.channel = channel_to(is_here, self.buffer_bytes, is_pinned)
+        self.clients: list[ClientRows | None] = []
         self.producer: Producer | None = None
         self.connection: Connection | None = None
         self.why = ""
@@ -144,7 +147,8 @@ class Stream:
         assert self.producer is not None
         self.connection = connection
         if self.ring is None:
-            connection.send(answer)
+            kept = [each.to_json() for each in self.clients if each is not None]
+            connection.send({**answer, "kept": kept})
         else:
             ring = self.ring.descriptor()
             connection.send({**answer, "ring": ring}, fds=[ring["fd"]])

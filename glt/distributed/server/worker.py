@@ -20,6 +20,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.channel.shm import SharedMemory
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
+from glt.distributed.engine.client_rows import ClientRows, client_rows
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.local_partition import LocalPartition
@@ -148,11 +150,13 @@ class PoolWorker:
             refuse(connection, f"kind = {kind!r}: expected stream, questions or partition")
 
     async def _open(self, connection: Connection, hello: dict[str, Any]) -> None:
-        id_, kind, share = str(hello["loader"]), hello["kind"], (0, 1)
+        id_, kind, share, cache_bytes = str(hello["loader"]), hello["kind"], (0, 1), 0
         if kind == "stream":
             share = hello["first"], hello["step"]
             check_count("step", share[1], 1, 1 << 31)
             check_count("first", share[0], 0, share[1] - 1)
+            cache_bytes = hello.get("cache_bytes", 0)
+            check_count("cache_bytes", cache_bytes, 0, 1 << 62)
         granted = await self._granted_to(id_, str(hello["secret"]))
         if granted is None:
             logger.warning("no stream for %s: loader %r is not known here", connection.peer, id_)
@@ -165,7 +169,7 @@ class PoolWorker:
                 raise OSError(granted.wrong)
             is_here = connection.socket.family == socket.AF_UNIX
             if kind == "stream":
-                opening: Future[Any] = self._opening.submit(self.stream, granted, share, is_here)
+                opening: Future[Any] = self._opening.submit(self.stream, granted, share, is_here, cache_bytes)
             else:
                 opening = self._opening.submit(self.answers, granted, is_here)
             stream = made = await asyncio.wrap_future(opening)
@@ -194,13 +198,16 @@ class PoolWorker:
 
     # -- loaders ---------------------------------------------------------------------------------------------------
 
-    def stream(self, granted: _Granted, share: tuple[int, int], is_here: bool) -> Stream:
-        """Makes the stream of a loader, ``share`` of it, to a client that is on this host or is not."""
+    def stream(self, granted: _Granted, share: tuple[int, int], is_here: bool, cache_bytes: int) -> Stream:
+        """Makes the stream of a loader, ``share`` of it, to a client that is on this host, or has room for
+        ``cache_bytes`` of rows."""
         place = self._place(granted)
         is_pinned = place is not None and not place.is_host
         stream = Stream(granted.request, self.scheduler, self._note_end, is_here, is_pinned)
         try:
-            job, sampler = self._sampler(granted, place, stream.flow)
+            if place is None and stream.ring is None and granted.request["collect_features"]:
+                stream.clients = client_rows(self.dataset, cache_bytes)
+            job, sampler = self._sampler(granted, place, stream.flow, stream.clients or None)
             stream.producer = Producer(sampler, stream.channel, job, share, self._role, self.spec.server_rank)
         except BaseException as error:
             stream.close(f"its sampler could not be made: {error}")
@@ -228,7 +235,11 @@ class PoolWorker:
         return accelerator_of(devices[at], f"worker_devices[{at}]")
 
     def _sampler(
-        self, granted: _Granted, place: Accelerator | None, flow: Flow
+        self,
+        granted: _Granted,
+        place: Accelerator | None,
+        flow: Flow,
+        clients: Sequence[ClientRows | None] | None = None,
     ) -> tuple[SamplingJob, DistNeighborSampler]:
         request, worker = granted.request, self.spec.worker
         assert granted.table is not None
@@ -240,7 +251,8 @@ class PoolWorker:
         router = PartitionRouter(self.transport, peers, me, self.dataset.num_partitions) if peers else None
         job = SamplingJob.from_json(request, granted.table)
         caches = None if router is None else self._caches_of_all()
-        return job, sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare, caches=caches)
+        more: dict[str, Any] = {"spare": self._spare, "caches": caches, "clients": clients}
+        return job, sampler_of(job, place, self.dataset, others, router, loop, **more)
 
     def _caches_of_all(self) -> list[RowCache | None]:
         with self._mapping:
