@@ -23,7 +23,8 @@ import torch
 
 from benchmarks._harness import find_peers
 from glt.data.arrays import pooled_empty
-from glt.distributed.wire.connection import Connection, Frame
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.threads import call_on_loop, process_loop
 
 EMPTY, REPLY, REQUEST, ECHO = range(4)

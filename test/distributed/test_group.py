@@ -1,6 +1,7 @@
 """Trainers meet, hear of each other's failures and deaths, and part; and the calls of stores end."""
 
 import ctypes
+import math
 import os
 import signal
 import threading
@@ -15,10 +16,11 @@ import glt
 from glt import _deadlines
 from glt.distributed.job.initialize import Ending
 from glt.distributed.wire import group as module
-from glt.distributed.wire.credentials import Token, use_credentials
+from glt.distributed.wire import handshake
+from glt.distributed.wire.credentials import Credentials, Token, use_credentials
 from glt.distributed.wire.group import Group, require_equal
 from glt.distributed.wire.store import TimedStore
-from glt.errors import GltError, PeerLost
+from glt.errors import GltError, PeerLost, RendezvousError
 from glt.testing.cluster import Cluster, take_census
 
 
@@ -372,6 +374,35 @@ def test_errors_that_were_there_before_end_nothing():
 def test_the_port_is_open_as_far_as_the_address_of_rank_0_goes(addr, expected, monkeypatch):
     monkeypatch.setattr(module, "own_address", lambda address: "127.0.0.1")  # as of a.name in /etc/hosts of rank 0
     assert module._interface(addr) == expected
+
+
+def meet_strangers(trainer, folder):
+    """Rank 0 of two, while others try to take a place; what they are told, and what rank 0 hears."""
+    Token.read(f"{folder}/write").for_reading().write(f"{folder}/read")
+    use_credentials(token_file=f"{folder}/write")
+    group = Group(glt.distributed.init_worker_group(2, 0, "job"), "localhost", trainer.port, 3.0)
+    told = []
+    for file, rank in (("read", 1), ("read", 0), ("write", 5), ("write", -1), ("write", math.inf)):
+        handshake.current_credentials = lambda file=file: Credentials(token_file=f"{folder}/{file}")
+        hello = handshake.introduce("trainer", group=0, rank=rank, size=2)
+        try:
+            handshake.dial(("127.0.0.1", trainer.port), "trainer 0", hello, 20.0)
+        except RendezvousError as error:
+            told.append(str(error))
+    try:
+        group.exchange("topic", 0)
+    except RendezvousError as error:
+        return told, str(error)
+
+
+def test_those_who_only_read_are_no_trainers(tmp_path):
+    Token.new().write(tmp_path / "write")
+    with Cluster(1, meet_strangers, str(tmp_path)) as cluster:
+        ((told, heard),) = cluster.results()
+    first, second, high, low, endless = told
+    assert all("has the read token only: trainers meet with the write token" in each for each in (first, second))
+    assert "rank = 5 is outside [0, 2)" in high and "rank = -1" in low and "rank = inf" in endless
+    assert "trainers of rank [1] did not tell their topic within 3 s" in heard
 
 
 def with_a_token(trainer, files):

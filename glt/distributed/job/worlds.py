@@ -125,7 +125,7 @@ class StandaloneWorld:
     tensors only."""
 
     rank, num_trainers, num_servers = 0, 1, 1
-    id, group = "standalone", "standalone"  # of its session with itself
+    id, group, is_guest = "standalone", "standalone", False  # of its session with itself
 
     def __init__(self, data: DistDataset | None = None) -> None:
         self.data: DistDataset | RemoteDataset | None = None

@@ -37,7 +37,8 @@ from glt.distributed.engine.seeds import BatchStart, NodeSeeds, SamplingJob
 from glt.distributed.server.scheduler import FairScheduler
 from glt.distributed.server.stats import COUNTERS
 from glt.distributed.server.stream import IN_FRAME, IN_RING, RingChannel, channel_to
-from glt.distributed.wire.connection import MAX_HELLO_BYTES, Connection, Frame
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import MAX_HELLO_BYTES, Frame
 from glt.distributed.wire.threads import process_loop
 from glt.errors import ChannelTimeout, GltError
 from glt.sampler.order import BatchIndex

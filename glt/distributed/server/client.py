@@ -20,8 +20,10 @@ from glt.channel.message import rebuild_error
 from glt.data.schema import PartitionBook
 from glt.distributed.context import DistContext
 from glt.distributed.server.membership import ServerEntry
+from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value
-from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import dial, introduce
 from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
 from glt.errors import GltError, PeerLost, RendezvousError, WorkerDied

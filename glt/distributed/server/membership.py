@@ -13,7 +13,8 @@ from typing import Any
 from glt import _deadlines as deadlines
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.sessions import ClientRegistry
-from glt.distributed.wire.connection import Connection, Frame
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import connect, introduce, refuse
 from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
 from glt.distributed.wire.transport import Peer

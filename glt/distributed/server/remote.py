@@ -23,7 +23,8 @@ from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, ServerSession
 from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.addresses import host_id
-from glt.distributed.wire.connection import Connection, Frame
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import Address, connect, introduce
 from glt.distributed.wire.threads import process_loop
 from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, GltError, PeerLost, RendezvousError

@@ -18,8 +18,10 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt.distributed.context import check_place
+from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.calls import decode_value, encode_value
-from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import MAX_JSON_BYTES, Frame
 from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop
 from glt.errors import GltError, RendezvousError
 

@@ -21,6 +21,7 @@ from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.addresses import is_loopback, printed
 from glt.distributed.wire.credentials import current_credentials
+from glt.distributed.wire.listener import warn_or_refuse
 from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -197,6 +198,12 @@ class MetricsEndpoint:
         from prometheus_client import CollectorRegistry
 
         self._stats, self._entry = stats, entry
+        if not asks_for_token and not is_loopback(host):
+            warn_or_refuse(
+                "metrics",
+                f"who reaches {host or 'all interfaces'} reads the metrics of {entry}: give a token and metrics_auth "
+                "(--metrics-auth), or metrics_host = '127.0.0.1'",
+            )
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)  # type: ignore[arg-type]
         try:

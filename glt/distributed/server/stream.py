@@ -36,7 +36,8 @@ from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.scheduler import FairScheduler
 from glt.distributed.server.stats import COUNTERS
-from glt.distributed.wire.connection import MAX_HELLO_BYTES, Connection, Frame
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import MAX_HELLO_BYTES, Frame
 from glt.distributed.wire.threads import call_on_loop
 from glt.errors import ChannelTimeout, GltError
 

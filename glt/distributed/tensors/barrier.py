@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, real_number
-from glt.distributed.wire.connection import add_tick, discard_tick
+from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.errors import PeerLost
 
 logger = logging.getLogger(__name__)
@@ -22,11 +22,13 @@ _MOST_FAILURES = 16  # that are remembered of a tag, for trainers that arrive la
 
 
 class Member(Protocol):
-    """A trainer of a group: its session, or the process itself. Its text names it in errors."""
+    """A trainer of a group: its session, or the process itself. Its text names it in errors. ``is_guest``: it may only
+    read."""
 
     id: str
     group: str
     rank: int
+    is_guest: bool
 
 
 @dataclass

@@ -307,8 +307,7 @@ class TensorStore:
             stored = self._tensors.get(generation)
         if stored is None:
             return
-        if num_changes:
-            self._order(stored, holder, sequence).wait(num_changes)
+        self._wait_for(stored, holder, sequence, num_changes)
         with self._lock:
             stored.orders.pop((holder, sequence), None)
             if generation in self._tensors:
@@ -355,11 +354,10 @@ class TensorStore:
             f"{self.owner} has no tensor number {generation}: it was restarted since, or the tensor deleted long ago"
         )
 
-    def read(self, holder: Any, generation: int, rows: Rows, sequence: str = "", num_changes: int = 0) -> Tensor:
+    def read(self, holder: Member, generation: int, rows: Rows, sequence: str = "", num_changes: int = 0) -> Tensor:
         """See :meth:`Shard.read`; the first ``num_changes`` of a sequence are made by then."""
         stored = self.stored(generation)
-        if num_changes:
-            self._order(stored, holder, sequence).wait(num_changes)
+        self._wait_for(stored, holder, sequence, num_changes)
         found = stored.shard.read(rows)
         with self._lock:
             stored.num_reads += 1
@@ -377,6 +375,12 @@ class TensorStore:
         with self._lock:
             stored.num_writes += 1
             stored.written_bytes += values.nbytes
+
+    def _wait_for(self, stored: StoredTensor, holder: Member, sequence: str, num_changes: int) -> None:
+        """Waits until a trainer's first changes are made. Those of one that may only read were refused; and it is not
+        to hold threads by waiting for changes that never come."""
+        if num_changes and not holder.is_guest:
+            self._order(stored, holder, sequence).wait(num_changes)
 
     def _order(self, stored: StoredTensor, holder: Any, sequence: str) -> ChangeOrder:
         with self._lock:

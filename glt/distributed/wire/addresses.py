@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import resource
 import socket
@@ -17,7 +18,10 @@ def printed(host: str, port: int) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether an address, as a user or ``getsockname`` gives it, is one that no other host reaches."""
-    return host in ("::1", "localhost") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # other names, of whatever they begin with, may be of any host
 
 
 def reachable_address(host: str, master: tuple[str, int]) -> str:

@@ -1,15 +1,4 @@
-"""Connections: frames over a socket, read on the asyncio loop of this process, with a beat every second.
-
-::
-
-    offset 0   magic "GLT2" · kind u8 · what u8 · 2 bytes unused · length of the JSON u32 · number u64 · length of the
-               data u64                                                                28 bytes, little-endian
-          28   JSON object, UTF-8; then data, a message of :mod:`glt.channel.message` as a rule
-
-Kinds are 1, a frame; 2, a greeting of the handshake (data alone, of :mod:`glt.distributed.wire.handshake`); 3, a beat
-(nothing). Nothing that is read is executed. What does not begin like a frame, or claims to be longer than allowed, ends
-the connection; no memory is taken for what has not come yet, unless this process has asked for it.
-"""
+"""Connections: frames over a socket, on the asyncio loop of this process, with a beat every second."""
 
 from __future__ import annotations
 
@@ -27,54 +16,29 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.data.arrays import pooled_empty
-from glt.distributed.wire.calls import Landing
+from glt.distributed.wire.beats import beats
+from glt.distributed.wire.frames import BEAT_FRAME, MAX_JSON_BYTES, Frame, FrameReader, pack_frame, pack_greeting
 from glt.distributed.wire.threads import call_on_loop, process_loop
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
 # Of Linux: retransmissions and probes that were not answered, milliseconds since something was acknowledged.
 _TCP_INFO = struct.Struct("2xBB52xI")
-_HEADER = struct.Struct("<4sBB2xIQQ")
-_MAGIC = b"GLT2"
-_FRAME, _GREETING, _BEAT = 1, 2, 3
-_BEAT_FRAME = _HEADER.pack(_MAGIC, _BEAT, 0, 0, 0, 0)
-MAX_JSON_BYTES = 64 << 20
-MAX_HELLO_BYTES = 64 << 10  # of those who have not said, and where that is asked proven, who they are
-MAX_GREETING_BYTES = 128
-_AT_ONCE = 1 << 20  # memory that is taken for data of unknown peers before they have come
 _TURN_BYTES = 8 << 20  # that are read or sent of one connection before others have their turn
 _TLS_BYTES = 256 << 10  # that are encrypted at a time
 _MOST_PARTS = 64  # of one call of sendmsg
 _MOST_FDS = 4
+_MOST_KEPT = 4  # frames of another process that are kept before the connection is started: each waits for an answer
 _UNIX_BYTES = 2 << 20  # of a Unix socket's buffer: with the kernel's default a batch takes ten times as many calls
-
-_scratch = memoryview(bytearray(64 << 10))  # what is read goes through it, but for long data; the loop's thread has it
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Frame:
-    """What came: two numbers that mean what both ends agree on, JSON, and data, uint8 ``[n]``, 64-byte aligned.
-
-    ``is_landed``: the data are in the landing that :attr:`Connection.find_landing` gave, and ``data`` is its front.
-    """
-
-    what: int
-    number: int
-    value: dict[str, Any]
-    data: Tensor | None
-    is_landed: bool = False
-
-
-class Connection:
+class Connection(FrameReader):
     """One end of a connection. Any thread may send; what comes is read on the loop.
 
     It is made with a socket that is connected, and reads nothing until :meth:`receive` is awaited, as handshakes do, or
@@ -83,25 +47,18 @@ class Connection:
 
     Attributes:
         peer: Who is at the other end, as errors name it; ``host`` where that is.
-        max_json_bytes, max_data_bytes: Of the frames that are taken.
-        is_ours: Whether this process asked for what comes: memory is then taken for what is announced.
         may_write: Whether the peer has proven that it may write, or nothing has to be proven.
-        heard_s: When anything last arrived, of ``time.monotonic()``.
         silence_s: A peer that is silent for so long is given up; None: never.
         stall_s: One that takes nothing of what is sent for so long is given up; None: never, while it gives signs of
             life.
         unsent_bytes: Of what was sent, those that the kernel has had no room for yet.
-        find_landing: Asked, with number and length, where data that come are to be received; None: in memory of their
-            own.
     """
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
-        self.socket, self.peer, self.host = sock, peer, "its host"
-        self.max_json_bytes, self.max_data_bytes = MAX_HELLO_BYTES, 0
-        self.is_ours, self.may_write = False, True
+        super().__init__(peer)
+        self.socket, self.host, self.may_write = sock, "its host", True
         self.silence_s: float | None = None
         self.stall_s: float | None = deadlines.MESSAGE_S
-        self.find_landing: Callable[[int, int], Landing | None] | None = None
         self.fds: list[int] = []  # descriptors that came over a Unix socket; who takes them closes them
         sock.setblocking(False)
         self._is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
@@ -124,10 +81,8 @@ class Connection:
         self._on_end: Callable[[GltError], None] | None = None
         self._frames: deque[Frame | bytes] = deque()  # that came before it was started
         self._waiter: asyncio.Future[None] | None = None
-        self.heard_s = time.monotonic()
-        self._begin_frame()
-        with _lock:
-            _open[id(self)] = weakref.ref(self)
+        self._heard_s = time.monotonic()
+        _open[id(self)] = weakref.ref(self)
 
     def __repr__(self) -> str:
         return f"Connection({self.peer})"
@@ -162,12 +117,11 @@ class Connection:
                 "tensors"
             )
         views = [each.numpy().data.cast("B") for each in data if each.numel()]
-        header = _HEADER.pack(_MAGIC, _FRAME, what, len(body), number, sum(map(len, views)))
-        self._send([memoryview(header + body), *views], fds)
+        self._send([memoryview(pack_frame(body, sum(map(len, views)), what, number)), *views], fds)
 
     def greet(self, greeting: bytes) -> None:
         """Sends a frame of the handshake."""
-        self._send([memoryview(_HEADER.pack(_MAGIC, _GREETING, 0, 0, 0, len(greeting)) + greeting)])
+        self._send([memoryview(pack_greeting(greeting))])
 
     def _send(self, parts: list[memoryview], fds: Sequence[int] = ()) -> None:
         with self._sending:
@@ -309,14 +263,14 @@ class Connection:
         silence_s: float | None = None,
     ) -> None:
         """Calls ``on_frame`` and ``on_end`` from now on, and sends beats. On the loop; may be called again."""
-        self._on_frame, self._on_end = on_frame, on_end
+        self._on_frame, self._on_end, self._is_shaking_hands = on_frame, on_end, False
         self.max_json_bytes, self.max_data_bytes, self.silence_s = max_json_bytes, max_data_bytes, silence_s
-        self.heard_s = time.monotonic()  # it may have waited
+        self._heard_s = time.monotonic()  # it may have waited
         if self._is_finished:
             assert self._error is not None
             self._loop.call_soon(on_end, self._error)
             return
-        _beating.add(self)
+        beats.add(self._tick)
         while self._frames and not self._is_finished:
             frame = self._frames.popleft()
             if isinstance(frame, Frame):
@@ -333,7 +287,7 @@ class Connection:
 
     def resume(self) -> None:
         """Reads on after :meth:`pause`. On the loop."""
-        self.heard_s = time.monotonic()  # beats were not read meanwhile
+        self._heard_s = time.monotonic()  # beats were not read meanwhile
         self._read_on()
 
     def _read_on(self) -> None:
@@ -347,19 +301,15 @@ class Connection:
         left = _TURN_BYTES
         try:
             while self._has_reader and left > 0:
-                room = self._targets[0][self._filled :] if self._targets else None
-                into = _scratch if room is None or len(room) < len(_scratch) else room
-                count = self._receive_into(into)
+                room = self._room()
+                count = self._receive_into(room)
                 if count == 0:
                     self._end(self._lost(None))
                     return
-                self.heard_s = time.monotonic()
+                self._heard_s = time.monotonic()
                 left -= count
-                if into is room:
-                    self._fill(count)
-                else:
-                    self._feed(_scratch[:count])
-                if count < len(into) and not self._is_tls:
+                self._came(room, count)
+                if count < len(room) and not self._is_tls:
                     break
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
@@ -388,124 +338,16 @@ class Connection:
             raise MessageError(f"{self.peer} sent {len(self.fds)} descriptors, which nothing here asked for")
         return count
 
-    def _begin_frame(self) -> None:
-        self._head = bytearray()
-        self._json = bytearray()
-        self._json_left = self._data_left = 0  # bytes that have not come; of data: for which there is no room yet
-        self._data: Tensor | None = None
-        self._landing: Landing | None = None
-        self._targets: deque[memoryview] = deque()  # where data go that come next
-        self._filled = 0  # bytes of the first
-
-    def _feed(self, view: memoryview) -> None:
-        while len(view) and not self._is_finished:
-            if len(self._head) < _HEADER.size:
-                count = min(_HEADER.size - len(self._head), len(view))
-                self._head += view[:count]
-                if len(self._head) == _HEADER.size or not _MAGIC.startswith(self._head[: len(_MAGIC)]):
-                    self._read_header()
-            elif self._json_left:
-                count = min(self._json_left, len(view))
-                self._json += view[:count]
-                self._json_left -= count
-            else:
-                room = self._targets[0]
-                count = min(len(room) - self._filled, len(view))
-                room[self._filled : self._filled + count] = view[:count]
-                self._fill(count)
-                view = view[count:]
-                continue
-            view = view[count:]
-            if len(self._head) == _HEADER.size and not self._json_left and not self._targets:
-                self._complete()
-
-    def _fill(self, count: int) -> None:
-        """Takes note of data that have come."""
-        self._filled += count
-        if self._filled < len(self._targets[0]):
-            return
-        self._targets.popleft()
-        if self._data_left:
-            self._grow()
-        else:
-            self._filled = 0
-            if not self._targets:
-                self._complete()
-
-    def _read_header(self) -> None:
-        magic, kind, _, num_json, _, num_data = _HEADER.unpack(self._head.ljust(_HEADER.size, b"\0"))
-        most_json = self.max_json_bytes if kind == _FRAME else 0
-        most_data = {_FRAME: self.max_data_bytes, _GREETING: MAX_GREETING_BYTES}.get(kind, 0)
-        is_wrong = magic != _MAGIC or kind not in (_FRAME, _GREETING, _BEAT) or (kind == _GREETING and self._on_frame)
-        if is_wrong or num_json > most_json or num_data > most_data:
-            raise MessageError(
-                f"{self.peer} sent {bytes(self._head)!r}, which begins no frame of glt"
-                + (
-                    ", but one of TLS: give this process tls=, too"
-                    if self._head[:2] in (b"\x15\x03", b"\x16\x03")
-                    else ""
-                )
-                + (
-                    ""
-                    if is_wrong
-                    else f" that is taken here, of at most {most_json} bytes of JSON and {most_data} of data"
-                )
-            )
-        self._json_left = num_json
-        if num_data:
-            self._find_room(num_data)
-
-    def _find_room(self, length: int) -> None:
-        number = _HEADER.unpack(self._head)[4]
-        landing = None if self.find_landing is None else self.find_landing(number, length)
-        if landing is not None:
-            self._landing, self._data = landing, landing.front
-            self._targets.extend(each.numpy().data for each in (landing.front, landing.data) if each.numel())
-            return
-        first = length if self.is_ours else min(length, _AT_ONCE)
-        self._data = self._room(first)
-        self._targets.append(self._data.numpy().data)
-        self._data_left = length - first
-
-    def _grow(self) -> None:
-        """Makes room for as much as has come: a peer cannot take memory by announcing what it does not send."""
-        assert self._data is not None
-        more = min(self._data_left, self._filled)
-        data = self._room(self._filled + more)
-        data[: self._filled] = self._data
-        self._data, self._data_left = data, self._data_left - more
-        self._targets.append(data.numpy().data)
-
-    def _room(self, length: int) -> Tensor:
-        try:
-            return pooled_empty((length,), torch.uint8)
-        except (RuntimeError, MemoryError) as error:
-            raise MessageError(f"{self.peer} sent {length} bytes, for which is no memory: {error}") from error
-
-    def _complete(self) -> None:
-        _, kind, what, _, number, _ = _HEADER.unpack(self._head)
-        text, data, is_landed = self._json, self._data, self._landing is not None
-        self._begin_frame()
-        if kind == _BEAT:
-            return
-        if kind == _GREETING:
-            self._keep(b"" if data is None else bytes(data.numpy()))
-            return
-        value: Any = {}
-        if text:
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise MessageError(f"{self.peer} sent a frame that is no JSON: {error}") from error
-            if not isinstance(value, dict):
-                raise MessageError(f"{self.peer} sent a frame that is no object: {type(value).__name__}")
-        frame = Frame(what, number, value, data, is_landed)
+    def _take(self, frame: Frame | bytes) -> bool:
         if self._on_frame is None:
             self._keep(frame)
-        elif not self._is_parting:
+        elif isinstance(frame, Frame) and not self._is_parting:
             self._hand_on(frame)
+        return not self._is_finished
 
     def _keep(self, frame: Frame | bytes) -> None:
+        if len(self._frames) == _MOST_KEPT and not self.is_ours:
+            raise MessageError(f"{self.peer} sent more than {_MOST_KEPT} frames before it was answered")
         self._frames.append(frame)
         self.pause()
         if self._waiter is not None and not self._waiter.done():
@@ -526,26 +368,30 @@ class Connection:
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
+    @property
+    def heard_s(self) -> float:
+        """When anything last arrived, of ``time.monotonic()``; or when this process went on, having been stopped."""
+        return max(self._heard_s, beats.woke_s)
+
     def silent_s(self) -> float:
-        """Seconds since anything arrived."""
+        """Seconds since then."""
         return time.monotonic() - self.heard_s
 
-    def _tick(self, now: float) -> None:
+    def _tick(self) -> None:
         """Every second: looks whether the peer lives and listens, and says that this process does."""
-        if self._error is not None:
-            return
-        if self._is_tcp and not self._check_route():
+        if self._error is not None or (self._is_tcp and not self._check_route()):
             return
         if self._outbox:
-            if self.stall_s is not None and now - self._moved_s > self.stall_s:
+            moved_s = max(self._moved_s, beats.woke_s)
+            if self.stall_s is not None and time.monotonic() - moved_s > self.stall_s:
                 self._end(ChannelTimeout(f"{self.peer} took nothing for {self.stall_s:g} s"))
                 return
         elif not self._is_parting:
             try:
-                self._send([memoryview(_BEAT_FRAME)])
+                self._send([memoryview(BEAT_FRAME)])
             except GltError as error:  # another thread has closed it this moment
                 logger.debug("%s", error)
-        if self._has_reader and self.silence_s is not None and now - self.heard_s > self.silence_s:
+        if self._has_reader and self.silence_s is not None and self.silent_s() > self.silence_s:
             self._end(
                 PeerLost(
                     f"{self.peer} has given no sign of life for {self.silence_s:g} s: it is stopped or stuck (see its "
@@ -598,8 +444,8 @@ class Connection:
         self._is_parting = True
         self._on_end = None
         if self._on_frame is None:
-            self._on_frame = lambda frame: None
-            _beating.add(self)
+            self._on_frame, self._is_shaking_hands = lambda frame: None, False
+            beats.add(self._tick)
         self._flush()
         self._read_on()
         self._loop.call_later(deadlines.GOODBYE_S, self._end, ConnectionLost(f"parted from {self.peer}"))
@@ -628,9 +474,8 @@ class Connection:
         self.pause()
         if self._has_writer:
             self._loop.remove_writer(self._fd)
-        _beating.discard(self)
-        with _lock:
-            _open.pop(id(self), None)
+        beats.discard(self._tick)
+        _open.pop(id(self), None)
         self._shut_down(socket.SHUT_RDWR)
         self.socket.close()
         with self._sending:
@@ -645,73 +490,11 @@ class Connection:
             on_end(error)
 
 
-# -- all connections of this process -------------------------------------------------------------------------------
-
-_lock = threading.Lock()
-_open: dict[int, weakref.ref[Connection]] = {}  # not a WeakSet: that may not be changed while another goes through it
-
-
-class _Beating:
-    """The connections that are started, and what is done for them every second. On the loop."""
-
-    def __init__(self) -> None:
-        self._connections: set[Connection] = set()
-        self._ticks: set[Callable[[], None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._ticked_s = 0.0
-
-    def add(self, connection: Connection) -> None:
-        self._connections.add(connection)
-        self._go_on()
-
-    def discard(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-
-    def add_tick(self, tick: Callable[[], None]) -> None:
-        """Calls ``tick`` every second from now on."""
-        self._ticks.add(tick)
-        self._go_on()
-
-    def discard_tick(self, tick: Callable[[], None]) -> None:
-        self._ticks.discard(tick)
-
-    def _go_on(self) -> None:
-        if self._timer is None:
-            self._ticked_s = time.monotonic()
-            self._timer = process_loop.get().call_later(deadlines.BEAT_S, self._tick)
-
-    def _tick(self) -> None:
-        now, self._timer = time.monotonic(), None
-        # This process was stopped, and what came has not been read. (Where tests set STUCK_S to seconds, not so after
-        # each pause that is a little longer than a beat.)
-        if now - self._ticked_s > max(deadlines.STUCK_S / 2, 2 * deadlines.BEAT_S):
-            for connection in self._connections:
-                connection.heard_s = connection._moved_s = now
-        # One after the other on the loop: what one raises, in what is told of an end, keeps no other from beating.
-        for connection in self._connections:
-            process_loop.get().call_soon(connection._tick, now)
-        for tick in self._ticks:
-            process_loop.get().call_soon(tick)
-        if self._connections or self._ticks:
-            self._go_on()
-
-
-_beating = _Beating()
-
-
-def add_tick(tick: Callable[[], None]) -> None:
-    """Calls ``tick`` on the loop every second from now on. From any thread."""
-    call_on_loop(_beating.add_tick, tick)
-
-
-def discard_tick(tick: Callable[[], None]) -> None:
-    call_on_loop(_beating.discard_tick, tick)
+_open: dict[int, weakref.ref[Connection]] = {}  # that have not ended, of any thread's; a fork closes its copies
 
 
 def _forget() -> None:
     """A fork does not beat or read; its copies of the sockets are closed, so that they do not outlive the parent."""
-    global _lock
-    _lock = threading.Lock()
     for reference in list(_open.values()):
         if (connection := reference()) is not None:
             connection._error = connection._error or ConnectionLost(
@@ -720,7 +503,6 @@ def _forget() -> None:
             connection._is_finished = True
             socket.socket.close(connection.socket)
     _open.clear()
-    _beating.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_forget)

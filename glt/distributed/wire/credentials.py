@@ -64,8 +64,8 @@ class Token:
                 except (binascii.Error, ValueError):
                     continue
                 if len(key) == _KEY_BYTES:
-                    if mode & (stat.S_IRGRP | stat.S_IROTH):
-                        logger.warning("token_file = %r can be read by other users: chmod 600 it", str(path))
+                    if mode & (stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH):
+                        logger.warning("token_file = %r can be read or written by others: chmod 600 it", str(path))
                     return cls(key, may_write)
         raise ValueError(f"token_file = {str(path)!r} holds no token: expected a file that `glt token` wrote")
 
@@ -129,7 +129,7 @@ class TlsOptions:
         cert, key: Certificate chain of this process and its private key, without a passphrase. Servers and trainers
             need both; clients where ``mutual`` is asked of them.
         ca: Certificates that others' must be signed by. Default: those that the system trusts.
-        mutual: Whether those who connect to this process must show a certificate too.
+        mutual: Whether those who connect to this process must show a certificate too, one that ``ca`` has signed.
         server_name: The name that others' certificates must be for. Default: the address that is connected to, which
             glt finds by itself in many cases; so give it where certificates name hosts.
 
@@ -161,6 +161,8 @@ class TlsOptions:
         or no certificate."""
         if of_server and self.cert is None:
             raise ValueError("cert = None: a process that listens needs a certificate and its key (tls-cert, tls-key)")
+        if of_server and self.mutual and self.ca is None:  # anybody gets a certificate of a public authority
+            raise ValueError("ca = None: mutual needs the authority whose certificates are taken (tls-ca)")
         with _lock:
             state = tuple(_stamp(getattr(self, name)) for name in ("cert", "key", "ca"))
             found = _contexts.get((self, of_server))
@@ -178,6 +180,8 @@ class TlsOptions:
     def _make(self, of_server: bool) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if of_server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if of_server:
+            context.num_tickets = 0  # with a ticket, one whose certificate has expired could come back for hours
         name = "cert"
         for each in ("cert", "key", "ca"):
             if (path := getattr(self, each)) is not None and os.path.exists(path) and not os.path.isfile(path):
@@ -263,7 +267,8 @@ class Credentials:
             if text := os.environ.get(f"GLT_TLS_{field.name.upper()}"):
                 found[field.name] = _flag(text) if field.name == "mutual" else text
         require = _flag(os.environ.get("GLT_REQUIRE_AUTH", ""))
-        return cls(os.environ.get("GLT_TOKEN_FILE") or None, TlsOptions(**found) if found else None, require)
+        tls = TlsOptions(**found) if any(found.values()) else None
+        return cls(os.environ.get("GLT_TOKEN_FILE") or None, tls, require)
 
 
 def _flag(text: str) -> bool:

@@ -35,9 +35,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from glt import _deadlines as deadlines
-from glt.distributed.context import DistContext
+from glt.distributed.context import DistContext, check_place
 from glt.distributed.wire.addresses import is_loopback, own_address
-from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.beats import add_tick, discard_tick
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import dial, introduce, refuse
 from glt.distributed.wire.listener import Listener
 from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
@@ -354,7 +356,7 @@ class Hub:
 
     def admit(self, connection: Connection, hello: dict[str, Any]) -> None:
         """Takes in a member that has introduced itself, or refuses it."""
-        rank, size = int(hello["rank"]), int(hello["size"])
+        rank, size = hello["rank"], hello["size"]
         name = trainer_name(rank, hello)
         wrong = self._refusal(rank, size, name)
         if wrong is not None:
@@ -507,7 +509,11 @@ def _listen(host: str, port: int) -> Listener:
 
 
 async def _welcome(connection: Connection, hello: dict[str, Any]) -> None:
+    if not connection.may_write:
+        _refuse(connection, f"{connection.peer} has the read token only: trainers meet with the write token")
+        return
     number = int(hello["group"])
+    check_place(hello["size"], hello["rank"], "trainers")
     connection.send(introduce("trainer"))
     hub = _hubs.get(number)
     if hub is not None:

@@ -31,14 +31,17 @@ from typing import Any, TypeAlias
 import glt
 from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import printed
-from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import Credentials, current_credentials
+from glt.distributed.wire.frames import MAX_JSON_BYTES
 from glt.distributed.wire.threads import process_loop, wait_for
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
 PROTOCOL = 2
 _GREETING = struct.Struct("<HB32s")
 _NONE, _READ, _WRITE = range(3)
+# Of OpenSSL, why a certificate is refused.
+_OTHER_NAME, _UNKNOWN_AUTHORITY = (62, 64), (18, 19, 20, 21)
 
 # Host and port, or the name of a Unix socket.
 Address: TypeAlias = "tuple[str, int] | str"
@@ -266,7 +269,10 @@ async def connect(
 def _no_tls(where: str, error: Exception) -> str:
     if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
         return f"what listens at {where} speaks no TLS, and this process does: give both tls=, or neither ({error})"
-    return f"the handshake of TLS with what listens at {where} failed: {str(error) or 'no answer'}"
+    code = getattr(error, "verify_code", None)
+    remedy = "; give server_name=, the name that it is for" if code in _OTHER_NAME else ""
+    remedy = remedy or ("; give ca=, the authority that signed it" if code in _UNKNOWN_AUTHORITY else "")
+    return f"the handshake of TLS with what listens at {where} failed: {str(error) or 'no answer'}{remedy}"
 
 
 def _close(connection: Connection | None) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import is_loopback, printed, reachable_address
-from glt.distributed.wire.connection import MAX_HELLO_BYTES, Connection
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import current_credentials
+from glt.distributed.wire.frames import MAX_HELLO_BYTES
 from glt.distributed.wire.handshake import (
     NotProven,
     ask_for_proof,
@@ -146,8 +147,10 @@ class Listener:
                 connection.close()
             return
         except (GltError, OSError, asyncio.TimeoutError, ValueError) as error:
-            is_ours = isinstance(error, ValueError) and not isinstance(error, OSError)  # a file cannot be read
-            logger.log(logging.ERROR if is_ours else logging.INFO, "no handshake with %s: %s", who, error)
+            if isinstance(error, ValueError) and not isinstance(error, OSError):  # a file cannot be read
+                self._warn("no handshake with %s: %s", who, error)
+            else:
+                logger.info("no handshake with %s: %s", who, error)
             (sock if connection is None else connection).close()
             return
         except BaseException:  # it lost its place
@@ -158,7 +161,7 @@ class Listener:
         self._silent.pop(task, None)
         try:
             await self._welcome(connection, hello)
-        except (LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of infinity, for example
             self._warn("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, _shown(str(error), 1000))
             refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
         except GltError as error:
@@ -253,15 +256,20 @@ def require_proof_beyond(host: str, name: str) -> None:
         credentials.tls.context(of_server=True)  # raises if it has no certificate
     if credentials.token_file is not None:
         return
-    text = (
+    warn_or_refuse(
+        host,
         f"{name} listens at {host or 'all interfaces'} and asks for no token: who reaches it can read the "
         "graph and run registered functions. Give all processes of the job the same token file (`glt token FILE`; "
-        "GLT_TOKEN_FILE, --token-file, token_file=), or let it listen on a network that you trust"
+        "GLT_TOKEN_FILE, --token-file, token_file=), or let it listen on a network that you trust",
     )
-    if credentials.require_auth:
+
+
+def warn_or_refuse(what: str, text: str) -> None:
+    """Says that something listens to strangers, once for each ``what``. RendezvousError with ``require_auth``."""
+    if current_credentials().require_auth:
         raise RendezvousError(f"{text}. It was told to refuse that (require_auth)")
-    if host not in _warned:
-        _warned.add(host)
+    if what not in _warned:
+        _warned.add(what)
         logger.warning("%s", text)
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire.handshake import Hint
+from glt.distributed.wire.listener import warn_or_refuse
 from glt.distributed.wire.threads import NativePool
 from glt.errors import RendezvousError
 
@@ -136,6 +137,11 @@ def host_store() -> int:
     """Opens a store in this process, once, and returns its port."""
     with _lock:
         if not _hosted:
+            warn_or_refuse(
+                "rpc",
+                "transport = 'rpc' listens at all interfaces, and who reaches it runs code, as torch unpickles what "
+                "comes. Use it on a network that you trust, or give transport = 'tcp' and a token",
+            )
             _hosted.append(dist.TCPStore("0.0.0.0", 0, None, True, wait_for_workers=False))
         return int(_hosted[0].port)
 

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt.channel.message import error_message
+from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.calls import no_answer
-from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import Address, connect, introduce, refuse
 from glt.distributed.wire.listener import Listener, LocalListener
 from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop

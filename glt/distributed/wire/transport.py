@@ -75,7 +75,7 @@ def chosen_transport(told: str | None) -> str:
 
     Raises:
         ValueError: If the environment names no transport; or if ``rpc`` is asked for, which proves and encrypts
-            nothing, and this process has a token or TLS.
+            nothing, and this process has a token, TLS or ``require_auth``.
     """
     name, value = "transport", told
     if told is None and (value := os.environ.get("GLT_TRANSPORT") or None) is not None:
@@ -83,10 +83,11 @@ def chosen_transport(told: str | None) -> str:
         if value not in TRANSPORTS:
             raise ValueError(f"GLT_TRANSPORT = {value!r}: expected one of {list(TRANSPORTS)}")
     credentials = current_credentials()
-    if credentials.is_empty:
+    has = "a token" if credentials.token_file else "TLS" if credentials.tls else ""
+    has = has or ("require_auth" if credentials.require_auth else "")
+    if not has:
         return value or DEFAULT_TRANSPORT
     if value == "rpc":
-        has = "a token" if credentials.token_file is not None else "TLS"
         raise ValueError(
             f"{name} = 'rpc': torch.distributed.rpc asks for no proof and encrypts nothing, and this job has {has}; "
             "use 'tcp', or leave it out; or, on a network that you trust, start the job without: glt launch makes no "

@@ -44,6 +44,7 @@ def read_and_try_to_write():
     rows = found[torch.arange(NUM_NODES)]
     with pytest.raises(PermissionError, match=r"glt\.tensor\.change is not for clients that have the read token"):
         found[torch.arange(3)] = 5
+    assert torch.equal(found[torch.arange(NUM_NODES)], rows), "what was refused is not waited for"
     with pytest.raises(PermissionError, match=r"glt\.tensor\.delete .* give this client the write token"):
         found.delete()
     with pytest.raises(PermissionError, match=r"glt\.tensor\.create"):

@@ -24,7 +24,8 @@ from glt.distributed import server_stats
 from glt.distributed.server import stats as ledger_module
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.server.stats import COUNTERS, GAUGES, RATES, MetricsEndpoint, WorkerMetrics, total
-from glt.distributed.wire.credentials import Token, set_credentials, use_credentials
+from glt.distributed.wire import listener
+from glt.distributed.wire.credentials import Credentials, Token, set_credentials, use_credentials
 from glt.errors import RendezvousError
 from glt.testing.cluster import free_port
 
@@ -341,6 +342,21 @@ def ask(endpoint, context, **headers):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+@pytest.mark.parametrize("require_auth", [False, True])
+def test_metrics_beyond_this_host_for_everybody(require_auth, monkeypatch, caplog):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(listener, "_warned", set())
+    monkeypatch.setattr(listener, "current_credentials", lambda: Credentials(require_auth=require_auth))
+    if require_auth:
+        with pytest.raises(
+            RendezvousError, match=r"who reaches 0\.0\.0\.0 reads the metrics of .*--metrics-auth.* refuse"
+        ):
+            MetricsEndpoint(stats, ENTRY, "0.0.0.0", 0)
+    else:
+        MetricsEndpoint(stats, ENTRY, "0.0.0.0", 0).close()
+        assert "who reaches 0.0.0.0 reads the metrics of" in caplog.text
 
 
 def test_metrics_are_for_those_with_the_read_token(guarded, caplog):

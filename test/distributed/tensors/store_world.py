@@ -59,7 +59,7 @@ class Servers:
 class StoreWorld:
     """One trainer. As in a session, up to four of its calls run on a server at a time, begun in order."""
 
-    group = "test"
+    group, is_guest = "test", False
 
     def __init__(self, servers, rank, num_trainers):
         self.servers, self.rank, self.num_trainers, self.id = servers, rank, num_trainers, f"session {rank}"

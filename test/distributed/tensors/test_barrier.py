@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from glt.distributed.tensors.barrier import Barriers
-from glt.distributed.wire import connection
+from glt.distributed.wire.beats import beats
 from glt.distributed.wire.threads import wait_for
 from glt.errors import GltError, PeerLost
 
@@ -16,6 +16,7 @@ class Who:
     rank: int
     group: str = "trainers"
     session: int = 0
+    is_guest = False
 
     @property
     def id(self):
@@ -36,7 +37,7 @@ def barriers():
     yield made
     made.close("the test is over")
     wait_for(asyncio.sleep(0))
-    assert made._watch not in connection._beating._ticks, "nothing is watched any more"
+    assert made._watch not in beats._ticks, "nothing is watched any more"
 
 
 def arrive(barriers, number, *members, tag="t", **more):

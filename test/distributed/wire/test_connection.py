@@ -4,12 +4,14 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import socket
 import struct
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,8 +21,9 @@ from wire_ends import LONG_S, End, on_loop, tcp_pair, tls_pair
 from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, MessageLayout
 from glt.distributed.wire import connection as module
+from glt.distributed.wire.beats import add_tick, beats, discard_tick
 from glt.distributed.wire.calls import Landing
-from glt.distributed.wire.connection import Connection, add_tick, discard_tick
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.threads import NativePool, wait_for
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost
 
@@ -261,21 +264,36 @@ def test_strangers_are_given_up_in_time_and_keep_to_their_turn(raw):
         wait_for(end.connection.receive(LONG_S))
 
 
+def test_strangers_cannot_have_frames_kept(raw):
+    sock, end = raw
+    sock.sendall(frame() * 2000)
+    wait_for(end.connection.receive(LONG_S))
+    assert eventually(lambda: end.connection.is_closed) and len(end.connection._frames) < 8
+    with pytest.raises(MessageError, match="more than 4 frames before it was answered"):
+        for _ in range(8):
+            wait_for(end.connection.receive(LONG_S))
+
+
 def room(end):
     data = end.connection._data
     return 0 if data is None else data.numel()
 
 
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def test_announced_lengths_take_no_memory_ahead_of_the_bytes(raw):
     sock, end = raw
     end.start(max_data_bytes=1 << 33)
+    before = resident_bytes()
     sock.sendall(frame(num_data=1 << 33))
-    most = []
-    for _ in range(3):
-        sock.sendall(bytes(2 << 20))
-        assert eventually(lambda: end.connection._filled % (2 << 20) == 0 and end.connection._filled)
-        most.append(room(end) / max(end.connection._filled, 1 << 20))
-    assert 0 < max(most) <= 2
+    assert eventually(lambda: room(end) == 1 << 20)
+    for num_sent in (2 << 20, 16 << 20, 24 << 20):
+        sock.sendall(bytes(num_sent - end.connection._filled))
+        assert eventually(lambda num_sent=num_sent: end.connection._filled == num_sent)
+        assert room(end) <= 8 * num_sent
+    assert room(end) == 64 << 20 and resident_bytes() - before < 48 << 20
     sock.close()
     assert isinstance(end.why(), ConnectionLost)
 
@@ -438,7 +456,7 @@ def test_beats_are_signs_of_life_and_nothing_else(pair):
     left, right = pair
     left.start()
     right.connection.silence_s = 30.0
-    right.connection.heard_s = 0.0
+    right.connection._heard_s = 0.0
     left.tick()
     assert eventually(lambda: right.connection.silent_s() < 30)
     right.tick()
@@ -483,14 +501,14 @@ def test_beats_go_on_whatever_ends_or_raises_beside_them(monkeypatch):
         for each in brief:
             each.close()
     for _ in range(2):
-        right.connection.heard_s = 0.0
+        right.connection._heard_s = 0.0
         assert eventually(lambda: right.connection.silent_s() < 1) and ticked.wait(LONG_S)
     discard_tick(tick)
     on_loop(lambda: asyncio.get_running_loop().set_exception_handler(handler))
     assert said and all(isinstance(each, ZeroDivisionError) for each in said)
     left.close()
     right.close()
-    assert eventually(lambda: module._beating._timer is None)  # nothing is left to do
+    assert eventually(lambda: beats._timer is None)  # nothing is left to do
 
 
 def test_parting_lets_what_was_sent_arrive(pair):
@@ -551,7 +569,7 @@ def test_connections_leave_nothing_behind():
         left.close()
         right.why()
         right.close()
-    assert not module._open and not module._beating._connections
+    assert not module._open and not beats._ticks
 
 
 def test_a_connection_says_what_it_is():

@@ -75,9 +75,15 @@ def test_files_that_hold_no_token_are_refused_at_once(tmp_path):
 
 
 def test_a_file_that_others_may_read_is_warned_of(token_file, caplog):
-    os.chmod(token_file, 0o640)
+    for mode in (0o640, 0o604, 0o620, 0o602):
+        caplog.clear()
+        os.chmod(token_file, mode)
+        Token.read(token_file)
+        assert "chmod 600" in caplog.text and token_file in caplog.text
+    caplog.clear()
+    os.chmod(token_file, 0o400)
     Token.read(token_file)
-    assert "chmod 600" in caplog.text and token_file in caplog.text
+    assert not caplog.text
 
 
 def test_the_command_makes_tokens_and_shows_none(tmp_path, command):
@@ -120,6 +126,8 @@ def test_a_token_is_lent_for_as_long_as_its_process_lives():
 def test_arguments_win_over_the_environment(tmp_path, token_file, certificates, monkeypatch):
     Token.new().write(tmp_path / "other")
     monkeypatch.setenv("GLT_TOKEN_FILE", str(tmp_path / "other"))
+    monkeypatch.setenv("GLT_TLS_MUTUAL", "0")
+    assert current_credentials().tls is None
     monkeypatch.setenv("GLT_TLS_CA", certificates.ca)
     monkeypatch.setenv("GLT_TLS_MUTUAL", "1")
     monkeypatch.setenv("GLT_REQUIRE_AUTH", "true")
@@ -178,6 +186,8 @@ def test_tls_options_make_sense(certificates, tmp_path):
         TlsOptions(mutual=1)
     with pytest.raises(ValueError, match="cert = None: a process that listens needs a certificate"):
         use_credentials(tls=certificates.tls(), listens=True)
+    with pytest.raises(ValueError, match="ca = None: mutual needs the authority"):
+        use_credentials(tls=certificates.tls("good", ca=None, mutual=True), listens=True)
     mixed = TlsOptions(cert=certificates.folder / "good.pem", key=certificates.folder / "client.key")
     with pytest.raises(ValueError, match=r"cert = .*good.pem' cannot be used: .*MISMATCH"):
         use_credentials(tls=mixed)

@@ -474,3 +474,7 @@ def test_what_proves_nothing_is_refused_where_a_token_is_given(tmp_path, monkeyp
     assert chosen_transport("tcp") == "tcp"
     with pytest.raises(ValueError, match="GLT_TRANSPORT = 'rpc'"):
         chosen_transport(None)
+    credentials(Credentials(require_auth=True))
+    assert chosen_transport("tcp") == "tcp"
+    with pytest.raises(ValueError, match=r"GLT_TRANSPORT = 'rpc': .* has require_auth"):
+        chosen_transport(None)

@@ -49,7 +49,7 @@ class End:
 
     def tick(self):
         """What is done every second, now."""
-        on_loop(lambda: self.connection._tick(asyncio.get_running_loop().time()))
+        on_loop(self.connection._tick)
 
     def close(self):
         self.connection.close()
