@@ -23,7 +23,8 @@ from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.answers import Question
 from glt.distributed.server.client import DistClient, refuse_fork
-from glt.distributed.server.remote import MAX_BATCH_BYTES, GrantedLoader, create_loaders, give_back, open_questions
+from glt.distributed.server.remote import MAX_BATCH_BYTES, open_questions
+from glt.distributed.server.remote_loader import GrantedLoader, RemoteLoader
 from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.connection import Connection, Frame, add_tick, discard_tick
 from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop, wait_for
@@ -58,16 +59,19 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Line:
-    """The connection to one sampling process, ``place`` among those of the server ``rank`` that work for this client;
-    None while it is made anew. ``lost`` says why it ended last."""
+    """The connection to one sampling process, ``place`` among those of the server ``home`` that work for this client,
+    or of one in its place; None while it is made anew. ``lost`` says why it ended last. One that ``is_leaving``, since
+    its server is back, is asked nothing more."""
 
-    rank: int
+    home: int
     place: int
+    lost: GltError | None = None
+    loader: GrantedLoader | None = None
     connection: Connection | None = None
     ring: ShmChannel | None = None
     in_flight: dict[int, _Asked] = field(default_factory=dict)
     num_asked: int = 0
-    lost: GltError | None = None
+    is_leaving: bool = False
     task: asyncio.Task[None] | None = None
 
 
@@ -87,10 +91,10 @@ class Asker:
         options: RemoteDistSamplingWorkerOptions,
         most_waiting: int,
     ) -> None:
-        self._client, self._job, self._options, self._most_waiting = client, job, options, most_waiting
+        self._client, self._loader = client, RemoteLoader(client, job, options)
+        self._most_waiting, self._most_in_flight = most_waiting, options.worker_concurrency
         self._pid = os.getpid()
         self._lock = threading.Lock()  # never held for long: the loop takes it, too
-        self._granted: dict[int, GrantedLoader] = {}  # by rank of the server; replaced when that was restarted
         self._lines: list[_Line] = []
         self._waiting: deque[_Asked] = deque()
         self._last_number = 0
@@ -100,26 +104,30 @@ class Asker:
             ("num_requests", "num_answers", "num_asked_again", "num_in_ring", "received_bytes"), 0
         )
         self._chores = NativePool(1, "glt-asking")  # reaches servers that were restarted, which may take seconds
-        created: list[GrantedLoader] = []
         try:
-            deadline = time.monotonic() + options.rpc_timeout
-            try:
-                create_loaders(client, server_ranks, job, options, created)
-            finally:
-                self._granted |= {each.session.entry.rank: each for each in created}
-            for rank, each in self._granted.items():
-                self._lines += [_Line(rank, place) for place in range(len(each.workers))]
-            wait_for(self._open_all(deadline))
+            granted, lost = self._loader.open_all(server_ranks)
+            for home in server_ranks:
+                num_places = len(granted[home].workers) if home in granted else options.num_workers
+                self._lines += [_Line(home, place, lost=lost.get(home)) for place in range(num_places)]
+            wait_for(self._open_all(time.monotonic() + options.rpc_timeout))
             add_tick(self._look)
         except BaseException:
             self.close()
             raise
 
     async def _open_all(self, deadline: float) -> None:
-        found = await asyncio.gather(*(self._open(line, deadline) for line in self._lines), return_exceptions=True)
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
+        there = [line for line in self._lines if line.lost is None]
+        opening = await asyncio.gather(*(self._open(line, deadline) for line in there), return_exceptions=True)
+        for line, error in zip(there, opening, strict=True):
+            if isinstance(error, PeerLost):
+                line.lost = error
+            elif isinstance(error, BaseException):
+                raise error
+        if all(line.connection is None for line in self._lines):
+            await self._open(self._lines[0], deadline)
+        for line in self._lines:
+            if line.connection is None:
+                line.task = process_loop.get().create_task(self._open_again(line))
 
     # -- asking: on any thread -------------------------------------------------------------------------------------
 
@@ -152,7 +160,7 @@ class Asker:
         if len(self._waiting) >= self._most_waiting:  # some may have been given up
             self._waiting = deque(each for each in self._waiting if not each.reply.done())
         if len(self._waiting) >= self._most_waiting:
-            num_places = len(self._lines) * self._options.worker_concurrency
+            num_places = len(self._lines) * self._most_in_flight
             raise TooManyRequests(
                 f"{len(self._waiting)} requests wait (max_waiting = {self._most_waiting}) for one of {num_places} "
                 "places in flight: ask for less at a time, or use more sampling processes (num_workers), a larger "
@@ -161,8 +169,11 @@ class Asker:
         self._waiting.append(asked)
 
     def _free_line(self) -> _Line | None:
-        most = self._options.worker_concurrency
-        free = [line for line in self._lines if line.connection is not None and len(line.in_flight) < most]
+        free = [
+            line
+            for line in self._lines
+            if line.connection is not None and not line.is_leaving and len(line.in_flight) < self._most_in_flight
+        ]
         return min(free, key=lambda line: (len(line.in_flight), line.num_asked), default=None)
 
     def _take(self, line: _Line, asked: _Asked) -> Connection | None:
@@ -217,42 +228,38 @@ class Asker:
     # -- connections: on the loop ----------------------------------------------------------------------------------
 
     async def _open(self, line: _Line, deadline: float) -> None:
-        granted = self._granted[line.rank]
-        if granted.session.lost is not None:
-            granted = await asyncio.wrap_future(self._chores.submit(self._grant_again, line.rank))
-        worker = granted.workers[line.place % len(granted.workers)]
-        connection, ring = await open_questions(granted, worker, deadline)
+        granted = await asyncio.wrap_future(self._chores.submit(self._grant, line))
+        connection, ring = await open_questions(granted, _worker_of(line, granted), deadline)
         with self._lock:
             is_late = self._closed
             if not is_late:
-                line.connection, line.ring = connection, ring
+                line.connection, line.ring, line.is_leaving = connection, ring, False
                 self._down_since = None
         if is_late:
             connection.close()
             return
         connection.start(
             partial(self._answered, line),
-            partial(self._lose, line, connection),
+            partial(self._lose, line, granted, connection),
             max_data_bytes=MAX_BATCH_BYTES,
             silence_s=deadlines.STUCK_S,
         )
         self._ask_next()
 
-    def _grant_again(self, rank: int) -> GrantedLoader:
-        """A server was restarted, or its session ended. One after the other: lines of the same server share what it
-        grants."""
-        granted = self._granted[rank]
-        if granted.session.lost is not None and not self._closed:
-            created: list[GrantedLoader] = []
-            create_loaders(self._client, [rank], self._job, self._options, created)
-            granted = self._granted[rank] = created[0]
-            if self._closed:
-                give_back(granted.session, {"id": granted.id})
-        return granted
+    def _grant(self, line: _Line) -> GrantedLoader:
+        """What the server of a line has opened for this client; while that is gone and no other line is there, what
+        another has in its place. One after the other: lines share what a server grants."""
+        try:
+            line.loader = self._loader.at(line.home, self._client.session(line.home, deadlines.RECONNECT_S))
+        except PeerLost as why:
+            if any(each.connection is not None for each in self._lines):
+                raise
+            line.loader = self._loader.elsewhere(line.home, why)
+        self._loader.keep([each.loader for each in self._lines if each.loader is not None])
+        return line.loader
 
-    def _lose(self, line: _Line, connection: Connection, error: GltError) -> None:
-        granted = self._granted[line.rank]
-        worker = granted.workers[line.place % len(granted.workers)]
+    def _lose(self, line: _Line, granted: GrantedLoader, connection: Connection, error: GltError) -> None:
+        worker = _worker_of(line, granted)
         error = granted.session.failure_of(granted.id, worker, 0.0) or error
         if not isinstance(error, PeerLost | WorkerDied):
             error = PeerLost(f"lost worker {worker} of {granted.session.entry}: {error}")
@@ -278,13 +285,15 @@ class Asker:
         self._ask_next()
 
     async def _open_again(self, line: _Line) -> None:
+        pause_s = deadlines.RETRY_S
         while not (self._closed or self._client.is_closed):
             try:
                 await self._open(line, time.monotonic() + deadlines.RECONNECT_S)
                 return
             except (GltError, RuntimeError, MemoryError) as error:  # a server that ends, or has no room, refuses
                 line.lost = error if isinstance(error, GltError) else PeerLost(f"{line.lost}; and then: {error}")
-            await asyncio.sleep(deadlines.BEAT_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, deadlines.BEAT_S)
 
     def _hopeless(self) -> GltError | None:
         """Why nothing can be asked, if that is so. The lock is held."""
@@ -296,7 +305,13 @@ class Asker:
         return kind(f"{text} (no sampling process has been reached for {down_s:.0f} s; it is tried again)")
 
     def _look(self) -> None:
-        """Every second: fails what waits in vain."""
+        """Every second: has lines go home whose servers are back; fails what waits in vain."""
+        for line in self._lines:
+            is_away = line.loader is not None and line.loader.session.entry.rank != line.home
+            if line.connection is not None and is_away and self._client.is_there(line.home):
+                line.is_leaving = True
+                if not line.in_flight:
+                    line.connection.close()
         with self._lock:
             why = self._hopeless()
             if why is None:
@@ -328,8 +343,7 @@ class Asker:
         for each in left:
             each.resolve(RuntimeError("the SamplingClient was closed while this request was not answered"))
         call_on_loop(self._end)
-        for granted in self._granted.values():
-            give_back(granted.session, {"id": granted.id})
+        self._loader.close()
         self._chores.end()
 
     def _end(self) -> None:
@@ -341,3 +355,7 @@ class Asker:
                 line.connection.close()
             if line.ring is not None:
                 line.ring.close()
+
+
+def _worker_of(line: _Line, granted: GrantedLoader) -> int:
+    return granted.workers[line.place % len(granted.workers)]

@@ -503,7 +503,7 @@ def refusals():
 def speak_nonsense():
     """Connections that break the rules end, and no other does."""
     with client_of(where={"worker_concurrency": 2}) as client:
-        (granted,) = client._asker._granted.values()
+        (granted,) = client._asker._loader._granted.values()
 
         async def reach():
             return await open_questions(granted, granted.workers[0], time.monotonic() + 10)
