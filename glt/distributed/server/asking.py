@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.channel.message import Message
+from glt.channel.message import Message, read_message
 from glt.channel.shm import ShmChannel
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
@@ -32,8 +31,6 @@ from glt.errors import GltError, PeerLost, TooManyRequests, WorkerDied
 
 logger = logging.getLogger(__name__)
 
-Answer: TypeAlias = Message | Tensor  # a message in the ring, or the bytes of one
-
 _MOST_TRIES = 3  # of a question whose sampling process is lost each time, perhaps because of it
 
 
@@ -41,13 +38,12 @@ _MOST_TRIES = 3  # of a question whose sampling process is lost each time, perha
 class _Asked:
     """A question that waits for its answer, which ``reply`` gets, or what went wrong."""
 
-    number: int
     question: Tensor
     until_s: float
-    reply: Future[Answer] = field(default_factory=Future)
+    reply: Future[Message] = field(default_factory=Future)
     num_tries: int = 0
 
-    def resolve(self, result: Answer | Exception) -> None:
+    def resolve(self, result: Message | Exception) -> None:
         """Does nothing if it is not waited for any more."""
         if self.reply.cancelled() or not self.reply.set_running_or_notify_cancel():
             return
@@ -61,7 +57,8 @@ class _Asked:
 class _Line:
     """The connection to one sampling process, ``place`` among those of the server ``home`` that work for this client,
     or of one in its place; None while it is made anew. ``lost`` says why it ended last. One that ``is_leaving``, since
-    its server is back, is asked nothing more."""
+    its server is back, is asked nothing more. Nor is one that ``is_silent``: others are asked what it was, and
+    ``in_flight`` has None for that."""
 
     home: int
     place: int
@@ -69,10 +66,15 @@ class _Line:
     loader: GrantedLoader | None = None
     connection: Connection | None = None
     ring: ShmChannel | None = None
-    in_flight: dict[int, _Asked] = field(default_factory=dict)
+    in_flight: dict[int, _Asked | None] = field(default_factory=dict)
     num_asked: int = 0
     is_leaving: bool = False
+    is_silent: bool = False
     task: asyncio.Task[None] | None = None
+
+    def wanted(self) -> list[_Asked]:
+        """What is in flight and still waited for."""
+        return [each for each in self.in_flight.values() if each is not None and not each.reply.done()]
 
 
 class Asker:
@@ -131,7 +133,7 @@ class Asker:
 
     # -- asking: on any thread -------------------------------------------------------------------------------------
 
-    def ask(self, question: Question, timeout_s: float) -> Future[Answer]:
+    def ask(self, question: Question, timeout_s: float) -> Future[Message]:
         """Returns what gets the answer. Who gives it up cancels it.
 
         Raises:
@@ -146,14 +148,14 @@ class Asker:
                 raise RuntimeError("the SamplingClient was closed: create a new one")
             if (why := self._hopeless()) is not None:
                 raise why
-            self._last_number += 1
-            asked = _Asked(self._last_number, message, time.monotonic() + timeout_s)
+            asked = _Asked(message, time.monotonic() + timeout_s)
             line = None if self._waiting else self._free_line()
             if line is None:
                 self._wait(asked)
             self._totals["num_requests"] += 1
-            connection = None if line is None else self._take(line, asked)
-        self._send(connection, asked)
+            sending = None if line is None else self._take(line, asked)
+        if sending is not None:
+            self._send(*sending, asked)
         return asked.reply
 
     def _wait(self, asked: _Asked) -> None:
@@ -172,45 +174,47 @@ class Asker:
         free = [
             line
             for line in self._lines
-            if line.connection is not None and not line.is_leaving and len(line.in_flight) < self._most_in_flight
+            if line.connection is not None
+            and not (line.is_leaving or line.is_silent)
+            and len(line.in_flight) < self._most_in_flight
         ]
         return min(free, key=lambda line: (len(line.in_flight), line.num_asked), default=None)
 
-    def _take(self, line: _Line, asked: _Asked) -> Connection | None:
-        line.in_flight[asked.number] = asked
+    def _take(self, line: _Line, asked: _Asked) -> tuple[Connection, int]:
+        """Takes note that a question goes to a free line; returns how, and its number there."""
+        assert line.connection is not None
+        self._last_number += 1
+        line.in_flight[self._last_number] = asked
         line.num_asked += 1
         asked.num_tries += 1
-        return line.connection
+        return line.connection, self._last_number
 
     @staticmethod
-    def _send(connection: Connection | None, asked: _Asked) -> None:
+    def _send(connection: Connection, number: int, asked: _Asked) -> None:
         """Not under the lock: what the kernel takes at once is copied meanwhile."""
-        if connection is None:
-            return
         within_s = asked.until_s - time.monotonic()
         try:
-            connection.send({"within_s": round(within_s, 6)}, [asked.question], number=asked.number)
+            connection.send({"within_s": round(within_s, 6)}, [asked.question], number=number)
         except GltError as error:
             logger.debug("%s", error)  # it is asked again when the end of the connection is heard of
 
     # -- answers: on the loop --------------------------------------------------------------------------------------
 
     def _answered(self, line: _Line, frame: Frame) -> None:
-        answer: Answer
         if frame.what == IN_RING and line.ring is not None:
             answer = line.ring.receive(0.0)  # it was complete before it was announced
-            nbytes = 0 if answer.buffer is None else answer.buffer.numel()
         elif frame.what == IN_FRAME and frame.data is not None:
-            answer, nbytes = frame.data, frame.data.numel()
+            answer = read_message(frame.data)
         else:
             raise ValueError(f"what = {frame.what} without a message: expected one in the frame or in the ring")
         with self._lock:
             asked = line.in_flight.pop(frame.number)  # nonsense, if it was not asked
             self._totals["num_answers"] += 1
             self._totals["num_in_ring"] += frame.what == IN_RING
-            self._totals["received_bytes"] += nbytes
+            self._totals["received_bytes"] += 0 if answer.buffer is None else answer.buffer.numel()
         self._ask_next()
-        asked.resolve(answer)
+        if asked is not None:
+            asked.resolve(answer)
 
     def _ask_next(self) -> None:
         """Sends what waits and is still wanted, as long as there are places."""
@@ -222,8 +226,8 @@ class Asker:
                 if line is None:
                     return
                 asked = self._waiting.popleft()
-                connection = self._take(line, asked)
-            self._send(connection, asked)
+                sending = self._take(line, asked)
+            self._send(*sending, asked)
 
     # -- connections: on the loop ----------------------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class Asker:
         with self._lock:
             is_late = self._closed
             if not is_late:
-                line.connection, line.ring, line.is_leaving = connection, ring, False
+                line.connection, line.ring, line.is_leaving, line.is_silent = connection, ring, False, False
                 self._down_since = None
         if is_late:
             connection.close()
@@ -268,7 +272,7 @@ class Asker:
             line.ring.close()  # batches that came through it keep the memory
         with self._lock:
             line.connection, line.lost = None, error
-            lost = [each for each in line.in_flight.values() if not each.reply.done()]
+            lost = line.wanted()
             line.in_flight.clear()
             if self._closed:
                 return  # which fails what waits
@@ -305,7 +309,8 @@ class Asker:
         return kind(f"{text} (no sampling process has been reached for {down_s:.0f} s; it is tried again)")
 
     def _look(self) -> None:
-        """Every second: has lines go home whose servers are back; fails what waits in vain."""
+        """Every second: has lines go home whose servers are back, passes over those that are silent, and fails what
+        waits in vain."""
         for line in self._lines:
             is_away = line.loader is not None and line.loader.session.entry.rank != line.home
             if line.connection is not None and is_away and self._client.is_there(line.home):
@@ -313,12 +318,27 @@ class Asker:
                 if not line.in_flight:
                     line.connection.close()
         with self._lock:
+            self._pass_over_silent()
+        self._ask_next()
+        with self._lock:
             why = self._hopeless()
             if why is None:
                 return
             waiting, self._waiting = self._waiting, deque()
         for each in waiting:
             each.resolve(why)
+
+    def _pass_over_silent(self) -> None:
+        """A process that is frozen is given up after ``STUCK_S``, the deadline of most requests: another answers them.
+        Where all are silent, this process may have been."""
+        heard = [line for line in self._lines if line.connection is not None and not _is_silent(line.connection)]
+        for line in self._lines if heard else ():
+            line.is_silent = line.connection is not None and line not in heard
+            if line.is_silent and (wanted := line.wanted()):
+                logger.info("%s is silent: %d requests are asked again", line.connection, len(wanted))
+                line.in_flight = dict.fromkeys(line.in_flight)
+                self._waiting.extendleft(reversed(wanted))
+                self._totals["num_asked_again"] += len(wanted)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -334,12 +354,16 @@ class Asker:
     def close(self) -> None:
         """Fails what is not answered, gives the loaders back. Waits for nothing; may be called again, from any thread
         that holds no lock of glt."""
+        if os.getpid() != self._pid:  # a fork: the connections are its parent's to end, and so is the lock, perhaps
+            return
         with self._lock:
-            if self._closed or os.getpid() != self._pid:  # in a fork the connections are its parent's to end
+            if self._closed:
                 return
             self._closed = True
-            left = [*self._waiting, *(each for line in self._lines for each in line.in_flight.values())]
+            left = [*self._waiting, *(each for line in self._lines for each in line.wanted())]
             self._waiting.clear()
+            for line in self._lines:
+                line.in_flight.clear()  # an answer that comes this moment answers nothing
         for each in left:
             each.resolve(RuntimeError("the SamplingClient was closed while this request was not answered"))
         call_on_loop(self._end)
@@ -359,3 +383,7 @@ class Asker:
 
 def _worker_of(line: _Line, granted: GrantedLoader) -> int:
     return granted.workers[line.place % len(granted.workers)]
+
+
+def _is_silent(connection: Connection) -> bool:
+    return connection.silent_s() > deadlines.TAKEN_S

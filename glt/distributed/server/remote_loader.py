@@ -71,19 +71,22 @@ class RemoteLoader:
             raise refused
         return granted, lost
 
-    def at(self, home: int, session: ServerSession, num_streams: int = 1) -> GrantedLoader:
-        """What a server has opened for a home, which it is or in whose place it is; opened now if it was not."""
+    def at(
+        self, home: int, session: ServerSession, num_streams: int = 1, timeout_s: float | None = None
+    ) -> GrantedLoader:
+        """What a server has opened for a home, which it is or in whose place it is; opened now if it was not, within
+        ``timeout_s``, by default that of the options."""
         granted = self._granted.get((home, session.entry.rank))
         if granted is not None and granted.session is session:
             return granted
-        return self._take(home, session, self._ask(session, num_streams))
+        return self._take(home, session, self._ask(session, num_streams, timeout_s))
 
     def elsewhere(self, home: int, why: PeerLost) -> GrantedLoader:
         """What another server has opened in place of a home that is lost; raises why it is if there is none."""
         for session in self.others(home):
             try:
                 granted = self.at(home, session)
-            except PeerLost as error:
+            except (GltError, RuntimeError, ValueError, MemoryError) as error:  # it is full, or has no such GPU
                 logger.info("%s", error)
             else:
                 logger.warning("%s; %s samples in its place", why, session.entry)
@@ -91,14 +94,16 @@ class RemoteLoader:
         raise why
 
     def others(self, rank: int, only_replicas: bool = False) -> Iterator[ServerSession]:
-        """Servers that can make what a server made: those first that are known to live, of these replicas; clients
-        begin with different ones. ``only_replicas``: no others, and only those that live."""
+        """Servers that can make what a server made: those first that are known to live, of these replicas, and of
+        these those with a session; clients begin with different ones. ``only_replicas``: no others, and only those
+        that live."""
         client = self._client
         entries = client.entries()
         part, num_servers = entries[rank].partition_idx, client.num_servers
 
-        def order(other: int) -> tuple[bool, int]:
-            return entries[other].partition_idx != part, (other - client.context.rank) % num_servers
+        def order(other: int) -> tuple[bool, bool, int]:
+            distance = (other - client.context.rank) % num_servers
+            return entries[other].partition_idx != part, not client.is_living(other), distance
 
         deadline = time.monotonic() + deadlines.SEND_S
         there = [other for other in entries if client.is_there(other)]
@@ -113,9 +118,9 @@ class RemoteLoader:
                 except PeerLost as error:
                     logger.info("%s", error)
 
-    def _ask(self, session: ServerSession, num_streams: int = 1) -> Reply:
-        request = {**self._request, "num_streams": num_streams}
-        reply = session.call_within(self._timeout_s, "glt.create_loader", request, *self._seeds, self._num_workers)
+    def _ask(self, session: ServerSession, num_streams: int = 1, timeout_s: float | None = None) -> Reply:
+        arguments = {**self._request, "num_streams": num_streams}, *self._seeds, self._num_workers
+        reply = session.call_within(timeout_s or self._timeout_s, "glt.create_loader", *arguments)
         reply.too_late = partial(_give_back, session)
         return reply
 

@@ -167,9 +167,9 @@ class RemoteSampler:
                 logger.warning("%s cannot take over from %s: %s", session.entry, lost.entry, error)
         return None
 
-    def _loader_at(self, session: ServerSession, home: int) -> GrantedLoader:
+    def _loader_at(self, session: ServerSession, home: int, timeout_s: float | None = None) -> GrantedLoader:
         """The loader of a server that samples in place of ``home``, or is it."""
-        return self._loader.at(home, session, sum(share.home == home for share in self._shares))
+        return self._loader.at(home, session, sum(share.home == home for share in self._shares), timeout_s)
 
     def _opening(
         self, loader: GrantedLoader, share: _Share, timeout_s: float | None = None
@@ -201,9 +201,10 @@ class RemoteSampler:
             if self._streams[share.place].session.entry.rank == share.home or not self._client.is_there(share.home):
                 continue
             try:
-                loader = self._loader_at(self._client.session(share.home, deadlines.SEND_S), share.home)
+                session = self._client.session(share.home, deadlines.SEND_S)
+                loader = self._loader_at(session, share.home, deadlines.SEND_S)
                 self._put(share, wait_for(self._opening(loader, share, deadlines.SEND_S)))
-            except (GltError, MemoryError) as error:
+            except (GltError, ValueError, MemoryError) as error:
                 logger.info("server %d does not take its share back yet: %s", share.home, error)
 
     def _refuse_fork(self) -> None:
