@@ -235,6 +235,15 @@ def overload(sampler):
         os.kill(sampler, signal.SIGCONT)
         assert_same([flat(client.sample([1]))], [first], "after those that were given up")
         assert client.stats()["num_in_flight"] == 0
+        os.kill(sampler, signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client.sample, [1])
+            assert eventually(lambda: client.stats()["num_in_flight"] == 1)
+            client.close()
+            with pytest.raises(RuntimeError, match="was closed while this request was not answered"):
+                asked.result(10)
+        assert client.stats()["num_in_flight"] == 0, "an answer that comes now is none"
+        os.kill(sampler, signal.SIGCONT)
     return outcome
 
 
@@ -375,7 +384,12 @@ def lose_the_server_that_was_chosen(server):
         os.kill(server, signal.SIGKILL)
         start = time.monotonic()
         assert_same([flat(client.sample([1]))], [first], "of the other server")
-        return time.monotonic() - start
+        took_s = time.monotonic() - start
+    for ranks, num_connections in ((1, 1), ([0, 1], 1)):
+        with client_of(where={"server_rank": ranks}) as client:
+            assert_same([flat(client.sample([1]))], [first], f"of servers {ranks}, made when one was gone")
+            assert client.stats()["num_connections"] == num_connections
+    return took_s
 
 
 def test_another_server_answers_in_place_of_the_only_one_that_was_chosen(world):

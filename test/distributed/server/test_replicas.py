@@ -237,6 +237,23 @@ def test_what_is_frozen_is_given_up_after_a_silence_and_has_its_share_again_late
     assert found == expected(3)
 
 
+def test_a_server_that_is_being_stopped_finishes_its_loaders_and_another_opens_new_ones(world, serve, expected):
+    servers, wanted = serve(world(1).path, 2), expected(1)
+    with client_of(servers):
+        with loader_of(1) as loader:
+            batches = iter(loader)
+            found = [digest(next(batches))]
+            servers.processes[1].terminate()
+            assert eventually(lambda: glt.distributed.server_stats(1)["is_draining"])
+            with loader_of(1) as other, loader_of([0, 1]) as both:
+                assert go(other, PER_EPOCH)[0] == go(both, PER_EPOCH)[0] == wanted
+            found += [digest(batch) for batch in batches]
+            assert found == wanted and loader.stats()["channel_num_moved"] == 0
+        process = servers.processes.pop(1)
+        assert process.wait(60) == 0
+        process.stdout.close()
+
+
 def test_the_last_server_is_killed(world, serve):
     servers = serve(world(1).path, 1)
     pid = servers.processes[0].pid
