@@ -21,7 +21,7 @@ STUCK_S = 30.0  # a server, a sampling process of one, or a trainer that gives n
 CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
 LEASE_S = 60.0  # a client that gives none for so long is, and loses its loaders; longer than STUCK_S
 GRACE_S = 60.0  # a client or trainer that was lost may come back to its server within it
-TAKEN_S = 3.0  # one that is silent for so long while another asks for its place loses it
+TAKEN_S = 3.0  # one that is silent for so long while another asks for its place, or could answer for it, loses it
 ALONE_S = 600.0  # a server whose trainers do not come gives up
 
 # -- starting ------------------------------------------------------------------------------------------------------

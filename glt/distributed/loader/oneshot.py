@@ -16,7 +16,7 @@ from glt._checks import check_count, check_flag, real_number
 from glt._reprs import options as told_options
 from glt._reprs import says
 from glt._tracebacks import short_traceback
-from glt.channel.message import Message, read_message
+from glt.channel.message import Message
 from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
@@ -26,7 +26,7 @@ from glt.distributed.loader.loaders import checked_config, node_columns, with_ba
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.answers import MOST_SEEDS, Question
 from glt.distributed.server.api import require_client
-from glt.distributed.server.asking import Answer, Asker
+from glt.distributed.server.asking import Asker
 from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.threads import process_loop
@@ -137,9 +137,8 @@ class SamplingClient:
             collect_features,
         )
         client = require_client()
-        ranks = given.ranks(context.rank, client.num_servers)
-        if given.server_rank is None:
-            ranks = list(range(client.num_servers))
+        everywhere = list(range(client.num_servers))
+        ranks = everywhere if given.server_rank is None else given.ranks(context.rank, client.num_servers)
         self._asker = Asker(client, ranks, job, given, max_waiting)
         self._worker_name, self._collect_features = context.worker_name, collect_features
         self._lock, self._writing = threading.Lock(), threading.Lock()
@@ -229,10 +228,9 @@ class SamplingClient:
             f"{stats['num_waiting']} wait; raise timeout_s, ask for less at a time, or use more sampling processes"
         )
 
-    def _batch(self, question: Question, answer: Answer) -> Data | HeteroData:
-        read = answer if isinstance(answer, Message) else read_message(answer)
-        read.raise_if_error()
-        tensors, seed_type = read.tensors, question.node_type
+    def _batch(self, question: Question, answer: Message) -> Data | HeteroData:
+        answer.raise_if_error()
+        tensors, seed_type = answer.tensors, question.node_type
         numbers = dict(zip(STATS, tensors.pop("stats").tolist(), strict=True))
         with self._lock:
             self._totals["num_batches"] += 1

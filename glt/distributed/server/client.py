@@ -346,6 +346,7 @@ class DistClient:
         self._dialling = threading.RLock()  # one at a time: a server takes one session of a client
         self._sessions: dict[int, ServerSession] = {}  # complete when this is made
         self._servers: dict[int, ServerEntry] = {}  # those that are there, as any of them said last
+        self._back: set[int] = set()  # those that went, and came back as they were: frozen, or cut off
         self._closed = False
         self._hello = introduce(
             "client", rank=context.rank, group=context.group_name, num_servers=num_servers, num_clients=num_clients
@@ -371,6 +372,8 @@ class DistClient:
         return ServerSession(connection, answer, self.timeout_s, self._hear_of)
 
     def _hear_of(self, servers: dict[int, ServerEntry]) -> None:
+        came = servers.keys() - self._servers.keys()
+        self._back |= {rank for rank in came if rank in self._sessions and not self.is_living(rank)}
         self._servers = servers
 
     def session(self, rank: int, timeout_s: float = deadlines.STUCK_S) -> ServerSession:
@@ -403,6 +406,7 @@ class DistClient:
             except (PeerLost, RendezvousError) as error:
                 raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
             self._sessions[rank] = session
+            self._back.discard(rank)
         return session
 
     def _ask_for_servers(self, timeout_s: float) -> dict[int, ServerEntry]:
@@ -421,9 +425,10 @@ class DistClient:
         return self._sessions[rank].lost is None
 
     def is_there(self, rank: int) -> bool:
-        """Whether a server lives, or another has taken its place; as far as is known here."""
+        """Whether a server lives, or is back, or another in its place; as far as is known here."""
         entry = self._servers.get(rank)
-        return self.is_living(rank) or (entry is not None and entry != self._sessions[rank].entry)
+        is_back = entry is not None and (rank in self._back or entry != self._sessions[rank].entry)
+        return self.is_living(rank) or is_back
 
     def ranks(self) -> list[int]:
         """All servers, those first that live, as far as is known here."""

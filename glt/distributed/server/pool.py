@@ -21,7 +21,7 @@ from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.sessions import ClientSession
 from glt.distributed.server.stats import WorkerMetrics
 from glt.distributed.wire.addresses import host_id
-from glt.errors import WorkerDied
+from glt.errors import PeerLost, WorkerDied
 
 logger = logging.getLogger(__name__)
 
@@ -263,8 +263,8 @@ class ServedLoaders:
     def open(
         self, session: ClientSession, request: Mapping[str, Any], table: SeedTable, num_workers: int, plan: ReadPlan
     ) -> ServedLoader:
-        """Opens a loader with up to ``num_workers`` samplers. Raises RuntimeError if there are too many or the server
-        ends, MemoryError if too much memory is promised, WorkerDied if a sampling process does not come up."""
+        """Opens a loader with up to ``num_workers`` samplers. Raises PeerLost if the server ends, RuntimeError if there
+        are too many, MemoryError if too much memory is promised, WorkerDied if a sampling process does not come up."""
         _check_request(request, table)
         wanted = int(request["buffer_bytes"])
         with self._changed:
@@ -301,7 +301,7 @@ class ServedLoaders:
 
     def _require_room(self, wanted: int) -> None:
         if self._is_ending:
-            raise RuntimeError(f"{self._server} is shutting down and takes no loaders")
+            raise PeerLost(f"{self._server} is shutting down and takes no loaders")  # clients ask another
         if len(self._promised) >= self._most:
             raise RuntimeError(
                 f"{self._server} has {len(self._promised)} loaders open, and max_loaders = {self._most}: shut loaders "

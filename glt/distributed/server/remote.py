@@ -7,9 +7,7 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -18,9 +16,8 @@ from glt import _deadlines as deadlines
 from glt.channel.message import Message, read_message
 from glt.channel.shm import ShmChannel
 from glt.distributed.engine.client_rows import KeptRows
-from glt.distributed.engine.seeds import SamplingJob
-from glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt.distributed.server.client import DistClient, ServerSession
+from glt.distributed.server.client import ServerSession
+from glt.distributed.server.remote_loader import GrantedLoader
 from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.addresses import host_id
 from glt.distributed.wire.connection import Connection
@@ -34,16 +31,6 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 64 << 30
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class GrantedLoader:
-    """A loader that a server has opened for this client, who shows its samplers the secret."""
-
-    session: ServerSession
-    id: str
-    secret: str
-    workers: list[int]
 
 
 class ClientStream:
@@ -182,75 +169,6 @@ class ClientStream:
 # -- opening -------------------------------------------------------------------------------------------------------
 
 
-def loader_arguments(job: SamplingJob, options: RemoteDistSamplingWorkerOptions) -> tuple[Any, ...]:
-    """What a server is told to open the loader of a job: the arguments of ``glt.create_loader``."""
-    request = {
-        **job.to_json(),
-        "concurrency": options.worker_concurrency,
-        "buffer_bytes": options.buffer_bytes,
-        "prefetch_size": options.prefetch_size,
-        "devices": options.devices,
-    }
-    return request, job.table.columns, job.table.extras, options.num_workers
-
-
-def warn_of_fewer(granted: GrantedLoader, num_workers: int) -> None:
-    """Says so if a server gives a loader fewer samplers than were asked for."""
-    if (count := len(granted.workers)) < num_workers:
-        text = "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
-        logger.warning(text, granted.session.entry, count, num_workers, count)
-
-
-def create_loaders(
-    client: DistClient,
-    server_ranks: Sequence[int],
-    job: SamplingJob,
-    options: RemoteDistSamplingWorkerOptions,
-    created: list[GrantedLoader],
-) -> None:
-    """Has servers open the loader of a job; adds to ``created`` those that did, also if one refuses, which is raised:
-    they are to be given back."""
-    arguments = loader_arguments(job, options)
-    sessions = [client.session(rank) for rank in server_ranks]
-    replies = [each.call_within(options.rpc_timeout, "glt.create_loader", *arguments) for each in sessions]
-    for session, reply in zip(sessions, replies, strict=True):
-        reply.too_late = partial(give_back, session)
-    refused = None
-    for session, reply in zip(sessions, replies, strict=True):
-        try:
-            loader = reply.result()
-        except Exception as error:
-            refused = refused or error
-            continue
-        created.append(GrantedLoader(session, loader["id"], loader["secret"], loader["workers"]))
-        warn_of_fewer(created[-1], options.num_workers)
-    if refused is not None:
-        raise refused
-
-
-async def open_streams(granted: Sequence[GrantedLoader], cache_bytes: int, deadline: float) -> list[ClientStream]:
-    """Opens the streams of all samplers, which share the batches, and the room for rows that are kept."""
-    samplers = [(each, worker) for each in granted for worker in each.workers]
-    opening = [
-        asyncio.ensure_future(open_stream(each, worker, share_of(first, len(samplers), cache_bytes), deadline))
-        for first, (each, worker) in enumerate(samplers)
-    ]
-    try:
-        return list(await asyncio.gather(*opening))
-    except BaseException:
-        for each in opening:
-            each.cancel()
-        for done in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(done, ClientStream):
-                done.close()
-        raise
-
-
-def share_of(place: int, num_streams: int, cache_bytes: int) -> dict[str, int]:
-    """What a sampler is told of its share of the batches, and of the memory for rows that are kept."""
-    return {"first": place, "step": num_streams, "cache_bytes": cache_bytes // num_streams}
-
-
 async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int], deadline: float) -> ClientStream:
     """Opens the stream of one sampler, which makes the batches of a share."""
     return await _when_there(
@@ -268,7 +186,10 @@ async def open_questions(loader: GrantedLoader, worker: int, deadline: float) ->
 
 
 async def _when_there(
-    loader: GrantedLoader, worker: int, deadline: float, open_at: Callable[[dict[str, Any], float], Awaitable[T]]
+    loader: GrantedLoader,
+    worker: int,
+    deadline: float,
+    open_at: Callable[[dict[str, Any], float], Coroutine[Any, Any, T]],
 ) -> T:
     """What ``open_at`` gives where the sampler is. Tries until the deadline while the server lives: the sampler may be
     replaced meanwhile."""
@@ -279,7 +200,7 @@ async def _when_there(
             asked = session.call_within(left_s, "glt.stream_at", loader.id, worker)
             where = await asyncio.wrap_future(asked)
             if "wait" not in where:
-                return await open_at(where, left_s)
+                return await _unless_lost(session, open_at(where, left_s))
             error = PeerLost(where["wait"])
         except PeerLost as lost:
             error = lost
@@ -290,6 +211,19 @@ async def _when_there(
         if session.lost is not None or time.monotonic() > deadline:
             raise session.failure_of(loader.id, worker, 0.0) or error
         await asyncio.sleep(deadlines.RETRY_S)
+
+
+async def _unless_lost(session: ServerSession, opening: Coroutine[Any, Any, T]) -> T:
+    """What ``opening`` gives. Raises PeerLost if the server is lost meanwhile: where a host is frozen, so is the
+    sampler, which then would be waited for until the deadline."""
+    task = asyncio.ensure_future(opening)
+    try:
+        while not (await asyncio.wait({task}, timeout=deadlines.POLL_S))[0]:
+            if session.lost is not None:
+                raise session.lost
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _reach(
@@ -330,11 +264,3 @@ def _ring_of(connection: Connection, answer: dict[str, Any]) -> ShmChannel | Non
     except BaseException:
         connection.close()
         raise
-
-
-def give_back(session: ServerSession, granted: dict[str, Any]) -> None:
-    try:
-        if session.lost is None:
-            session.call("glt.close_loader", granted["id"])  # not waited for
-    except GltError as error:
-        logger.debug("%s", error)

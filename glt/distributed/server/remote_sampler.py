@@ -5,14 +5,15 @@ What was not sent is made by another sampler: a batch is a function of its loade
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 from glt import _deadlines as deadlines
 from glt.channel.channel import named_counts
@@ -20,19 +21,11 @@ from glt.channel.message import Message
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
-from glt.distributed.server.remote import (
-    ClientStream,
-    GrantedLoader,
-    give_back,
-    loader_arguments,
-    open_stream,
-    open_streams,
-    share_of,
-    warn_of_fewer,
-)
+from glt.distributed.server.client import DistClient, ServerSession, refuse_fork
+from glt.distributed.server.remote import ClientStream, open_stream
+from glt.distributed.server.remote_loader import GrantedLoader, RemoteLoader
 from glt.distributed.wire.threads import process_loop, wait_for
-from glt.errors import ConnectionLost, GltError, PeerLost
+from glt.errors import ConnectionLost, GltError
 
 logger = logging.getLogger(__name__)
 
@@ -68,116 +61,36 @@ class RemoteSampler:
     ) -> None:
         self._pid, self._client, self._timeout_s = os.getpid(), client, options.rpc_timeout
         self._streams: list[ClientStream] = []
-        self._created: list[GrantedLoader] = []
+        self._loader = RemoteLoader(client, job, options)
         # A collection may come under any lock, also one of these connections: it ends them on the loop.
-        self._finalizer = weakref.finalize(self, _end_later, self._pid, self._streams, self._created)
+        self._finalizer = weakref.finalize(self, _end_later, self._pid, self._streams, self._loader)
         self._lock = threading.Lock()  # of what close() ends, which another thread may call meanwhile
         self._start: EpochStart | None = None
         self._past: list[dict[str, float]] = []  # counts of streams that others have taken the place of
         self._num_moved = 0
-        self._loaders: dict[tuple[int, int], GrantedLoader] = {}  # by the server that was asked for, and where it is
-        self._arguments, self._cache_bytes = loader_arguments(job, options), options.cache_bytes
+        self._cache_bytes = options.cache_bytes
         try:
-            deadline = time.monotonic() + self._timeout_s
-            granted = self._create_all(list(server_ranks))
-            for each in granted:
-                warn_of_fewer(each, options.num_workers)
-            homes = [
-                (home, n) for home, each in zip(server_ranks, granted, strict=True) for n in range(len(each.workers))
-            ]
-            self._shares = [_Share(place, home, number) for place, (home, number) in enumerate(homes)]
-            self._streams += wait_for(open_streams(granted, self._cache_bytes, deadline))
+            self._open_all(server_ranks)
         except BaseException:
             self.close()
             raise
 
-    # -- loaders on servers ----------------------------------------------------------------------------------------
-
-    def _create_all(self, ranks: list[int]) -> list[GrantedLoader]:
-        """Creates the loader on all servers at the same time; on others in place of those that are lost."""
-        replies: dict[int, tuple[ServerSession, Reply]] = {}
-        lost: dict[int, PeerLost] = {}
-        refused: Exception | None = None
-        for rank in ranks:
-            try:
-                session = self._client.session(rank)
-                replies[rank] = session, self._ask_to_create(session)
-            except PeerLost as error:
-                lost[rank] = error
-        # If one server refuses, the loaders of the others are known all the same, to be given back.
-        for rank, (session, reply) in replies.items():
-            try:
-                self._take_granted(rank, session, reply)
-            except PeerLost as error:
-                lost[rank] = error
-            except Exception as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
-        for rank, why in lost.items():
-            if not self._create_elsewhere(rank, why):
-                raise why
-        return [next(loader for (home, _), loader in self._loaders.items() if home == rank) for rank in ranks]
-
-    def _create_elsewhere(self, home: int, why: PeerLost) -> bool:
-        for session in self._others(home):
-            try:
-                self._take_granted(home, session, self._ask_to_create(session))
-            except PeerLost as error:
-                logger.info("%s", error)
-            else:
-                logger.warning("%s; %s samples in its place", why, session.entry)
-                return True
-        return False
-
-    def _ask_to_create(self, session: ServerSession, num_streams: int = 1) -> Reply:
-        request, *more = self._arguments
-        asked = {**request, "num_streams": num_streams}
-        reply = session.call_within(self._timeout_s, "glt.create_loader", asked, *more)
-        reply.too_late = partial(give_back, session)
-        return reply
-
-    def _take_granted(self, home: int, session: ServerSession, reply: Reply) -> GrantedLoader:
-        loader = reply.result()
-        granted = GrantedLoader(session, loader["id"], loader["secret"], loader["workers"])
-        with self._lock:
-            if self._finalizer.alive:
-                self._created.append(granted)
-                self._loaders[home, session.entry.rank] = granted
-                return granted
-        give_back(session, loader)
-        raise _shut_down()
-
-    def _loader_at(self, session: ServerSession, home: int) -> GrantedLoader:
-        """The loader of a server that samples in place of ``home``, or is it."""
-        granted = self._loaders.get((home, session.entry.rank))
-        if granted is not None and granted.session is session:
-            return granted
-        num_streams = sum(share.home == home for share in self._shares)
-        return self._take_granted(home, session, self._ask_to_create(session, num_streams))
-
-    def _others(self, home: int, only_replicas: bool = False) -> Iterator[ServerSession]:
-        """Servers that can make what a server made: those first that are known to live, of these replicas; clients
-        begin with different ones. ``only_replicas``: no others, and only those that live."""
-        client = self._client
-        entries = client.entries()
-        part, num_servers = entries[home].partition_idx, client.num_servers
-
-        def order(rank: int) -> tuple[bool, int]:
-            return entries[rank].partition_idx != part, (rank - client.context.rank) % num_servers
-
-        deadline = time.monotonic() + deadlines.SEND_S
-        there = [rank for rank in entries if client.is_there(rank)]
-        gone = [rank for rank in entries if rank not in there]
-        if only_replicas:
-            there = [rank for rank in there if rank != home and entries[rank].partition_idx == part]
-            gone = []
-        for ranks in there, gone:
-            for rank in sorted(ranks, key=order):
-                try:
-                    yield client.session(rank, max(0.1, deadline - time.monotonic()))
-                except PeerLost as error:
-                    logger.info("%s", error)
+    def _open_all(self, homes: Sequence[int]) -> None:
+        """Opens the streams of all samplers, which share the batches."""
+        granted, lost = self._loader.open_all(homes)
+        for home, why in lost.items():
+            granted[home] = self._loader.elsewhere(home, why)
+        samplers = [(home, number) for home in homes for number in range(len(granted[home].workers))]
+        self._shares = [_Share(place, home, number) for place, (home, number) in enumerate(samplers)]
+        found = wait_for(_all_of([self._opening(granted[share.home], share) for share in self._shares]))
+        self._streams += [each for each in found if isinstance(each, ClientStream)]  # ended, should another fail
+        for share, each in zip(self._shares, found, strict=True):
+            if isinstance(each, BaseException):
+                session = granted[share.home].session
+                stream = None if session.lost is None else self._opened_elsewhere(session, share)
+                if stream is None:
+                    raise each
+                self._streams.insert(share.place, stream)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -223,9 +136,9 @@ class RemoteSampler:
         found = None
         if ended.session.lost is None:
             # The server replaces its sampler, which takes seconds; a replica is there now. Others would ask that one.
-            found = self._opened_elsewhere(ended, share, only_replicas=True) or self._opened_again(ended, share)
+            found = self._opened_elsewhere(ended.session, share, only_replicas=True) or self._opened_again(ended, share)
         if found is None and ended.session.lost is not None:
-            found = self._opened_elsewhere(ended, share)
+            found = self._opened_elsewhere(ended.session, share)
         if found is None:
             raise ended.failure()
         cause = ended.failure(0.0)
@@ -239,25 +152,33 @@ class RemoteSampler:
     def _opened_again(self, ended: ClientStream, share: _Share) -> ClientStream | None:
         """The stream, of the process that takes the place of one that died; None if its server has none, or is gone."""
         try:
-            return self._open(ended.loader, share, self._timeout_s)
+            return wait_for(self._opening(ended.loader, share))
         except (GltError, RuntimeError) as error:
             logger.info("%s: %s", ended, error)
             return None
 
-    def _opened_elsewhere(self, ended: ClientStream, share: _Share, only_replicas: bool = False) -> ClientStream | None:
-        for session in self._others(ended.session.entry.rank, only_replicas):
+    def _opened_elsewhere(self, lost: ServerSession, share: _Share, only_replicas: bool = False) -> ClientStream | None:
+        """The stream, of a sampler of another server than ``lost``; None if none has one."""
+        for session in self._loader.others(lost.entry.rank, only_replicas):
             if not self._finalizer.alive:
                 raise _shut_down()
             try:
-                return self._open(self._loader_at(session, share.home), share, self._timeout_s)
+                return wait_for(self._opening(self._loader_at(session, share.home), share))
             except (GltError, RuntimeError, ValueError, MemoryError) as error:  # it is full, or has no such GPU
-                logger.warning("%s cannot take over from %s: %s", session.entry, ended, error)
+                logger.warning("%s cannot take over from %s: %s", session.entry, lost.entry, error)
         return None
 
-    def _open(self, loader: GrantedLoader, share: _Share, timeout_s: float) -> ClientStream:
+    def _loader_at(self, session: ServerSession, home: int, timeout_s: float | None = None) -> GrantedLoader:
+        """The loader of a server that samples in place of ``home``, or is it."""
+        return self._loader.at(home, session, sum(share.home == home for share in self._shares), timeout_s)
+
+    def _opening(
+        self, loader: GrantedLoader, share: _Share, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, ClientStream]:
         worker = loader.workers[share.number % len(loader.workers)]
-        wanted = share_of(share.place, len(self._shares), self._cache_bytes)
-        return wait_for(open_stream(loader, worker, wanted, time.monotonic() + timeout_s))
+        wanted = {"first": share.place, "step": len(self._shares)}
+        wanted["cache_bytes"] = self._cache_bytes // len(self._shares)
+        return open_stream(loader, worker, wanted, time.monotonic() + (timeout_s or self._timeout_s))
 
     def _put(self, share: _Share, found: ClientStream, asked: EpochStart | None = None, index: int = 0) -> None:
         """Puts a stream in the place of another. It makes what was ``asked`` for, from batch ``index`` on; or what is
@@ -272,13 +193,9 @@ class RemoteSampler:
                 start = replace(asked, first=index) if self._start is asked else self._start
                 assert start is not None
                 found.send_later({"start": start.to_json()})
-            unused = [each for each in self._created if all(each is not stream.loader for stream in self._streams)]
-            for loader in unused:
-                self._created.remove(loader)
-            self._loaders = {places: loader for places, loader in self._loaders.items() if loader not in unused}
+            used = [stream.loader for stream in self._streams]
         before.close()
-        for loader in unused:
-            give_back(loader.session, {"id": loader.id})
+        self._loader.keep(used)
 
     def _return_home(self) -> None:
         """Between epochs, servers that are back get the shares that others make in their place."""
@@ -286,9 +203,10 @@ class RemoteSampler:
             if self._streams[share.place].session.entry.rank == share.home or not self._client.is_there(share.home):
                 continue
             try:
-                loader = self._loader_at(self._client.session(share.home, deadlines.SEND_S), share.home)
-                self._put(share, self._open(loader, share, deadlines.SEND_S))
-            except (GltError, MemoryError) as error:
+                session = self._client.session(share.home, deadlines.SEND_S)
+                loader = self._loader_at(session, share.home, deadlines.SEND_S)
+                self._put(share, wait_for(self._opening(loader, share, deadlines.SEND_S)))
+            except (GltError, ValueError, MemoryError) as error:
                 logger.info("server %d does not take its share back yet: %s", share.home, error)
 
     def _refuse_fork(self) -> None:
@@ -312,7 +230,7 @@ class RemoteSampler:
         with self._lock:
             is_first = self._finalizer.detach() is not None
         if is_first:
-            _end(self._pid, self._streams, self._created)
+            _end(self._pid, self._streams, self._loader)
 
 
 def _shut_down() -> RuntimeError:
@@ -335,15 +253,18 @@ def _sum(counts: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: sum(each[name] for each in counts) for name in counts[0]}
 
 
-def _end_later(pid: int, streams: list[ClientStream], created: list[GrantedLoader]) -> None:
+async def _all_of(opening: Sequence[Coroutine[Any, Any, ClientStream]]) -> list[ClientStream | BaseException]:
+    return await asyncio.gather(*opening, return_exceptions=True)
+
+
+def _end_later(pid: int, streams: list[ClientStream], loader: RemoteLoader) -> None:
     if os.getpid() == pid:
-        process_loop.get().call_soon_threadsafe(_end, pid, streams, created)
+        process_loop.get().call_soon_threadsafe(_end, pid, streams, loader)
 
 
-def _end(pid: int, streams: list[ClientStream], created: list[GrantedLoader]) -> None:
+def _end(pid: int, streams: list[ClientStream], loader: RemoteLoader) -> None:
     if os.getpid() != pid:
         return  # a fork: the connections are its parent's to end
     for stream in streams:
         stream.close()
-    for each in created:
-        give_back(each.session, {"id": each.id})
+    loader.close()

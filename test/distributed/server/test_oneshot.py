@@ -20,6 +20,7 @@ from promptness import eventually, expect_prompt
 from service import Failed, Stage, options, serve_or
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed.server.answers import Question
 from glt.distributed.server.api import require_client
 from glt.distributed.server.remote import open_questions
@@ -234,6 +235,15 @@ def overload(sampler):
         os.kill(sampler, signal.SIGCONT)
         assert_same([flat(client.sample([1]))], [first], "after those that were given up")
         assert client.stats()["num_in_flight"] == 0
+        os.kill(sampler, signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client.sample, [1])
+            assert eventually(lambda: client.stats()["num_in_flight"] == 1)
+            client.close()
+            with pytest.raises(RuntimeError, match="was closed while this request was not answered"):
+                asked.result(10)
+        assert client.stats()["num_in_flight"] == 0, "an answer that comes now is none"
+        os.kill(sampler, signal.SIGCONT)
     return outcome
 
 
@@ -337,6 +347,58 @@ def test_a_request_waits_for_the_successor_of_the_only_sampler(world):
         stage.start_clients(1, 1)
         stage.ask(1, "run_function", lose_the_only_sampler, sampler)
         stage.finish((1,), (0,))
+
+
+def freeze(sampler):
+    """What a frozen process was asked is answered by the other, long before the process is given up."""
+    with client_of(where={"num_workers": 2, "worker_concurrency": 2}) as client:
+        alone = [flat(client.sample([seed])) for seed in range(8)]
+        os.kill(sampler, signal.SIGSTOP)
+        start = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda seed: flat(client.sample([seed])), range(8)))
+        took_s = time.monotonic() - start
+        assert_same(found, alone, "while one is frozen")
+        frozen = client.stats()
+        os.kill(sampler, signal.SIGCONT)
+        assert eventually(lambda: client.stats()["num_in_flight"] == 0), "it answers late"
+        with ThreadPoolExecutor(8) as pool:
+            assert_same(list(pool.map(lambda seed: flat(client.sample([seed])), range(8))), alone, "later")
+        assert client.stats()["num_connections"] == 2
+    return frozen, took_s
+
+
+def test_a_frozen_sampler_is_passed_over(world):
+    with Stage(2) as stage:
+        (samplers,) = stage.start_servers(world(1).path, 1, 1, num_workers=2)
+        stage.start_clients(1, 1)
+        stats, took_s = stage.ask(1, "run_function", freeze, samplers[0])
+        assert 1 <= stats["num_asked_again"] == stats["num_in_flight"] <= 2
+        expect_prompt(took_s, "requests to be asked of the other", deadlines.TAKEN_S + 3.0)
+        stage.finish((1,), (0,))
+
+
+def lose_the_server_that_was_chosen(server):
+    with client_of(where={"server_rank": 1}) as client:
+        first = flat(client.sample([1]))
+        os.kill(server, signal.SIGKILL)
+        start = time.monotonic()
+        assert_same([flat(client.sample([1]))], [first], "of the other server")
+        took_s = time.monotonic() - start
+    for ranks, num_connections in ((1, 1), ([0, 1], 1)):
+        with client_of(where={"server_rank": ranks}) as client:
+            assert_same([flat(client.sample([1]))], [first], f"of servers {ranks}, made when one was gone")
+            assert client.stats()["num_connections"] == num_connections
+    return took_s
+
+
+def test_another_server_answers_in_place_of_the_only_one_that_was_chosen(world):
+    with Stage(3) as stage:
+        stage.start_servers(world(1).path, 2, 1)
+        stage.start_clients(2, 1)
+        took_s = stage.ask(2, "run_function", lose_the_server_that_was_chosen, stage.processes[1].pid)
+        expect_prompt(took_s, "another server to answer", 2.0)
+        stage.finish((2,), (0,))
 
 
 HELD = []
@@ -503,7 +565,7 @@ def refusals():
 def speak_nonsense():
     """Connections that break the rules end, and no other does."""
     with client_of(where={"worker_concurrency": 2}) as client:
-        (granted,) = client._asker._granted.values()
+        (granted,) = client._asker._loader._granted.values()
 
         async def reach():
             return await open_questions(granted, granted.workers[0], time.monotonic() + 10)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from dist_world import NUM_NODES
 from promptness import eventually, expect_prompt
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed.context import resign
 from glt.errors import PeerLost
 from glt.testing.cluster import free_port, take_census
@@ -32,10 +33,10 @@ class Servers:
     """``glt serve`` for each rank, which loads partition ``rank % 2``; samplers read no files of other servers. They
     wait for one that is restarted as long as this machine needs for it."""
 
-    def __init__(self, path, num_servers, folder):
+    def __init__(self, path, num_servers, folder, **lowered):
         self.path, self.num_servers, self.folder, self.port = path, num_servers, folder, free_port()
         self.processes = {}
-        lowered = f"lowered.set_constants({{'RECONNECT_S': {START_S}}})"
+        lowered = f"lowered.set_constants({ {'RECONNECT_S': START_S, **lowered} })"
         text = f"import sys\nsys.path.append({str(HERE)!r})\nimport lowered\n{lowered}\n"
         (folder / "sitecustomize.py").write_text(text)
         self.env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -69,6 +70,10 @@ class Servers:
             killer.cancel()
             assert line, f"server {rank} has not started: {(self.folder / f'{rank}.log').read_text()}"
 
+    def samplers(self, rank):
+        children = take_census(self.processes[rank].pid).children
+        return [child for child, line in children.items() if "server.worker" in line]
+
     def kill(self, rank):
         process = self.processes.pop(rank)
         process.kill()
@@ -91,8 +96,8 @@ class Servers:
 def serve(tmp_path):
     made = []
 
-    def start(path, num_servers):
-        made.append(Servers(path, num_servers, tmp_path))
+    def start(path, num_servers, **lowered):
+        made.append(Servers(path, num_servers, tmp_path, **lowered))
         made[-1].start(*range(num_servers))
         return made[-1]
 
@@ -188,6 +193,67 @@ def test_one_is_killed_and_then_the_only_one_of_the_other_partition(world, serve
     assert found == expected(4)
 
 
+FROZEN = {
+    "sampler": lambda servers: servers.samplers(2),
+    "server": lambda servers: [servers.processes[2].pid],
+    "host": lambda servers: [servers.processes[2].pid, *servers.samplers(2)],
+}
+
+
+@pytest.mark.parametrize("who", FROZEN)
+def test_what_is_frozen_is_given_up_after_a_silence_and_has_its_share_again_later(
+    world, serve, expected, monkeypatch, who
+):
+    silence_s = 5.0
+    monkeypatch.setattr(deadlines, "STUCK_S", silence_s)
+    servers = serve(world(2).path, 3, STUCK_S=silence_s)
+    client = glt.distributed.server.api.require_client
+
+    def go_on():
+        while frozen:
+            with suppress(ProcessLookupError):  # a server kills a sampler that is frozen
+                os.kill(frozen.pop(), signal.SIGCONT)
+
+    def happens(at):
+        if at == 50:
+            frozen.extend(FROZEN[who](servers))
+            for pid in frozen:
+                os.kill(pid, signal.SIGSTOP)
+        elif at == 2 * PER_EPOCH - 1:
+            if who == "host":  # else it may have been frozen for less than its silence
+                assert not client().is_there(2)
+            go_on()
+            assert eventually(lambda: client().is_there(2))
+
+    frozen = []
+    with client_of(servers), loader_of([2, 1]) as loader:
+        try:
+            found, waits = go(loader, 3 * PER_EPOCH, happens)
+        finally:
+            go_on()
+        print(f"\n{who}: longest waits {sorted(waits)[-3:]}; {loader.stats()['channel_num_moved']} moved")
+        expect_prompt(max(waits), "a frozen process to be given up", silence_s + 3.0)
+        assert [glt.distributed.server_stats(rank)["num_loaders"] for rank in range(3)] == [0, 1, 1]
+    assert found == expected(3)
+
+
+def test_a_server_that_is_being_stopped_finishes_its_loaders_and_another_opens_new_ones(world, serve, expected):
+    servers, wanted = serve(world(1).path, 2), expected(1)
+    with client_of(servers):
+        with loader_of(1) as loader:
+            batches = iter(loader)
+            found = [digest(next(batches))]
+            servers.processes[1].terminate()
+            assert eventually(lambda: glt.distributed.server_stats(1)["is_draining"])
+            with loader_of(1) as other, loader_of([0, 1]) as both:
+                assert go(other, PER_EPOCH)[0] == go(both, PER_EPOCH)[0] == wanted
+            found += [digest(batch) for batch in batches]
+            assert found == wanted and loader.stats()["channel_num_moved"] == 0
+        process = servers.processes.pop(1)
+        assert process.wait(60) == 0
+        process.stdout.close()
+
+
 def test_the_last_server_is_killed(world, serve):
     servers = serve(world(1).path, 1)
     pid = servers.processes[0].pid
@@ -227,9 +293,7 @@ class Killer:
             self.error = error
 
     def _kill_sampler(self, rank):
-        pid = self.servers.processes[rank].pid
-        victims = [child for child, line in take_census(pid).children.items() if "server.worker" in line]
-        for victim in victims:
+        for victim in self.servers.samplers(rank):
             os.kill(victim, signal.SIGKILL)
             self.counts["sampler"] += 1
 
