@@ -205,7 +205,7 @@ class PoolWorker:
         is_pinned = place is not None and not place.is_host
         stream = Stream(granted.request, self.scheduler, self._note_end, is_here, is_pinned)
         try:
-            if place is None and stream.ring is None and granted.request["collect_features"]:
+            if cache_bytes and place is None and stream.ring is None and granted.request["collect_features"]:
                 stream.clients = client_rows(self.dataset, cache_bytes)
             job, sampler = self._sampler(granted, place, stream.flow, stream.clients or None)
             stream.producer = Producer(sampler, stream.channel, job, share, self._role, self.spec.server_rank)
