@@ -5,11 +5,11 @@ buffers of the kernel, and looking after the connection) costs at most as much C
 several clients of one sampling process share it equally, slowest / fastest at least 0.9.
 
 Method: as in bench_distributed, whose worker mode takes turns with each mode of servers round by round: as many
-sampling processes, the same seeds and batches. CPU time is that of all processes together: trainers, servers, samplers. Wall
-time is per batch of the job: both trainers together. Latency is an epoch of one batch on one trainer, the others idle:
-the time from asking to having it, nothing sampled ahead. "asking" turns reading the other partition's files off. For
-"another host" the clients are in another network namespace of this machine than the servers (which takes root), and the
-rows of 64 MiB are kept by the client; of "uncached", none. "encrypted": with TLS.
+sampling processes, the same seeds and batches. CPU time is that of all processes together: trainers, servers, samplers.
+Wall time is per batch of the job: both trainers together. Latency is an epoch of one batch on one trainer, the others
+idle: the time from asking to having it, nothing sampled ahead. "asking" turns reading the other partition's files off.
+For "another host" the clients are in another network namespace of this machine than the servers (which takes root), and
+the client keeps 64 MiB of rows; of "uncached", none. "encrypted": with TLS.
 
 Then 1, 2 and 4 clients of one server with one sampling process, each with as many batches; they do nothing else with
 them, so that the sampling process is the bottleneck: the rate of all clients together should hold.
