@@ -282,7 +282,7 @@ def _silent(siege, name, random, clock):
         stranger.close()
 
 
-@attack("slow connections")
+@attack("slow connections", kinds=("glt", "http"))
 def _slow(siege, name, random, clock):
     """A byte a second, of what clients say: a handshake has its time, however much comes."""
     said = siege.target.recorded[0] if siege.target.recorded else greeting()
@@ -290,6 +290,8 @@ def _slow(siege, name, random, clock):
     for _ in range(min(200, siege.most)):
         with contextlib.suppress(OSError):
             strangers.append(Stranger(siege.target, is_encrypted=False))
+    if siege.target.kind == "http":
+        said = b"GET /metrics HTTP/1.1\r\nx: "
     if siege.target.tls is not None:
         said = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
     began = time.monotonic()

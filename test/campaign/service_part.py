@@ -13,13 +13,11 @@ from attacks import Limits, Siege
 from dist_world import write_world
 from score import Clock, Score, side_by_side
 from stranger import Stranger, Target, frame
-from wire_part import NUM_LANES, PROTECTIONS, TOY_S, Keys
+from wire_part import HANDSHAKE_S, NUM_LANES, PROTECTIONS, Keys
 
-from glt import _deadlines as deadlines
 from glt.distributed.server.server import FOR_READERS
 from glt.testing.cluster import take_census
 
-HANDSHAKE_S = 1.0
 _LIMITS = Limits(rss_bytes=768 << 20, fds=900, threads=80, left_fds=24)
 _KINDS = {
     "server": ("client", "server", "partition"),
@@ -99,15 +97,11 @@ class Scene:
     def protection(self) -> str:
         return self.how
 
-    @property
-    def handshake_s(self) -> float:
-        return TOY_S if self.is_toy else HANDSHAKE_S
-
     def begin(self, actors) -> None:
         """All actors have the credentials of this scene, and its deadlines."""
         folder = actors.enter(tempfile.TemporaryDirectory())
         given = self.keys.credentials(self.protection).to_json()
-        actors.ask_all(range(actors.world_size), "begin", folder, given, HANDSHAKE_S=self.handshake_s)
+        actors.ask_all(range(actors.world_size), "begin", folder, given, HANDSHAKE_S=HANDSHAKE_S)
 
     def targets_of(self, pid, kind, said, more_pids=()):
         """Where one process listens; ``said`` is what was said there, and elsewhere."""
@@ -118,7 +112,7 @@ class Scene:
             is_local = isinstance(address, str)
             yield Target(
                 name=f"{self.name}, {'Unix socket' if is_local else 'port'} of the {kind}", address=address,
-                pids=(pid, *more_pids), handshake_s=self.handshake_s, token=credentials.token(),
+                pids=(pid, *more_pids), handshake_s=HANDSHAKE_S, token=credentials.token(),
                 tls=None if is_local else context,
                 spoiled={} if is_local else self.keys.spoiled_contexts(self.protection),
                 hellos=tuple(each[0][2] for each in conversations), conversations=conversations,
@@ -152,7 +146,7 @@ class Servers(Scene):
             targets.remove(published)
             assert len(targets) == 3, targets
             published = replace(
-                published, name=f"{self.name}, port of the metrics", kind="http", handshake_s=deadlines.SEND_S,
+                published, name=f"{self.name}, port of the metrics", kind="http",
                 tls=published.tls if published.token else None, hellos=(), conversations=(),
             )  # fmt: skip
 
@@ -299,6 +293,6 @@ class Store(Scene):
         with Actors(2, "players.Player", self.clock.left_s + 400) as actors:
             start_trainers(actors, self.world, self.how, transport="rpc")
             address, pids = ("127.0.0.1", actors.ask(0, "store_at")), (actors.processes[0].pid,)
-            target = Target(f"{self.name}, rank 0's store", address, pids, self.handshake_s, kind="store")
+            target = Target(f"{self.name}, rank 0's store", address, pids, HANDSHAKE_S, kind="store")
             self.attack([target], lambda: self.expect_progress(actors, 0, 1))
             end_trainers(actors)

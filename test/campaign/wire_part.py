@@ -15,7 +15,7 @@ from stranger import Target
 from glt.distributed.wire.credentials import Credentials, Token
 from glt.distributed.wire.handshake import introduce
 
-HANDSHAKE_S, TOY_S = 1.0, 0.5
+HANDSHAKE_S = 1.5
 NUM_LANES = 3  # sieges at a time, which wait most of the time
 PROTECTIONS = ("nothing", "token", "TLS", "token and mutual TLS")
 
@@ -25,7 +25,7 @@ def run(score: Score, clock: Clock, most: int, is_toy: bool) -> None:
 
         def besiege(protection: str, share: Clock) -> None:
             with score.trying(f"wire, {protection}: nothing is left"):
-                _besiege(score, share, protection, keys, most, TOY_S if is_toy else HANDSHAKE_S)
+                _besiege(score, share, protection, keys, most)
             print(f"wire, {protection}: done, {score.num_failed} failed so far", flush=True)
 
         protections = [each for each in PROTECTIONS[3 if is_toy else 0 :] if score.wants(f"wire, {each}")]
@@ -83,11 +83,11 @@ class Keys:
         return context
 
 
-def _besiege(score: Score, clock: Clock, protection: str, keys: Keys, most: int, handshake_s: float) -> None:
+def _besiege(score: Score, clock: Clock, protection: str, keys: Keys, most: int) -> None:
     credentials = keys.credentials(protection)
     with Actors(2, "stand_in.StandIn", clock.left_s + 300) as actors:
         for actor in range(2):
-            actors.ask(actor, "lower", credentials.to_json(), HANDSHAKE_S=handshake_s)
+            actors.ask(actor, "lower", credentials.to_json(), HANDSHAKE_S=HANDSHAKE_S)
         port, local = actors.ask(0, "listen")
         actors.ask(1, "go", list(port), score.seed)
         actors.expect_progress(1)
@@ -96,7 +96,7 @@ def _besiege(score: Score, clock: Clock, protection: str, keys: Keys, most: int,
         conversation = ((0, 0, hello, b""), *calls)
         target = Target(
             name=f"wire, {protection}, port", address=tuple(port), pids=(actors.processes[0].pid,),
-            handshake_s=handshake_s, token=credentials.token(),
+            handshake_s=HANDSHAKE_S, token=credentials.token(),
             tls=credentials.tls and credentials.tls.context(of_server=False),
             spoiled=keys.spoiled_contexts(protection), hellos=(hello,), conversations=(conversation,),
         )  # fmt: skip
