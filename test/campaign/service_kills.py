@@ -75,11 +75,8 @@ class Service:
             actors.end(self._killed)
 
     def _holds_no_more(self, actors, server):
-        (fds, threads, children, _), (had_fds, had_threads, had_children, _) = (
-            actors.ask(server, "census"),
-            self._held[server],
-        )
-        return fds <= had_fds + _MORE_FDS and threads <= had_threads + _MORE_THREADS and children == had_children
+        now, before = actors.ask(server, "census"), self._held[server]  # descriptors, threads, children, bytes
+        return now[0] <= before[0] + _MORE_FDS and now[1] <= before[1] + _MORE_THREADS and now[2] == before[2]
 
     # -- what goes on ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ def lose_trainer(world, mode):
 
     def try_(random, is_kill):
         is_early = is_kill and random.random() < 0.15  # while the job begins
-        with _job(world, mode, RPC_S, 0 if is_early else 1) as actors:
+        with _Job(world, mode, RPC_S, 0 if is_early else 1) as actors:
             time.sleep(random.uniform(0, 1.0))
             victim = random.randrange(2)
             other, pid, since_s = 1 - victim, actors.processes[victim].pid, time.monotonic()
@@ -58,7 +58,7 @@ def lose_sampler(world):
     """The same, of a sampling process."""
 
     def try_(random, is_kill):
-        with _job(world, "mp", RPC_S if is_kill else _SHORT_RPC_S, 1) as actors:
+        with _Job(world, "mp", RPC_S if is_kill else _SHORT_RPC_S, 1) as actors:
             time.sleep(random.uniform(0, 1.0))
             victim = random.randrange(2)
             other, since_s = 1 - victim, time.monotonic()
@@ -84,7 +84,7 @@ def lose_sampler(world):
     return try_
 
 
-class _job(Actors):
+class _Job(Actors):
     """Two trainers that ask each other; entered when each has had ``num_batches``."""
 
     def __init__(self, world, mode, rpc_s, num_batches):
