@@ -22,7 +22,7 @@ from score import Clock, Score  # noqa: E402
 from glt.distributed.wire.addresses import allow_descriptors  # noqa: E402
 from glt.testing.cluster import Cluster  # noqa: E402
 
-PARTS = {"wire": (wire_part.run, 1.0), "services": (service_part.run, 2.0), "kills": (kills_part.run, 2.0)}
+PARTS = {"wire": (wire_part.run, 1.0), "services": (service_part.run, 2.0), "kills": (kills_part.run, 6.0)}
 """What each runs, and its weight in the time."""
 
 _TOY_CONNECTIONS = 3
