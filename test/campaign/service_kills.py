@@ -104,6 +104,7 @@ class Service:
 
     def _kill(self, actor):
         self._actors.kill(actor)
+        self._actors.processes[actor].join(60)  # whoever replaces it listens at its port
         self._killed.append(actor)
 
     # -- what is lost ----------------------------------------------------------------------------------------------
