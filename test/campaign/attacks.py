@@ -56,7 +56,12 @@ class Siege:
 
     def run(self, clock: Clock) -> None:
         attacks = [each for each in ATTACKS if self.target.kind in each.kinds and each.is_for(self.target)]
+        self.score.random(self.target.name).shuffle(attacks)  # another is left out each time, where time is short
         for number, attack in enumerate(attacks):
+            if clock.is_over:
+                left = [each.name for each in attacks[number:]]
+                print(f"{self.target.name}: no time for {len(left)} of {len(attacks)}: {'; '.join(left)}", flush=True)
+                return
             self._one(attack, clock.share(1 / (len(attacks) - number)))
 
     def _one(self, attack: "Attack", clock: Clock) -> None:
