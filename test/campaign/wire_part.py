@@ -16,7 +16,7 @@ from glt.distributed.wire.credentials import Credentials, Token
 from glt.distributed.wire.handshake import introduce
 
 HANDSHAKE_S = 1.5
-NUM_LANES = 3  # sieges at a time, which wait most of the time
+NUM_LANES = 5  # sieges at a time, which wait most of the time
 PROTECTIONS = ("nothing", "token", "TLS", "token and mutual TLS")
 
 
