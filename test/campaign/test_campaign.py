@@ -2,7 +2,7 @@
 
 
 def test_a_toy_of_it(run):
-    table = run("test/campaign/__main__.py", "--toy", "--seconds", 20).stdout
+    table = run("test/campaign/__main__.py", "--toy", "--seconds", 60).stdout
     print(table)
     for part in (
         "wire, token and mutual TLS, port",
