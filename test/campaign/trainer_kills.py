@@ -9,8 +9,8 @@ from actors import Actors, freeze, wake
 
 from glt.distributed.wire.credentials import Credentials
 
-STUCK_S, RPC_S = 4.0, 40.0
-_SHORT_RPC_S = 20.0  # where it is what is waited for
+STUCK_S, RPC_S = 4.0, 90.0
+_SHORT_RPC_S = 25.0  # where it is what is waited for
 
 
 def lose_trainer(world, mode):
@@ -92,6 +92,13 @@ class _Job(Actors):
         self._about = world, mode, rpc_s, num_batches
 
     def __enter__(self):
+        try:
+            return self._begin()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def _begin(self):
         world, mode, rpc_s, num_batches = self._about
         folder = self.enter(tempfile.TemporaryDirectory())
         self.ask_all(range(2), "begin", folder, Credentials().to_json(), STUCK_S=STUCK_S)
