@@ -40,7 +40,7 @@ def run(score: Score, clock: Clock, most: int, is_toy: bool) -> None:
             tries = deque(each for each in tries if score.wants(each[0]) and (each[0] in _TOY or not is_toy))
             for _ in range(min(len(tries), 1 if is_toy else _NUM_LANES)):
                 service = Service(world) if roles is servers else None
-                lanes.append(threading.Thread(target=_try_all, args=(score, clock, tries, service)))
+                lanes.append(threading.Thread(target=_try_all, args=(score, clock, tries, service), daemon=True))
             left.append(tries)
         for each in lanes:
             each.start()

@@ -104,7 +104,7 @@ def side_by_side(num_lanes: int, clock: Clock, works: Iterable[Callable[[Clock],
             work, num_rounds = left.popleft(), 1 + len(left) / num_lanes
             work(clock.share(1 / num_rounds))
 
-    lanes = [threading.Thread(target=lane) for _ in range(min(num_lanes, len(left)))]
+    lanes = [threading.Thread(target=lane, daemon=True) for _ in range(min(num_lanes, len(left)))]
     for each in lanes:
         each.start()
     for each in lanes:
