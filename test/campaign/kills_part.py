@@ -12,7 +12,7 @@ from service_kills import Service
 from trainer_kills import lose_sampler, lose_trainer
 
 NUM_KILLS, NUM_FREEZES = 100, 30  # of each role in each mode, if there is time
-_NUM_LANES = 3  # of trainers, and as many of servers: tries at a time, mostly of waiting
+_NUM_LANES = 2  # of trainers, and as many of servers: tries at a time, mostly of waiting
 _TOY = "worker mode: sampling process killed", "server mode: sampling process killed", "server mode: client killed"
 
 
