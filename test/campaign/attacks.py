@@ -55,8 +55,13 @@ class Siege:
     most: int = 1 << 30  # connections of one attack
 
     def run(self, clock: Clock) -> None:
-        attacks = [each for each in ATTACKS if each.is_for(self.target)]
+        attacks = [each for each in ATTACKS if self.target.kind in each.kinds and each.is_for(self.target)]
+        self.score.random(self.target.name).shuffle(attacks)  # another is left out each time, where time is short
         for number, attack in enumerate(attacks):
+            if clock.is_over:
+                left = [each.name for each in attacks[number:]]
+                print(f"{self.target.name}: no time for {len(left)} of {len(attacks)}: {'; '.join(left)}", flush=True)
+                return
             self._one(attack, clock.share(1 / (len(attacks) - number)))
 
     def _one(self, attack: "Attack", clock: Clock) -> None:
@@ -101,6 +106,7 @@ class Siege:
     def volley(self, name: str, sent: Iterable[bytes], clock: Clock, may_be_welcome: bool = False, **how) -> None:
         """Opens a connection for each and sends it. Each must end within the time of a handshake, having been answered
         nothing but a refusal; unless it may say what a client says, and is perhaps one."""
+        may_be_welcome = may_be_welcome or self.target.kind == "store"
         waiting: list[Stranger] = []
         for data in self.some(clock, sent):
             with contextlib.suppress(OSError):  # the handshake of TLS was ended: that is an end, too
@@ -141,15 +147,16 @@ class Siege:
 class Attack:
     name: str
     run: Callable[[Siege, str, object, Clock], None]
-    is_for: Callable[[Target], bool] = lambda target: True
+    is_for: Callable[[Target], bool]
+    kinds: tuple[str, ...]
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(name: str, is_for: Callable[[Target], bool] = lambda target: True):
+def attack(name: str, is_for: Callable[[Target], bool] = lambda target: True, kinds: tuple[str, ...] = ("glt",)):
     def add(run):
-        ATTACKS.append(Attack(name, run, is_for))
+        ATTACKS.append(Attack(name, run, is_for, kinds))
         return run
 
     return add
@@ -157,6 +164,9 @@ def attack(name: str, is_for: Callable[[Target], bool] = lambda target: True):
 
 def _has_token(target: Target) -> bool:
     return target.token is not None
+
+
+_ALL = "glt", "http", "store"
 
 
 def _speaks_tls(target: Target) -> bool:
@@ -170,7 +180,7 @@ def _is_recorded(target: Target) -> bool:
 # -- bytes that are no handshake -----------------------------------------------------------------------------------
 
 
-@attack("garbage")
+@attack("garbage", kinds=_ALL)
 def _garbage(siege, name, random, clock):
     def bytes_of():
         for _ in range(2000):
@@ -181,7 +191,7 @@ def _garbage(siege, name, random, clock):
     siege.volley(name, bytes_of(), clock)
 
 
-@attack("http and others")
+@attack("http and others", kinds=_ALL)
 def _others(siege, name, random, clock):
     words = [
         b"GET / HTTP/1.1\r\nHost: server\r\n\r\n", b"POST /x HTTP/1.0\r\nContent-Length: 99999999999\r\n\r\n",
@@ -194,12 +204,12 @@ def _others(siege, name, random, clock):
         siege.volley(name, words, clock, is_encrypted=False)
 
 
-@attack("greetings of every length")
+@attack("greetings of every length", kinds=_ALL)
 def _greetings(siege, name, random, clock):
     siege.volley(name, (frame(kind=GREET, data=noise(random, 1).ljust(n, b"x")) for n in range(300)), clock)
 
 
-@attack("huge lengths")
+@attack("huge lengths", kinds=_ALL)
 def _lengths(siege, name, random, clock):
     def bytes_of():
         for kind in (0, FRAME, GREET, 3, 255):
@@ -224,7 +234,7 @@ def _big_values(most: int) -> Iterator[bytes]:
     yield b"\xff\xfe" + b"\0" * (most - 2)
 
 
-@attack("deep and huge JSON before a proof")
+@attack("deep and huge JSON before a proof", kinds=_ALL)
 def _json(siege, name, random, clock):
     siege.volley(name, (frame(each) for each in _big_values(64 << 10)), clock)
     siege.volley(name, (greeting() + frame(each) for each in _big_values(64 << 10)), clock)
@@ -263,7 +273,7 @@ def _flips(siege, name, random, clock):
     siege.volley(name, flips, clock, may_be_welcome=siege.takes_anyone)
 
 
-@attack("silent connections")
+@attack("silent connections", kinds=("glt", "http"))
 def _silent(siege, name, random, clock):
     """Ten times as many as there are places. Those of strangers end, the oldest first."""
     strangers = []
@@ -277,7 +287,7 @@ def _silent(siege, name, random, clock):
         stranger.close()
 
 
-@attack("slow connections")
+@attack("slow connections", kinds=("glt", "http"))
 def _slow(siege, name, random, clock):
     """A byte a second, of what clients say: a handshake has its time, however much comes."""
     said = siege.target.recorded[0] if siege.target.recorded else greeting()
@@ -285,6 +295,8 @@ def _slow(siege, name, random, clock):
     for _ in range(min(200, siege.most)):
         with contextlib.suppress(OSError):
             strangers.append(Stranger(siege.target, is_encrypted=False))
+    if siege.target.kind == "http":
+        said = b"GET /metrics HTTP/1.1\r\nx: "
     if siege.target.tls is not None:
         said = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
     began = time.monotonic()
@@ -297,7 +309,7 @@ def _slow(siege, name, random, clock):
         stranger.close()
 
 
-@attack("those who come and go")
+@attack("those who come and go", kinds=_ALL)
 def _brief(siege, name, random, clock):
     for number in siege.some(clock, range(1000)):
         with contextlib.suppress(OSError):
@@ -360,6 +372,23 @@ def _overheard(siege, name, random, clock):
         siege.score.note(name, second.take(_PATIENCE_S) and refusal_or_greetings(second), "believed")
         first.close()
         second.close()
+
+
+@attack("metrics without the token, or with another", _has_token, kinds=("http",))
+def _metrics(siege, name, random, clock):
+    token = siege.target.token
+    shown = [
+        "",
+        "Bearer",
+        f"Bearer {Token.new()}",
+        f"Bearer {Token.new().for_reading()}",
+        f"Basic {token.for_reading()}",
+    ]
+    shown += [f"Bearer {str(token.for_reading())[:-1]}", f"Bearer {token.for_reading()}0", "Bearer \u00fc"]
+    ways = "GET /metrics HTTP/1.1", "GET /metrics HTTP/1.0", "GET //metrics HTTP/1.1\r\nHost: x"
+    asked = [f"{how}\r\nAuthorization: {each}\r\n\r\n" for each in shown for how in ways]
+    asked += ["GET /metrics\r\n", "POST /metrics HTTP/1.1\r\n\r\n", "HEAD /metrics HTTP/1.1\r\n\r\n"]
+    siege.volley(name, (each.encode() for each in asked), clock)
 
 
 @attack("plain to TLS, other versions of TLS, and no certificate or another's", _speaks_tls)

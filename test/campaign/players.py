@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
+from actors import Pace
 from dist_world import CASES, NUM_EDGES, NUM_NODES, assert_same, join, options, snapshot
 from service import Actor
 from torch_geometric.data import Data
@@ -19,7 +20,7 @@ from glt.testing import random_graph
 from glt.testing.cluster import take_census
 
 CASE = CASES[0]
-_PAUSE_S = 0.01  # after each batch: others need the processor, too
+_PAUSE_S = 0.3  # after each batch that no test waits for
 
 
 def double(values):
@@ -45,8 +46,9 @@ class Player(Actor):
     def use(self, credentials):
         set_credentials(Credentials.from_json(credentials))
 
-    def counted(self):
-        """Right batches so far; raises what went wrong."""
+    def counted(self, more=0):
+        """Right batches so far, of which ``more`` are waited for; raises what went wrong."""
+        self.run.pace.ask(more)
         if self.run.error is not None:
             raise AssertionError(f"{self.run.error[0]}: {self.run.error[1]}")
         return self.run.num_right
@@ -77,6 +79,7 @@ class Player(Actor):
 
     def stop_going(self):
         self.run.is_stopped = True
+        self.run.pace.ask(1)
         self.run.has_ended.wait(60)
 
     # -- what is said ----------------------------------------------------------------------------------------------
@@ -108,6 +111,14 @@ class Player(Actor):
     def register(self):
         glt.distributed.register_server_function(double, "double")
 
+    def metrics_at(self):
+        return list(glt.distributed.server.api.get_server().metrics.address)
+
+    def store_at(self):
+        """The port of the store that this process has opened."""
+        (store,) = glt.distributed.wire.store._hosted
+        return store.port
+
     def samplers_of_trainer(self):
         return sorted(pid for pid, line in take_census().children.items() if "glt.distributed" in line)
 
@@ -119,7 +130,7 @@ class Going:
     """A loader that is gone through for ever, until it fails or is told to stop."""
 
     def __init__(self):
-        self.num_right, self.error = 0, None
+        self.num_right, self.error, self.pace = 0, None, Pace(_PAUSE_S)
         self.is_stopped, self.has_ended = False, threading.Event()
 
     def go(self, data, rank, make_options):
@@ -133,7 +144,7 @@ class Going:
                         self.num_right += 1
                         if self.is_stopped:
                             break
-                        time.sleep(_PAUSE_S)
+                        self.pace.wait()
         except Exception as error:
             self.error = type(error).__name__, str(error), time.monotonic()
         self.has_ended.set()

@@ -1,13 +1,15 @@
 """What was tried, what held and what failed; the time that is left; and what the attacked processes hold meanwhile."""
 
 import contextlib
+import os
 import random
 import threading
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-
-from glt.testing.cluster import take_census
+from pathlib import Path
 
 _MOST_SHOWN = 5  # failures of one line
 
@@ -21,23 +23,31 @@ class Line:
 
 
 class Score:
-    """Counts, by the name of what is tried. ``seed`` makes all random choices."""
+    """Counts, by the name of what is tried; any thread may. ``seed`` makes all random choices; ``only``: words of the
+    names of what is tried, if not all is."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, only: tuple[str, ...] = ()) -> None:
+        self.seed, self._only = seed, only
         self.lines: dict[str, Line] = {}
+        self._lock = threading.Lock()
+
+    def wants(self, name: str) -> bool:
+        """Whether what has this name is to be tried."""
+        return all(each in name for each in self._only)
 
     def random(self, *what) -> random.Random:
         """Numbers that depend on the seed and on ``what`` alone, so that one part may be run again by itself."""
         return random.Random(":".join(map(str, (self.seed, *what))))
 
     def note(self, name: str, is_held: bool, why: str = "") -> None:
-        line = self.lines.setdefault(name, Line())
-        line.tried += 1
-        if not is_held:
+        with self._lock:
+            line = self.lines.setdefault(name, Line())
+            line.tried += 1
+            if is_held:
+                return
             line.failures.append(why)
-            if len(line.failures) <= _MOST_SHOWN:
-                print(f"FAILED {name}: {why}", flush=True)
+        if len(line.failures) <= _MOST_SHOWN:
+            print(f"FAILED {name}: {why}", flush=True)
 
     @contextlib.contextmanager
     def trying(self, name: str):
@@ -57,7 +67,7 @@ class Score:
     def print(self) -> None:
         width = max(map(len, self.lines), default=10)
         print(f"{'':{width}}   tried    held  failed")
-        for name, line in self.lines.items():
+        for name, line in sorted(self.lines.items()):
             num_failed = len(line.failures)
             print(f"{name:{width}} {line.tried:7} {line.tried - num_failed:7} {num_failed:7}")
         for name, line in self.lines.items():
@@ -83,6 +93,22 @@ class Clock:
 
     def share(self, of: float) -> "Clock":
         return Clock(self.left_s * of)
+
+
+def side_by_side(num_lanes: int, clock: Clock, works: Iterable[Callable[[Clock], None]]) -> None:
+    """Does several things at a time; each is given its share of the time."""
+    left = deque(works)
+
+    def lane() -> None:
+        while left:
+            work, num_rounds = left.popleft(), 1 + len(left) / num_lanes
+            work(clock.share(1 / num_rounds))
+
+    lanes = [threading.Thread(target=lane, daemon=True) for _ in range(min(num_lanes, len(left)))]
+    for each in lanes:
+        each.start()
+    for each in lanes:
+        each.join()
 
 
 @dataclass(frozen=True)
@@ -117,5 +143,6 @@ class Watch:
 
 
 def held_by(pid: int) -> Held:
-    found = take_census(pid)
-    return Held(found.rss_bytes, len(found.fds), found.num_threads)
+    proc = Path("/proc") / str(pid)
+    pages = int((proc / "statm").read_text().split()[1])
+    return Held(pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(proc / "fd")), len(os.listdir(proc / "task")))

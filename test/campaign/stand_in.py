@@ -4,9 +4,9 @@ They are actors of a cluster, and do what the campaign tells them by name.
 """
 
 import threading
-import time
 
 import torch
+from actors import Pace
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire.addresses import allow_descriptors
@@ -22,7 +22,7 @@ MOST_BYTES = 8 << 20
 class StandIn:
     def __init__(self, trainer) -> None:
         self.error = None
-        self.count = 0
+        self.count, self._pace = 0, Pace(0.05)
         self._listeners: list[Listener] = []
 
     def lower(self, credentials, **constants):
@@ -100,11 +100,12 @@ class StandIn:
             if not (right and torch.equal(got.data, data ^ 0x5A)):
                 raise ValueError(f"call {number} was answered wrongly: {got.value}")
             self.count += 1
-            time.sleep(0.002)
+            self._pace.wait()
         connection.close()
 
-    def counted(self):
-        """Right answers so far; raises what went wrong."""
+    def counted(self, more=0):
+        """Right answers so far, of which ``more`` are waited for; raises what went wrong."""
+        self._pace.ask(more)
         if self.error is not None:
             raise AssertionError(self.error)
         return self.count

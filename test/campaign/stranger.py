@@ -45,6 +45,7 @@ class Target:
         hellos: What those who are welcome say of themselves.
         conversations: Frames that clients sent to ports of this kind, each ``(what, number, value, data)``.
         handshake_s: How long it waits for strangers.
+        kind: What it speaks: ``glt``; ``http``, of the metrics; or ``store``, of torch.distributed, which ends nothing.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Target:
     spoiled: dict[str, ssl.SSLContext] = field(default_factory=dict)
     hellos: tuple[dict, ...] = ()
     conversations: tuple[tuple, ...] = ()
+    kind: str = "glt"
 
     @property
     def recorded(self) -> tuple[bytes, ...]:
@@ -75,7 +77,7 @@ class Stranger:
         if isinstance(target.address, str):
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.socket.settimeout(CONNECT_S)
-            self.socket.connect(target.address)
+            _connect_locally(self.socket, target.address)
         else:
             self.socket = socket.create_connection(target.address, CONNECT_S)
         try:
@@ -168,8 +170,22 @@ class Stranger:
         self.socket.close()
 
 
+def _connect_locally(sock: socket.socket, address: str) -> None:
+    """The kernel keeps nobody waiting whom the queue of a Unix socket has no room for."""
+    until = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return sock.connect(address)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
 def refusal_or_greetings(stranger: Stranger) -> bool:
-    """Whether nothing was answered but greetings, a refusal in words, and what TLS says by itself."""
+    """Whether nothing was answered but greetings, a refusal in words, and what TLS says by itself; of HTTP: no page."""
+    if stranger.target.kind == "http":
+        return b" 200 " not in stranger.got.partition(b"\r\n")[0]
     try:
         return all(
             kind == BEAT or kind == GREET or (kind == FRAME and set(value or {}) <= {"refused", "is_ending"})

@@ -140,9 +140,12 @@ class SamplerPool:
 
     def partition_at(self) -> dict[str, Any] | None:
         """Where a process listens that answers requests of other servers, as :meth:`stream_at`: one after the other.
-        None if none is there."""
+        None if none is there yet. Raises WorkerDied if none will be."""
         with self._changed:
             found = [each for worker in self.pids() if (each := self._places[worker].address) is not None]
+            failures = [place.failure for place in self._places.values() if place.failure]
+            if not found and len(failures) == len(self._places) > 0:
+                raise WorkerDied(failures[0])
             self._next += 1
             return found[self._next % len(found)] if found else None
 

@@ -39,7 +39,7 @@ from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.handshake import introduce, refuse
 from glt.distributed.wire.listener import Listener
 from glt.distributed.wire.threads import NativePool, call_on_loop, wait_for
-from glt.errors import RendezvousError
+from glt.errors import RendezvousError, WorkerDied
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,11 @@ class DistServer:
 
     def _redirect(self, connection: Connection) -> None:
         """Tells another server's sampler which of those here answers it."""
-        found = self.pool.partition_at()
+        try:
+            found = self.pool.partition_at()
+        except WorkerDied as error:
+            refuse(connection, str(error))
+            return
         if found is None:
             refuse(connection, f"no sampler of {self.entry} is there yet", is_ending=True)
         else:

@@ -274,6 +274,7 @@ class _Http(ThreadingMixIn, TCPServer):
         self.is_encrypted = asks_for_token and current_credentials().tls is not None
         self._lock = threading.Lock()
         self._open: dict[socket.socket, threading.Thread | None] = {}
+        self._came_s: dict[socket.socket, float] = {}  # the same, of time.monotonic()
         self.address_family = socket.getaddrinfo(host or None, port, flags=socket.AI_PASSIVE)[0][0]
         super().__init__((host, port), _Answer)
 
@@ -281,6 +282,7 @@ class _Http(ThreadingMixIn, TCPServer):
         with self._lock:
             oldest = next(iter(self._open)) if len(self._open) >= _MOST_ASKING else None
             self._open[request] = None
+            self._came_s[request] = time.monotonic()
         if oldest is not None:
             _end(oldest)
         super().process_request(request, client_address)
@@ -293,6 +295,15 @@ class _Http(ThreadingMixIn, TCPServer):
         finally:
             with self._lock:
                 self._open.pop(request, None)
+                self._came_s.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Several times a second: ends those that take long to ask, or to read the answer, however much comes."""
+        until_s = time.monotonic() - deadlines.HANDSHAKE_S
+        with self._lock:
+            late = [each for each, came_s in self._came_s.items() if came_s < until_s]
+        for each in late:
+            _end(each)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         if not self.is_encrypted:

@@ -66,6 +66,10 @@ class Hint:
 # -- proofs --------------------------------------------------------------------------------------------------------
 
 
+class NotYet(RendezvousError):
+    """The other side refuses for now: another process is about to take the place of one that has ended."""
+
+
 class NotProven(GltError):
     """The other side did not show what was asked of it."""
 
@@ -196,7 +200,7 @@ async def connect(
 
     Raises:
         glt.errors.RendezvousError: If it refuses, or proves nothing; or if nothing listens there, or no server, before
-            the deadline.
+            the deadline. NotYet if it refuses for now.
         glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
     """
     where = f"@{address[1:]}" if isinstance(address, str) else printed(*address)  # as ss shows Unix sockets
@@ -226,7 +230,8 @@ async def connect(
                 return connection, answer
             connection.close()
             if not (answer.get("is_ending") and retry and time.monotonic() < deadline):
-                raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
+                kind = NotYet if answer.get("is_ending") else RendezvousError
+                raise kind(f"{peer} at {where} refused: {answer['refused']}")
         except socket.gaierror as error:
             raise RendezvousError(f"{peer}: there is no host {address[0]!r} ({error}); check master_addr") from error
         except NotProven as error:
@@ -240,8 +245,8 @@ async def connect(
             if isinstance(error.__cause__, ssl.SSLError):  # of TLS 1.3, a server says after it that it wants more
                 raise RendezvousError(_no_tls(where, error.__cause__)) from error
             if not (retry and time.monotonic() < deadline):  # else it is starting, or being replaced
-                kind = RendezvousError if retry else PeerLost
-                raise kind(f"{error}; it ended during the handshake") from error
+                lost = RendezvousError if retry else PeerLost
+                raise lost(f"{error}; it ended during the handshake") from error
         except (MessageError, ChannelTimeout) as error:
             _close(connection)
             raise RendezvousError(

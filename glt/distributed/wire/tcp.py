@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.calls import no_answer
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.frames import Frame
-from glt.distributed.wire.handshake import Address, connect, introduce, refuse
+from glt.distributed.wire.handshake import Address, NotYet, connect, introduce, refuse
 from glt.distributed.wire.listener import Listener, LocalListener
 from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop
 from glt.distributed.wire.transport import Handler, Peer, Transport
@@ -141,6 +141,8 @@ class _Line:
                     if not self._calls or self._hand_on(self):
                         self._connecting = None
                         return
+                    if isinstance(error, NotYet):  # its server lives: it is given the time that its calls have
+                        deadline = time.monotonic() + patience_s
                     is_gone = not self._is_replaced and isinstance(error.__cause__, ConnectionRefusedError)
                     if is_gone or time.monotonic() > deadline:
                         tried = "" if is_gone else f". It was tried for {patience_s:g} s"
@@ -170,6 +172,7 @@ class _Line:
         connection, answer, at = await self._first_of(self._addresses(self.peer), timeout_s)
         if answer["kind"] == "redirect":  # a server tells which of its processes to ask
             connection.close()
+            self.peer = replace(self.peer, host=str(answer["host"]), pid=int(answer["pid"]))  # it may be a new one
             elsewhere: list[Address] = [answer["local"]] if answer.get("local") else []
             elsewhere += [] if isinstance(at, str) else [(at[0], int(answer["port"]))]
             connection, answer, _ = await self._first_of(elsewhere, max(0.1, until - time.monotonic()))

@@ -20,6 +20,7 @@ from promptness import eventually, expect_prompt
 from service import Stage, options, serve_or
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed import server_stats
 from glt.distributed.server import stats as ledger_module
 from glt.distributed.server.membership import ServerEntry
@@ -388,6 +389,17 @@ def test_those_who_ask_for_metrics_are_bounded(endpoint):
         with pytest.raises(OSError):
             for number in range(1 << 16):
                 flood.sendall(b"x-%d: " % (number % 50) + b"z" * 1000 + b"\r\n")
+
+
+def test_who_asks_for_metrics_slowly_is_hung_up_on(endpoint, monkeypatch):
+    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 1.0)
+    began = time.monotonic()
+    with socket.create_connection(endpoint.address, timeout=30) as slow, pytest.raises(OSError):
+        while time.monotonic() - began < 60:
+            slow.sendall(b"G")
+            time.sleep(0.1)
+    expect_prompt(time.monotonic() - began, "to hang up")
+    assert read(endpoint.address)
 
 
 def test_metrics_that_ask_for_a_token_need_one(world):

@@ -80,6 +80,42 @@ def test_a_killed_sampler(world):
         stage.finish((2, 3), (0, 1))
 
 
+def test_a_sampler_that_is_replaced_slowly(world, tmp_path):
+    """By one that comes up later than a server that is gone would be waited for: its own is there, and says so."""
+    here = world(2)
+    with Stage(3) as stage:
+        for actor in range(2):
+            (tmp_path / str(actor)).mkdir()
+            stage.ask(actor, "lower", str(tmp_path / str(actor)), RECONNECT_S=2.0)
+        pids = stage.start_servers(here.path, 2, 1, read_local=False, num_workers=1)
+        stage.start_clients(2, 1)
+        stage.set_going(2, "through", server_rank=0)
+        with open(tmp_path / "1" / "sitecustomize.py", "a") as file:
+            file.write("import time\ntime.sleep(4.0)\n")
+        os.kill(pids[1][0], signal.SIGKILL)
+        stage.goes_on(2, "through", 100)
+        assert stage.ask(1, "samplers") not in ([], pids[1])
+        assert stage.ask(2, "stop", "through") > 0
+        stage.finish((2,), (0, 1))
+
+
+def test_a_server_that_took_the_place_of_another_is_named(world, tmp_path):
+    here = world(2)
+    with Stage(4) as stage:
+        stage.ask(0, "lower", str(tmp_path), RECONNECT_S=6.0)
+        stage.start_servers(here.path, 2, 1, read_local=False)
+        stage.ask(2, "join", 2, 1, 0)
+        stage.set_going(2, "through", server_rank=0)
+        stage.kill(1)
+        stage.ask(3, "serve", here.path, 2, 1, 1, read_local=False)
+        stage.goes_on(2, "through", 100)
+        stage.kill(3)
+        kind, text, _ = stage.ask(2, "ended", "through")
+        assert kind == "PeerLost" and "server 1 (partition 1" in text, (kind, text)
+        assert f"pid {stage.processes[3].pid}" in text, text
+        stage.finish((2,), (0,))
+
+
 def test_a_feature_file_cut_short_under_a_sampler(private_world):
     """No other takes its place, or they die too: that is not tried for ever."""
     with Stage(3) as stage:
