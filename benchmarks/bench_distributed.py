@@ -24,6 +24,7 @@ once. Wall time is per batch of the job: both trainers together. The stages are 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -81,6 +82,8 @@ class Job:
         """Moves this process to the host where it belongs."""
         if self.hosts:
             network.enter(self.hosts[host])
+            # torch's rpc looks its own address up, and finds the loopback.
+            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = network.device_of(self.hosts[host])
 
 
 def trainer(rank: int, job: Job, commands: Connection) -> None:
