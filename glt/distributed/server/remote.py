@@ -91,8 +91,8 @@ class ClientStream:
                 await asyncio.to_thread(complete, self._incomplete.popleft())
         except GltError as error:
             self.connection.close(error)
-        except RuntimeError as error:  # the interpreter ends
-            self.connection.close(ConnectionLost(f"{self}: {error}"))
+        except Exception as error:  # no memory for it, or the interpreter ends; who waits for a batch is told
+            self.connection.close(ConnectionLost(f"{self}: {type(error).__name__}: {error}"))
         self._completing = None
 
     def _end(self, error: GltError) -> None:
