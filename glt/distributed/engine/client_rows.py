@@ -112,6 +112,10 @@ class KeptRows:
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise MessageError(f"a batch does not fit to the rows that were kept: {error}") from error
 
+    def forget(self) -> None:
+        """Gives the memory back: no message comes any more."""
+        self._tables.clear()
+
     def _complete(self, message: Message) -> Message:
         sent = message.tensors
         parts = [{part: sent.pop(f"n{each['type']}/{part}").numpy() for part in _PARTS} for each in self._told]

@@ -94,10 +94,14 @@ class ClientStream:
         except Exception as error:  # no memory for it, or the interpreter ends; who waits for a batch is told
             self.connection.close(ConnectionLost(f"{self}: {type(error).__name__}: {error}"))
         self._completing = None
+        if self.error is not None:
+            kept.forget()
 
     def _end(self, error: GltError) -> None:
         self.error = error
         self._incomplete.clear()
+        if self.kept is not None and self._completing is None:
+            self.kept.forget()
         self.arrived.put(None)
 
     def take(self, wait: bool) -> Message | None:

@@ -234,6 +234,24 @@ def test_a_client_far_away_without_memory_for_rows_tries_again_or_fails(world):
         stage.finish((1,), (0,))
 
 
+def keep_a_closed_loader():
+    go_elsewhere()
+    given = {"batch_size": 8, "collect_features": True, "worker_options": options()}
+    with glt.distributed.DistNeighborLoader(None, [4], torch.arange(64), **given) as loader:
+        list(loader)
+        (stream,) = loader._backend._streams
+        assert stream.kept._tables
+    return eventually(lambda: not stream.kept._tables)
+
+
+def test_a_closed_loader_keeps_no_rows(world):
+    with Stage(2) as stage:
+        stage.start_servers(world(1).path, 1, 1)
+        stage.start_clients(1, 1)
+        assert stage.ask(1, "run_function", keep_a_closed_loader)
+        stage.finish((1,), (0,))
+
+
 def kill_while_opening(sampler):
     """The sampler dies between the answer to where it is and the connection; the loader opens all the same."""
     open_at = remote._open_at
