@@ -13,7 +13,7 @@ import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -82,9 +82,9 @@ def naming_the_limit() -> Iterator[None]:
         raise OSError(error.errno, text, error.filename) from error
 
 
-def parse_size(size: int | str, name: str = "size") -> int:
+def parse_size(size: int | str, name: str = "size", least: Literal[0, 1] = 1) -> int:
     """Returns ``size`` in bytes: an int, or a text such as ``'512KB'``, ``'64MB'``, ``'1.5 GiB'``, with units that are
-    powers of 1024. ``name`` is what a TypeError or ValueError calls it.
+    powers of 1024. ``name`` is what a TypeError or ValueError calls it; fewer than ``least`` are one.
 
     Example:
         >>> glt.channel.parse_size("64MB")
@@ -99,8 +99,8 @@ def parse_size(size: int | str, name: str = "size") -> int:
         num_bytes = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
     else:
         raise TypeError(f"{name} = {size!r}: expected an int or a str, got {type(size).__name__}")
-    if num_bytes <= 0:
-        raise ValueError(f"{name} = {size!r}: expected more than 0 bytes")
+    if num_bytes < least:
+        raise ValueError(f"{name} = {size!r}: expected {'more than 0' if least else '0 or more'} bytes")
     return num_bytes
 
 

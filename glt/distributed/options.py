@@ -71,7 +71,7 @@ _CHANNEL_BYTES_PER_WORKER = 256 << 20
 
 def parse_budget(size: Any, name: str) -> int:
     """As :func:`parse_size`, but 0 stands for none."""
-    return 0 if size in (0, "0") and not isinstance(size, bool) else parse_size(size, name)
+    return parse_size(size, name, least=0)
 
 
 def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) -> int | None:
@@ -252,8 +252,9 @@ class RemoteDistSamplingWorkerOptions:
             below a day. Other calls to servers have that of ``init_client``.
         cache_memory_budget: Memory of this process for rows of nodes that samplers on other hosts have sent, as bytes
             or text such as ``'1GB'``; 0: none. Those that batches have the most stay, and are not sent again; batches
-            are the same. It is for all streams of a loader together, and taken as rows come. Each sampler takes a
-            thirteenth of its share to remember what the client has. Samplers on GPUs send all rows.
+            are the same. It is for all streams of a loader together, of which each takes 1 GiB at most, and taken as
+            rows come. Each sampler takes a thirteenth of its share to remember what the client has. Samplers on GPUs
+            send all rows.
 
     Raises:
         TypeError, ValueError: If a value is out of range; names the option.

@@ -73,12 +73,19 @@ def test_what_is_no_batch_passes():
     assert kept.complete(error) is error
 
 
-def complete(told=None, most_bytes=1 << 20, **changed):
+def complete(told=None, most_bytes=1 << 20, x=X[:4], **changed):
     rows = RowsToSend(ClientRows(0, ["x"], 16), np.arange(4))
     parts = {name: torch.from_numpy(each) for name, each in rows._arrays.items()} | changed
-    tensors = {"x/n0": X[:4]} | {f"n0/{name}": each for name, each in parts.items() if each is not None}
+    tensors = {"x/n0": x} | {f"n0/{name}": each for name, each in parts.items() if each is not None}
     message = read_message(encode_message(tensors, MessageKind.BATCH))
     return KeptRows(told or [{"type": 0, "names": ["x"], "num_slots": 16}], most_bytes).complete(message)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float8_e4m3fn, torch.bfloat16, torch.int16])
+@pytest.mark.parametrize("shape", [(4,), (4, 0), (4, 2), (4, 2, 0, 3)])
+def test_rows_of_any_dtype_and_shape(shape, dtype):
+    x = torch.ones(shape, dtype=dtype)
+    assert torch.equal(complete(x=x).tensors["x/n0"].float(), x.float())
 
 
 def test_a_sampler_that_tells_nonsense_is_refused_and_nothing_is_read_or_written_elsewhere():
@@ -97,6 +104,7 @@ def test_a_sampler_that_tells_nonsense_is_refused_and_nothing_is_read_or_written
         {"told": [{"type": 0, "names": ["y"], "num_slots": 16}]},
         {"told": [{"type": 0, "names": ["x"], "num_slots": -1}]},
         {"told": [{"type": 0, "names": ["x"], "num_slots": 1 << 60}]},
+        {"told": [{"type": 0, "names": ["x"], "num_slots": float("inf")}]},
         {"told": [{"type": 0, "names": ["x"], "num_slots": 1 << 18}]},
         {"told": [{"type": "0/../x", "names": ["x"], "num_slots": 16}]},
         {"told": [{"type": 0, "num_slots": 16}]},

@@ -12,7 +12,8 @@ from dist_world import CASES, NUM_NODES, expect_law, join, options, run_cluster,
 import glt
 from glt.channel.message import MessageKind, encode_message
 from glt.data.arrays import pooled_empty
-from glt.distributed.engine.row_lookup import RowCache, row_caches
+from glt.distributed.engine.client_rows import client_rows
+from glt.distributed.engine.row_lookup import RowCache, RowLookup, row_caches
 from glt.distributed.engine.sampler import DistNeighborSampler
 from glt.distributed.engine.seeds import BatchStart
 from glt.distributed.wire.threads import ConcurrentEventLoop
@@ -205,9 +206,33 @@ def test_batches_of_a_small_cache_are_the_same(world, mode, budget):
     )
 
 
+def test_a_client_is_not_counted_on_to_have_rows_of_a_batch_that_failed(stage, monkeypatch):
+    """Rows of nodes are in its message already when those of edges fail."""
+    clients = client_rows(stage.data, 1 << 20)
+    sampler = DistNeighborSampler(stage.data, stage.config, None, stage.loop, others=stage.others, clients=clients)
+    gather = RowLookup.gather
+
+    def fail(rows, out):
+        if rows.kind == "edge":
+            raise IndexError("a table is damaged")
+        gather(rows, out)
+
+    monkeypatch.setattr(RowLookup, "gather", fail)
+    with pytest.raises(IndexError, match="damaged"):
+        stage.run(stage.make(sampler, 1))
+    monkeypatch.undo()
+    for num_known in (0, 1):
+        batch = stage.run(stage.make(sampler, 1))
+        assert len(batch["n0/rows_at"]) > 0 or num_known
+        assert (len(batch["n0/slots"]) > 0) == num_known
+
+
 def test_budgets_are_checked():
     kind = glt.distributed.CollocatedDistSamplingWorkerOptions
-    assert kind(cache_memory_budget="1KB").cache_bytes == 1024 and kind(cache_memory_budget="0").cache_bytes == 0
+    assert kind(cache_memory_budget="1KB").cache_bytes == 1024
+    assert all(kind(cache_memory_budget=none).cache_bytes == 0 for none in (0, "0", "0MB"))
+    with pytest.raises(ValueError, match="cache_memory_budget = -1: expected 0 or more bytes"):
+        kind(cache_memory_budget=-1)
     for wrong, error in (
         (-1, ValueError),
         ("much", ValueError),

@@ -33,7 +33,7 @@ from glt.errors import MessageError
 
 _PARTS = ("slots", "slots_at", "rows_at", "kept", "kept_in")
 _ROW_BYTES = 256  # shorter rows count as so long: the sampler has 19 bytes for each, and they are cheap to send
-_MOST_BYTES = 1 << 30  # of a stream's rows: more are not kept, whatever the client has room for
+MOST_BYTES = 1 << 30  # of a stream's rows: more are not kept, whatever the client has room for
 
 
 class ClientRows:
@@ -82,7 +82,7 @@ def client_rows(dataset: DistDataset, budget_bytes: int) -> list[ClientRows | No
     """What a client with room for so many bytes of rows may keep, by node type; None where there are no tables. The
     sampler takes a thirteenth of that, at most 80 MB, to remember what the client has."""
     counts = [n if tables else 0 for n, tables in zip(dataset.num_nodes_of, dataset.own.node_tables, strict=True)]
-    slots = num_slots_of(dataset.own.node_specs, counts, min(budget_bytes, _MOST_BYTES), _ROW_BYTES)
+    slots = num_slots_of(dataset.own.node_specs, counts, min(budget_bytes, MOST_BYTES), _ROW_BYTES)
     return [
         ClientRows(t, list(tables), num_slots) if num_slots else None
         for t, (tables, num_slots) in enumerate(zip(dataset.own.node_tables, slots, strict=True))
@@ -109,8 +109,12 @@ class KeptRows:
             return message
         try:
             return self._complete(message)
-        except (LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise MessageError(f"a batch does not fit to the rows that were kept: {error}") from error
+
+    def forget(self) -> None:
+        """Gives the memory back: no message comes any more."""
+        self._tables.clear()
 
     def _complete(self, message: Message) -> Message:
         sent = message.tensors

@@ -63,6 +63,8 @@ class RowCache:
 def empty_rows(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A table whose memory is taken as rows are written. NumPy asks for huge pages: rows are read in no order."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if nbytes == 0:
+        return torch.empty(shape, dtype=dtype)  # torch does not view bytes that are none as another dtype
     return torch.from_numpy(np.empty(nbytes, np.uint8)).view(dtype).view(shape)
 
 

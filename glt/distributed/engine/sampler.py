@@ -417,9 +417,11 @@ class DistNeighborSampler:
         self._fill_batch(sampled, out)
         for rows in sampled.rows:
             rows.gather(out)
-            rows.done()
         for t, labels in self._labels():
             labels.gather(out[f"n_id/n{t}"].long(), out[in_message("y", "node", t)])
+        # Not before all is written: of a batch that fails a client gets no rows, and is not counted on to have any.
+        for rows in sampled.rows:
+            rows.done()
 
     def _fill_batch(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         """All but the rows of tables."""

@@ -91,13 +91,17 @@ class ClientStream:
                 await asyncio.to_thread(complete, self._incomplete.popleft())
         except GltError as error:
             self.connection.close(error)
-        except RuntimeError as error:  # the interpreter ends
-            self.connection.close(ConnectionLost(f"{self}: {error}"))
+        except Exception as error:  # no memory for it, or the interpreter ends; who waits for a batch is told
+            self.connection.close(ConnectionLost(f"{self}: {type(error).__name__}: {error}"))
         self._completing = None
+        if self.error is not None:
+            kept.forget()
 
     def _end(self, error: GltError) -> None:
         self.error = error
         self._incomplete.clear()
+        if self.kept is not None and self._completing is None:
+            self.kept.forget()
         self.arrived.put(None)
 
     def take(self, wait: bool) -> Message | None:

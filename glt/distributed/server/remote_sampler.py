@@ -18,6 +18,7 @@ from typing import Any
 from glt import _deadlines as deadlines
 from glt.channel.channel import named_counts
 from glt.channel.message import Message
+from glt.distributed.engine.client_rows import MOST_BYTES
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
@@ -177,7 +178,7 @@ class RemoteSampler:
     ) -> Coroutine[Any, Any, ClientStream]:
         worker = loader.workers[share.number % len(loader.workers)]
         wanted = {"first": share.place, "step": len(self._shares)}
-        wanted["cache_bytes"] = self._cache_bytes // len(self._shares)
+        wanted["cache_bytes"] = min(self._cache_bytes // len(self._shares), MOST_BYTES)
         return open_stream(loader, worker, wanted, time.monotonic() + (timeout_s or self._timeout_s))
 
     def _put(self, share: _Share, found: ClientStream, asked: EpochStart | None = None, index: int = 0) -> None:

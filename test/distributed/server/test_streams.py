@@ -14,6 +14,7 @@ from service import Stage, options
 
 import glt
 from glt.channel.shm import ShmChannel
+from glt.distributed.engine import client_rows
 from glt.distributed.server import remote
 from glt.distributed.server.stream import RingChannel, RingSlot, channel_to
 from glt.distributed.wire.handshake import dial, introduce
@@ -201,6 +202,54 @@ def test_a_client_far_away_that_stops_reading(world):
         assert len(stage.ask(1, "take", "idle")) == 9
         stage.ask(2, "stop", "busy")
         stage.finish((1, 2), (0,))
+
+
+def run_out_of_memory(num_times):
+    """This client, which is elsewhere, has no memory for rows, so many times."""
+    go_elsewhere()
+    empty_rows, left = client_rows.empty_rows, [num_times]
+
+    def fail(*args):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryError("no room")
+        return empty_rows(*args)
+
+    client_rows.empty_rows = fail
+    given = {"batch_size": 8, "collect_features": True, "worker_options": options()}
+    try:
+        with glt.distributed.DistNeighborLoader(None, [4], torch.arange(64), **given) as loader:
+            return len(list(loader)), loader.stats()["channel_num_moved"]
+    finally:
+        client_rows.empty_rows = empty_rows
+
+
+def test_a_client_far_away_without_memory_for_rows_tries_again_or_fails(world):
+    with Stage(2) as stage:
+        stage.start_servers(world(1).path, 1, 1)
+        stage.start_clients(1, 1)
+        assert stage.ask(1, "run_function", run_out_of_memory, 1) == (8, 1)
+        stage.begin(1, "run_function", run_out_of_memory, 100)
+        stage.failure(1).expect("PeerLost", "worker 0 of server 0", "MemoryError: no room")
+        stage.finish((1,), (0,))
+
+
+def keep_a_closed_loader():
+    go_elsewhere()
+    given = {"batch_size": 8, "collect_features": True, "worker_options": options()}
+    with glt.distributed.DistNeighborLoader(None, [4], torch.arange(64), **given) as loader:
+        list(loader)
+        (stream,) = loader._backend._streams
+        assert stream.kept._tables
+    return eventually(lambda: not stream.kept._tables)
+
+
+def test_a_closed_loader_keeps_no_rows(world):
+    with Stage(2) as stage:
+        stage.start_servers(world(1).path, 1, 1)
+        stage.start_clients(1, 1)
+        assert stage.ask(1, "run_function", keep_a_closed_loader)
+        stage.finish((1,), (0,))
 
 
 def kill_while_opening(sampler):
