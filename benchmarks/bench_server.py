@@ -1,8 +1,8 @@
 """Server mode: two servers of a partition each sample for clients, all on this machine.
 
 Claims: graph S, 128 floats per node, 1024 seeds, [15, 10, 5], 22 MB per batch: a server's batch costs at most 1.4 times
-the CPU of worker mode where its client is on the same host, 1.7 times where it is on another, and with TLS 1.5 times what
-it does without; several clients of one sampling process share it equally, slowest / fastest at least 0.9.
+the CPU of worker mode where its client is on the same host, 1.7 times where it is on another, and with TLS 1.5 times
+what it does without; several clients of one sampling process share it equally, slowest / fastest at least 0.9.
 
 Method: as in bench_distributed, whose worker mode takes turns with each mode of servers round by round: as many
 sampling processes, the same seeds and batches. CPU time is that of all processes together: trainers, servers, samplers.
