@@ -316,9 +316,11 @@ void register_batch(py::module_& m) {
       .def("hand_over", &hand_over,
            "([(ids, trees or None)] of node types, [(both ends [2, n], edge ids or None)] of edge types), int64: the "
            "batch's own memory where it is much. It takes no call but start afterwards.")
-      .def("copy_nodes", &copy_nodes, "Ids, as int64, or as int32 if they fit, and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
+      .def("copy_nodes", &copy_nodes,
+           "Ids, as int64, or as int32 if they fit, and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
            py::arg("node"), py::arg("tree") = py::none())
-      .def("copy_edges", &copy_edges, "Local ids of neighbours and of expanded nodes, and edge ids, as int64, or as int32 if they fit.",
+      .def("copy_edges", &copy_edges,
+           "Local ids of neighbours and of expanded nodes, and edge ids, as int64, or as int32 if they fit.",
            py::arg("edge_type"), py::arg("row"), py::arg("col"), py::arg("edge") = py::none());
 }
 
