@@ -63,7 +63,9 @@ class SamplingClient:
             of each sampling process may be in flight.
         worker_options: Which servers, how many sampling processes of each, and how many requests each of these is sent
             at a time (``worker_concurrency``). While ``buffer_size`` of answers wait to be sent to this process, its
-            other requests wait. ``prefetch_size`` has no effect. Default: one sampling process of every server.
+            other requests wait. ``prefetch_size`` and
+            ``cache_memory_budget`` have no effect: answers bring all rows. Default: one sampling process of every
+            server.
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
