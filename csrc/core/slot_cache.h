@@ -19,7 +19,7 @@ class SlotCache {
  public:
   static constexpr int kWays = 16;
 
-  // Of at least num_slots, rounded up to whole sets; takes 16 bytes for each.
+  // Of at least num_slots, rounded up to whole sets; takes 19 bytes for each.
   explicit SlotCache(int64_t num_slots);
 
   int64_t num_slots() const { return static_cast<int64_t>(sets_.size()) * kWays; }

@@ -42,7 +42,7 @@ class RowCache:
     """Copies of rows of the nodes of one type that partitions elsewhere own: those that batches ask for the most.
 
     Rows of partitions are never written, so that a copy is as good as the row. Memory is taken as rows come:
-    ``num_slots`` rows of all tables at most, and 16 bytes for each.
+    ``num_slots`` rows of all tables at most, and 19 bytes for each.
     """
 
     def __init__(self, specs: RowSpecs, num_slots: int) -> None:
@@ -94,7 +94,7 @@ def num_slots_of(
     return [num_slots - num_slots % _SLOTS_OF_SET for num_slots in most]
 
 
-_SLOT_BYTES, _SLOTS_OF_SET = 16, 16  # of _core.SlotCache
+_SLOT_BYTES, _SLOTS_OF_SET = 19, 16  # of _core.SlotCache
 
 
 class RowLookup:
