@@ -28,7 +28,7 @@ from glt import _core
 from glt.channel.message import Message, MessageKind, MessageLayout
 from glt.data.arrays import as_numpy, pooled_empty
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.row_lookup import empty_rows, num_slots_of
+from glt.distributed.engine.row_lookup import SLOT_BYTES, empty_rows, num_slots_of
 from glt.errors import MessageError
 
 _PARTS = ("slots", "slots_at", "rows_at", "kept", "kept_in")
@@ -79,14 +79,18 @@ class RowsToSend:
 
 
 def client_rows(dataset: DistDataset, budget_bytes: int) -> list[ClientRows | None]:
-    """What a client with room for so many bytes of rows may keep, by node type; None where there are no tables. The
-    sampler takes a thirteenth of that, at most 80 MB, to remember what the client has."""
+    """What a client with room for so many bytes of rows may keep, by node type; None where there are no tables."""
     counts = [n if tables else 0 for n, tables in zip(dataset.num_nodes_of, dataset.own.node_tables, strict=True)]
     slots = num_slots_of(dataset.own.node_specs, counts, min(budget_bytes, MOST_BYTES), _ROW_BYTES)
     return [
         ClientRows(t, list(tables), num_slots) if num_slots else None
         for t, (tables, num_slots) in enumerate(zip(dataset.own.node_tables, slots, strict=True))
     ]
+
+
+def remembered_bytes(cache_bytes: int) -> int:
+    """What samplers take at most to remember which rows a client has, by its room for rows: a thirteenth."""
+    return cache_bytes * SLOT_BYTES // _ROW_BYTES
 
 
 class KeptRows:

@@ -86,7 +86,7 @@ def num_slots_of(
     """How many rows of each type of nodes to keep, of so many with these tables, in ``budget_bytes``: each type gets
     its share of the bytes of all rows, which count as ``least_bytes`` at least."""
     row_bytes = [sum(dtype.itemsize * shape.numel() for dtype, shape in each.values()) for each in specs]
-    row_bytes = [max(_SLOT_BYTES + size, least_bytes) for size in row_bytes]
+    row_bytes = [max(SLOT_BYTES + size, least_bytes) for size in row_bytes]
     counts = [n if each else 0 for n, each in zip(counts, specs, strict=True)]
     all_bytes = sum(n * size for n, size in zip(counts, row_bytes, strict=True))
     # An id may be in one small set of slots only: with half as many more there are few that are full.
@@ -94,7 +94,7 @@ def num_slots_of(
     return [num_slots - num_slots % _SLOTS_OF_SET for num_slots in most]
 
 
-_SLOT_BYTES, _SLOTS_OF_SET = 19, 16  # of _core.SlotCache
+SLOT_BYTES, _SLOTS_OF_SET = 19, 16  # of _core.SlotCache
 
 
 class RowLookup:

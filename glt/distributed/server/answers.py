@@ -90,13 +90,14 @@ class Answers:
     def __init__(
         self,
         request: dict[str, Any],
+        share: tuple[int, int],
         scheduler: FairScheduler,
         on_end: Callable[[Answers], None],
         role: str,
         rank: int,
         is_here: bool,
     ) -> None:
-        self.name = request["id"]
+        self.name, self.share = request["id"], share
         self.concurrency, self.buffer_bytes = request["concurrency"], request["buffer_bytes"]
         self.job: SamplingJob | None = None
         self.sampler: DistNeighborSampler | None = None

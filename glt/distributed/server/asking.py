@@ -95,7 +95,7 @@ class Asker:
         options: RemoteDistSamplingWorkerOptions,
         most_waiting: int,
     ) -> None:
-        self._client, self._loader = client, RemoteLoader(client, job, options)
+        self._client, self._loader = client, RemoteLoader(client, job, options, "questions")
         self._most_waiting, self._most_in_flight = most_waiting, options.worker_concurrency
         self._pid = os.getpid()
         self._lock = threading.Lock()  # never held for long: the loop takes it, too
@@ -235,7 +235,8 @@ class Asker:
 
     async def _open(self, line: _Line, deadline: float) -> None:
         granted = await asyncio.wrap_future(self._chores.submit(self._grant, line))
-        connection, ring = await open_questions(granted, _worker_of(line, granted), deadline)
+        place = {"first": line.place, "step": self._num_places(line)}
+        connection, ring = await open_questions(granted, _worker_of(line, granted), place, deadline)
         with self._lock:
             is_late = self._closed
             if not is_late:
@@ -256,13 +257,17 @@ class Asker:
         """What the server of a line has opened for this client; while that is gone and no other line is there, what
         another has in its place. One after the other: lines share what a server grants."""
         try:
-            line.loader = self._loader.at(line.home, self._client.session(line.home, deadlines.RECONNECT_S))
+            session = self._client.session(line.home, deadlines.RECONNECT_S)
+            line.loader = self._loader.at(line.home, session, self._num_places(line))
         except PeerLost as why:
             if any(each.connection is not None for each in self._lines):
                 raise
-            line.loader = self._loader.elsewhere(line.home, why)
+            line.loader = self._loader.elsewhere(line.home, why, self._num_places(line))
         self._loader.keep([each.loader for each in self._lines if each.loader is not None])
         return line.loader
+
+    def _num_places(self, line: _Line) -> int:
+        return sum(each.home == line.home for each in self._lines)
 
     def _lose(self, line: _Line, granted: GrantedLoader, connection: Connection, error: GltError) -> None:
         worker = _worker_of(line, granted)

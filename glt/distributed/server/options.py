@@ -102,8 +102,9 @@ class ServerOptions:
             ``num_workers`` if that is more.
         max_concurrency: Batches that a sampling process works on at the same time, for all loaders together.
         max_loaders: Loaders that may be open.
-        max_buffer_size: Memory that loaders may be promised for batches that wait to be sent, in all: bytes, or text
-            such as ``'8GB'``. Default: half of what is free when the server starts.
+        max_buffer_size: Memory that loaders may be promised for batches that wait to be sent, and to remember what
+            rows their clients keep, in all: bytes, or text such as ``'8GB'``. Default: half of what is free when the
+            server starts.
         read_local: Read partitions of servers of the same host straight from their files.
         cache_memory_budget: Memory of each sampling process for rows of nodes that were asked for at other servers, as
             bytes or text such as ``'1GB'``; 0: none. All loaders share it. See

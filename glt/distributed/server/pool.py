@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from glt import _deadlines as deadlines
-from glt._checks import check_count, format_size
+from glt._checks import check_count, check_one_of, format_size
 from glt.channel.shm import SharedMemory
+from glt.distributed.engine.client_rows import remembered_bytes
 from glt.distributed.engine.processes import ProcessPool, SamplingProcess
 from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.server.membership import ReadPlan
@@ -26,6 +27,7 @@ from glt.errors import PeerLost, WorkerDied
 logger = logging.getLogger(__name__)
 
 _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
+_MOST_STREAMS = 1024  # of a loader: as many as it may ask for workers
 
 
 @dataclass(frozen=True)
@@ -269,9 +271,12 @@ class ServedLoaders:
         """Opens a loader with up to ``num_workers`` samplers. Raises PeerLost if the server ends, RuntimeError if there
         are too many, MemoryError if too much memory is promised, WorkerDied if a sampling process does not come up."""
         _check_request(request, table)
-        wanted = int(request["buffer_bytes"])
+        buffer_bytes, cache_bytes, num_streams = (
+            request[name] for name in ("buffer_bytes", "cache_bytes", "num_streams")
+        )
+        wanted = buffer_bytes + remembered_bytes(cache_bytes)
         with self._changed:
-            self._require_room(wanted)
+            self._require_room(buffer_bytes, wanted)
             self._count += 1
             id_ = f"{session.group}-{session.rank}-{self._count}"
             self._promised[id_] = wanted
@@ -289,7 +294,9 @@ class ServedLoaders:
             "client": str(session),
             "seeds_bytes": seeds.nbytes,
             # Of a loader that takes over from another server's, a sampler may have several streams.
-            "buffer_bytes": max(1, wanted // max(len(workers), int(request.get("num_streams", 1)))),
+            "most_streams": -(-max(len(workers), num_streams) // len(workers)),
+            "buffer_bytes": max(1, buffer_bytes // max(len(workers), num_streams)),
+            "cache_bytes": cache_bytes // max(len(workers), num_streams),
             "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
             "peers": [peer.to_json() for peer in plan.peers],
         }
@@ -302,7 +309,7 @@ class ServedLoaders:
         logger.info("loader %s: %d of %d workers asked for", id_, len(workers), num_workers)
         return loader
 
-    def _require_room(self, wanted: int) -> None:
+    def _require_room(self, buffer_bytes: int, wanted: int) -> None:
         if self._is_ending:
             raise PeerLost(f"{self._server} is shutting down and takes no loaders")  # clients ask another
         if len(self._promised) >= self._most:
@@ -313,9 +320,9 @@ class ServedLoaders:
         taken = sum(self._promised.values())
         if taken + wanted > self._most_bytes:
             raise MemoryError(
-                f"buffer_size = {format_size(wanted)}: {self._server} has {format_size(taken)} promised to other "
-                f"loaders, of max_buffer_size = {format_size(self._most_bytes)}; ask for less, or start the server "
-                "with more"
+                f"buffer_size = {format_size(buffer_bytes)} ({format_size(wanted)} with what samplers remember of rows "
+                f"that the client keeps): {self._server} has {format_size(taken)} promised to other loaders, of "
+                f"max_buffer_size = {format_size(self._most_bytes)}; ask for less, or start the server with more"
             )
 
     def _tell(self, loader: ServedLoader, worker: int) -> None:
@@ -370,15 +377,23 @@ class ServedLoaders:
             self._is_ending = True
 
     def wait_until_closed(self, timeout_s: float) -> list[ServedLoader]:
-        """Waits until none is open; returns those that still are when ``timeout_s`` seconds are over."""
+        """Waits until none is open; returns those that still are when ``timeout_s`` seconds are over. Questions have no
+        end that could be waited for: their clients ask others when this server has ended."""
+
+        def streams() -> list[ServedLoader]:
+            return [each for each in self._loaders.values() if each.request["kind"] == "stream"]
+
         with self._changed:
-            self._changed.wait_for(lambda: not self._loaders, timeout_s)
-            return list(self._loaders.values())
+            self._changed.wait_for(lambda: not streams(), timeout_s)
+            return streams()
 
 
 def _check_request(request: Mapping[str, Any], table: SeedTable) -> None:
+    check_one_of("kind", request["kind"], ("stream", "questions"))
     for name in ("prefetch_size", "concurrency", "buffer_bytes"):
         check_count(name, request[name], 1, 1 << 62)
+    check_count("cache_bytes", request["cache_bytes"], 0, 1 << 62)
+    check_count("num_streams", request["num_streams"], 1, _MOST_STREAMS)
     lengths = {name: len(column) for name, column in table.columns.items()}
     num_seeds = request["order"]["num_seeds"]
     if not lengths or set(lengths.values()) != {num_seeds}:

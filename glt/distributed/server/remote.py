@@ -180,11 +180,13 @@ async def open_stream(loader: GrantedLoader, worker: int, share: dict[str, int],
     )
 
 
-async def open_questions(loader: GrantedLoader, worker: int, deadline: float) -> tuple[Connection, ShmChannel | None]:
-    """Opens a connection over which one sampler answers questions (:mod:`glt.distributed.server.answers`); and the
-    memory through which some answers of one on this host come."""
+async def open_questions(
+    loader: GrantedLoader, worker: int, place: dict[str, int], deadline: float
+) -> tuple[Connection, ShmChannel | None]:
+    """Opens the connection of a place of the loader, over which one sampler answers questions
+    (:mod:`glt.distributed.server.answers`); and the memory through which some answers of one on this host come."""
     connection, answer = await _when_there(
-        loader, worker, deadline, lambda where, left_s: _reach(where, loader, worker, left_s, kind="questions")
+        loader, worker, deadline, lambda where, left_s: _reach(where, loader, worker, left_s, kind="questions", **place)
     )
     return connection, _ring_of(connection, answer)
 

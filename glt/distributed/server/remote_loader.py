@@ -30,15 +30,20 @@ class GrantedLoader:
 
 
 class RemoteLoader:
-    """The loader of a job on servers. Each of those that were asked for is a ``home`` of a part of it, which another
-    server may open in its place. Any thread may use it."""
+    """The loader of a job on servers: their samplers send its batches, or, of ``kind`` ``'questions'``, answer what
+    they are asked. Each server that was asked for is a ``home`` of a part of it, which another may open in its place,
+    with the ``num_streams`` that its samplers had there. Any thread may use it."""
 
-    def __init__(self, client: DistClient, job: SamplingJob, options: RemoteDistSamplingWorkerOptions) -> None:
+    def __init__(
+        self, client: DistClient, job: SamplingJob, options: RemoteDistSamplingWorkerOptions, kind: str = "stream"
+    ) -> None:
         self._client, self._timeout_s, self._num_workers = client, options.rpc_timeout, options.num_workers
         self._request = {
             **job.to_json(),
+            "kind": kind,
             "concurrency": options.worker_concurrency,
             "buffer_bytes": options.buffer_bytes,
+            "cache_bytes": options.cache_bytes if kind == "stream" else 0,
             "prefetch_size": options.prefetch_size,
             "devices": options.devices,
         }
@@ -81,11 +86,11 @@ class RemoteLoader:
             return granted
         return self._take(home, session, self._ask(session, num_streams, timeout_s))
 
-    def elsewhere(self, home: int, why: PeerLost) -> GrantedLoader:
+    def elsewhere(self, home: int, why: PeerLost, num_streams: int = 1) -> GrantedLoader:
         """What another server has opened in place of a home that is lost; raises why it is if there is none."""
         for session in self.others(home):
             try:
-                granted = self.at(home, session)
+                granted = self.at(home, session, num_streams)
             except (GltError, RuntimeError, ValueError, MemoryError) as error:  # it is full, or has no such GPU
                 logger.info("%s", error)
             else:

@@ -114,12 +114,13 @@ class Stream:
     def __init__(
         self,
         request: dict[str, Any],
+        share: tuple[int, int],
         scheduler: FairScheduler,
         on_end: Callable[[Stream], None],
         is_here: bool,
         is_pinned: bool,
     ) -> None:
-        self.name = request["id"]
+        self.name, self.share = request["id"], share
         self.prefetch_size, self.buffer_bytes = request["prefetch_size"], request["buffer_bytes"]
         self.channel = channel_to(is_here, self.buffer_bytes, is_pinned)
         self.clients: list[ClientRows | None] = []

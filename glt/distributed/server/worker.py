@@ -150,13 +150,9 @@ class PoolWorker:
             refuse(connection, f"kind = {kind!r}: expected stream, questions or partition")
 
     async def _open(self, connection: Connection, hello: dict[str, Any]) -> None:
-        id_, kind, share, cache_bytes = str(hello["loader"]), hello["kind"], (0, 1), 0
-        if kind == "stream":
-            share = hello["first"], hello["step"]
-            check_count("step", share[1], 1, 1 << 31)
-            check_count("first", share[0], 0, share[1] - 1)
-            cache_bytes = hello.get("cache_bytes", 0)
-            check_count("cache_bytes", cache_bytes, 0, 1 << 62)
+        id_, kind, share = str(hello["loader"]), hello["kind"], (hello["first"], hello["step"])
+        check_count("step", share[1], 1, 1 << 31)
+        check_count("first", share[0], 0, share[1] - 1)
         granted = await self._granted_to(id_, str(hello["secret"]))
         if granted is None:
             logger.warning("no stream for %s: loader %r is not known here", connection.peer, id_)
@@ -167,17 +163,18 @@ class PoolWorker:
         try:
             if granted.wrong:
                 raise OSError(granted.wrong)
+            if kind != granted.request["kind"]:
+                raise ValueError(f"kind = {kind!r}: the loader was opened for {granted.request['kind']!r}")
             is_here = connection.socket.family == socket.AF_UNIX
             if kind == "stream":
+                cache_bytes = hello.get("cache_bytes", 0)
+                check_count("cache_bytes", cache_bytes, 0, granted.request["cache_bytes"])
                 opening: Future[Any] = self._opening.submit(self.stream, granted, share, is_here, cache_bytes)
             else:
-                opening = self._opening.submit(self.answers, granted, is_here)
+                opening = self._opening.submit(self.answers, granted, share, is_here)
             stream = made = await asyncio.wrap_future(opening)
-            with self._lock:
-                if id_ not in self._granted:
-                    raise LookupError(f"loader {id_!r} was closed meanwhile")
-                self._num_streams += 1
-                self._streams[f"{id_}/{self._num_streams}"] = made
+            for each in self._enter(made, granted.request["most_streams"]):
+                each.close("the client opened it again")
             made.start(connection, introduce(kind, worker=self.spec.worker))
         except Exception as error:
             logger.warning("loader %s could not be opened: %s", id_, error)
@@ -185,6 +182,21 @@ class PoolWorker:
             refuse(connection, text)
             if stream is not None:
                 stream.close(text)
+
+    def _enter(self, made: Stream | Answers, most: int) -> list[Stream | Answers]:
+        """Takes one into the books; returns those in whose place it is. Raises if its loader has no room for it."""
+        with self._lock:
+            if made.name not in self._granted:
+                raise LookupError(f"loader {made.name!r} was closed meanwhile")
+            others = [each for each in self._streams.values() if each.name == made.name]
+            earlier = [each for each in others if each.share == made.share]
+            if len(others) - len(earlier) >= most:
+                raise RuntimeError(
+                    f"{len(others)} streams of loader {made.name!r} are open here, and it was granted {most}"
+                )
+            self._num_streams += 1
+            self._streams[f"{made.name}/{self._num_streams}"] = made
+            return earlier
 
     async def _granted_to(self, id_: str, secret: str) -> _Granted | None:
         """What this process was told of a loader, or soon is: the client may be faster than its server. None if the
@@ -203,7 +215,7 @@ class PoolWorker:
         ``cache_bytes`` of rows."""
         place = self._place(granted)
         is_pinned = place is not None and not place.is_host
-        stream = Stream(granted.request, self.scheduler, self._note_end, is_here, is_pinned)
+        stream = Stream(granted.request, share, self.scheduler, self._note_end, is_here, is_pinned)
         try:
             if cache_bytes and place is None and stream.ring is None and granted.request["collect_features"]:
                 stream.clients = client_rows(self.dataset, cache_bytes)
@@ -214,10 +226,10 @@ class PoolWorker:
             raise
         return stream
 
-    def answers(self, granted: _Granted, is_here: bool) -> Answers:
-        """Makes what answers the questions of a client, which is on this host or is not."""
+    def answers(self, granted: _Granted, share: tuple[int, int], is_here: bool) -> Answers:
+        """Makes what answers the questions of a client, ``share`` of them, which is on this host or is not."""
         me = self._role, self.spec.server_rank
-        answers = Answers(granted.request, self.scheduler, self._note_end, *me, is_here)
+        answers = Answers(granted.request, share, self.scheduler, self._note_end, *me, is_here)
         try:
             answers.job, answers.sampler = self._sampler(granted, self._place(granted), answers.flow)
         except BaseException as error:

@@ -565,10 +565,11 @@ def refusals():
 def speak_nonsense():
     """Connections that break the rules end, and no other does."""
     with client_of(where={"worker_concurrency": 2}) as client:
-        (granted,) = client._asker._loader._granted.values()
+        loader, session = client._asker._loader, require_client().session(0)
+        granted, place = loader._take(1, session, loader._ask(session)), {"first": 0, "step": 1}
 
         async def reach():
-            return await open_questions(granted, granted.workers[0], time.monotonic() + 10)
+            return await open_questions(granted, granted.workers[0], place, time.monotonic() + 10)
 
         async def end_of(speak):
             (connection, _), ended = await reach(), asyncio.get_running_loop().create_future()
@@ -586,7 +587,7 @@ def speak_nonsense():
         ):
             assert isinstance(wait_for(end_of(speak), 60), GltError)
         with pytest.raises(GltError, match="not known here"):
-            wait_for(open_questions(replace(granted, secret="0" * 64), granted.workers[0], time.monotonic() + 1))
+            wait_for(open_questions(replace(granted, secret="0" * 64), granted.workers[0], place, time.monotonic() + 1))
         assert client.sample([1]).batch_size == 1 and client.stats()["num_asked_again"] == 0
         assert require_client().session(0).lost is None
 

@@ -254,6 +254,22 @@ def test_a_server_that_is_being_stopped_finishes_its_loaders_and_another_opens_n
         process.stdout.close()
 
 
+def test_a_server_that_is_being_stopped_does_not_wait_for_those_that_only_ask(world, serve):
+    """A SamplingClient has no end: it asks the other server."""
+    servers = serve(world(1).path, 2)
+    where = glt.distributed.RemoteDistSamplingWorkerOptions([0, 1], buffer_size="8MB")
+    with client_of(servers), glt.distributed.SamplingClient([3], worker_options=where) as client:
+        before = [client.sample([seed]).n_id.tolist() for seed in range(20)]
+        process, start = servers.processes.pop(1), time.monotonic()
+        process.terminate()
+        while process.poll() is None:
+            assert [client.sample([seed]).n_id.tolist() for seed in range(20)] == before
+        expect_prompt(time.monotonic() - start, "the server to end", 10.0)
+        assert process.wait() == 0
+        process.stdout.close()
+        assert [client.sample([seed]).n_id.tolist() for seed in range(20)] == before
+
+
 def test_the_last_server_is_killed(world, serve):
     servers = serve(world(1).path, 1)
     pid = servers.processes[0].pid

@@ -219,7 +219,7 @@ def is_hung_up_on(stranger):
     return True
 
 
-@pytest.mark.parametrize("given", [{"max_loaders": 2}, {"max_buffer_size": "16MB"}], ids=["loaders", "memory"])
+@pytest.mark.parametrize("given", [{"max_loaders": 2}, {"max_buffer_size": "26MB"}], ids=["loaders", "memory"])
 def test_caps(world, given):
     here = world(1)
     with Stage(2) as stage:

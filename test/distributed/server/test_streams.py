@@ -298,6 +298,42 @@ def try_as_a_stranger():
         return told, len(list(loader))
 
 
+def open_more_than_was_granted():
+    """Returns whether the first stream has ended, and what was said to those that wanted too much."""
+    where = options(cache_memory_budget="1MB")
+    with glt.distributed.DistNeighborLoader(None, [4], torch.arange(64), batch_size=8, worker_options=where) as loader:
+        (stream,) = loader._backend._streams
+        at = stream.session.call("glt.stream_at", stream.loader.id, 0).result()
+        told = []
+
+        def dial_more(kind="stream", first=0, step=1, cache_bytes=0):
+            granted = {"loader": stream.loader.id, "secret": stream.loader.secret, "cache_bytes": cache_bytes}
+            hello = introduce(kind, **granted, first=first, step=step)
+            return dial(at["local"], "a sampler", hello, 20.0, retry=False)[0]
+
+        for wanted in ({"step": 2}, {"step": 2, "first": 1}, {"cache_bytes": (1 << 20) + 1}, {"kind": "questions"}):
+            with pytest.raises(RendezvousError) as refused:
+                dial_more(**wanted)
+            told.append(str(refused.value))
+        goes_on = stream.error is None and len(list(loader)) == 8
+        again = dial_more(cache_bytes=1 << 20)
+        is_over = eventually(lambda: stream.error is not None)
+        again.close()
+        return goes_on, is_over, told
+
+
+def test_a_client_opens_as_many_streams_as_it_was_granted(world):
+    """A stream that is opened again ends the one before."""
+    with Stage(2) as stage:
+        stage.start_servers(world(1).path, 1, 1)
+        stage.start_clients(1, 1)
+        goes_on, is_over, told = stage.ask(1, "run_function", open_more_than_was_granted)
+        assert goes_on and is_over
+        wanted = ("it was granted 1", "it was granted 1", "cache_bytes = 1048577", "kind = 'questions': the loader was")
+        assert all(words in text for words, text in zip(wanted, told, strict=True)), told
+        stage.finish((1,), (0,))
+
+
 def test_a_stream_is_opened_with_the_secret_of_its_loader_only(world):
     with Stage(2) as stage:
         stage.start_servers(world(1).path, 1, 1)
