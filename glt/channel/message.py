@@ -33,7 +33,7 @@ from glt._checks import format_size
 from glt._reprs import brief, says
 from glt.data.arrays import pooled_empty
 from glt.data.device import Event
-from glt.errors import GltError, MessageError, PeerLost, RemoteError
+from glt.errors import GltError, MessageError, PartitionError, PeerLost, RemoteError
 
 ALIGNMENT = 64
 MAX_DIMS = 4
@@ -399,14 +399,15 @@ def remote_error(message: Message) -> GltError:
 def rebuild_error(
     type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
 ) -> GltError:
-    """Returns the exception to raise for one of another process: a :class:`glt.errors.PeerLost` as that, everything
-    else as :class:`glt.errors.RemoteError`."""
+    """Returns the exception to raise for one of another process: a :class:`glt.errors.PeerLost` or
+    :class:`glt.errors.PartitionError` as that, everything else as :class:`glt.errors.RemoteError`."""
     error = RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)
-    if type_name != f"{PeerLost.__module__}.{PeerLost.__qualname__}":
-        return error
-    lost = PeerLost(message)
-    lost.__cause__ = error
-    return lost
+    for kind in (PeerLost, PartitionError):
+        if type_name == f"{kind.__module__}.{kind.__qualname__}":
+            told = kind(message)
+            told.__cause__ = error
+            return told
+    return error
 
 
 def _to_bytes(text: str) -> Tensor:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
         load_id_map,
         load_partition,
     )
-    from glt.partition.format.manifest import Manifest, PartConfig, read_part_config
+    from glt.partition.format.manifest import Manifest
+    from glt.partition.format.part_config import PartConfig, read_part_config
     from glt.partition.graph_call import partition_graph
     from glt.partition.importers import import_dgl, import_glt, import_pyg
     from glt.partition.inputs import graph_arguments, read_graph
@@ -76,7 +77,8 @@ __getattr__, __dir__ = lazy_names(
             "load_id_map",
             "load_partition",
         ],
-        "format.manifest": ["Manifest", "PartConfig", "read_part_config"],
+        "format.manifest": ["Manifest"],
+        "format.part_config": ["PartConfig", "read_part_config"],
         "graph_call": ["partition_graph"],
         "importers": ["import_dgl", "import_glt", "import_pyg"],
         "inputs": ["graph_arguments", "read_graph"],

@@ -22,7 +22,8 @@ import torch
 from glt._checks import format_size, parse_size
 from glt.data.arrays import load_npy, map_npy
 from glt.partition.format.files import require_free, require_writable
-from glt.partition.format.manifest import Manifest, require_graph_name, write_part_config
+from glt.partition.format.manifest import Manifest
+from glt.partition.format.part_config import require_graph_name, write_part_config
 from glt.partition.inputs import read_graph
 from glt.partition.methods import METHODS
 

@@ -11,7 +11,8 @@ import numpy as np
 from glt._checks import check_flag, integer
 from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
-from glt.partition.format.manifest import Manifest, require_graph_name, write_part_config
+from glt.partition.format.manifest import Manifest
+from glt.partition.format.part_config import require_graph_name, write_part_config
 from glt.partition.graph_input import GraphInput, arguments_by_type
 from glt.partition.inputs.read import dataset_arguments, graph_arguments
 from glt.partition.methods import METHODS

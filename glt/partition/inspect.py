@@ -26,7 +26,9 @@ from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.files import chunks, map_file, progress_bar
-from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio, graph_names
+from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio
+from glt.partition.format.part_config import graph_names
+from glt.partition.format.verify import Contents
 
 MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
 
@@ -274,15 +276,10 @@ def _bad_files(
 ) -> Iterator[BadFile]:
     for path in paths:
         try:
-            map_file(
-                root / path,
-                entry := manifest.files[path],
-                origin=f"run {manifest.run_id}",
-                block_bytes=manifest.checksum_block_bytes,
-                whole_bytes=entry.num_bytes,  # all of it, however large
-                verify=verify,
-                advance=advance,
-            )
+            entry, origin = manifest.files[path], f"run {manifest.run_id}"
+            if verify:
+                Contents(root / path, entry, manifest.checksum_block_bytes, origin).compare(advance)
+            map_file(root / path, entry, origin=origin)
         except PartitionError as error:
             yield BadFile(path, str(error))
 

@@ -22,7 +22,7 @@ from glt.partition import (
     partition_graph,
     read_part_config,
 )
-from glt.partition.format.manifest import write_part_config
+from glt.partition.format.part_config import write_part_config
 from glt.partition.importers.dgl import DglConfig
 
 

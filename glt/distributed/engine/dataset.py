@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -173,7 +173,7 @@ class DistDataset:
         device: str | int | torch.device | None = None,
         split_ratio: float = 0.0,
         whole_node_label_file: LabelFile | Mapping[NodeType, LabelFile] | None = None,
-        verify: bool = True,
+        verify: bool | Literal["elsewhere"] = True,
     ) -> DistDataset:
         """Loads a partition from the directory that a partitioner wrote.
 
@@ -191,7 +191,9 @@ class DistDataset:
                 with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
                 in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types
                 that it does not name keep the stored ones.
-            verify: Compare files with their checksums: those up to 64 MiB whole, larger ones in eight places.
+            verify: Compare files with their checksums, as :func:`glt.partition.load_partition` does: those up to 1 GiB
+                before this method returns, larger ones behind. If one of these is found to be damaged, loaders raise
+                PartitionError at the next batch.
 
         Returns:
             This dataset.
@@ -221,6 +223,7 @@ class DistDataset:
         }
         self.manifest: Manifest = manifest
         self.schema: Schema = schema
+        self._verify = bool(verify)
         self._placing = Placing(graph_mode, device, split_ratio)
         self._local_graphs: dict[frozenset[int], LocalGraph] = {}
         self.partition_idx: int = part.index
@@ -251,7 +254,7 @@ class DistDataset:
         Raises:
             glt.errors.PartitionError: If it cannot be read, or is of another partitioning run.
         """
-        part = load_partition(graph_dir, partition_idx, verify=False)  # its own samplers have verified it
+        part = load_partition(graph_dir, partition_idx, verify="elsewhere" if self._verify else False)
         if part.manifest.run_id != self.manifest.run_id:
             raise PartitionError(
                 f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "
@@ -408,7 +411,7 @@ class DistDataset:
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` needs in another process of this host to map the same files."""
-        return {**self.load_args, "run_id": self.manifest.run_id}
+        return {**self.load_args, "run_id": self.manifest.run_id, "verify": "elsewhere" if self._verify else False}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> DistDataset:
@@ -425,7 +428,7 @@ class DistDataset:
         self._args = None
         args = dict(state)
         run_id = args.pop("run_id")
-        self.load(**args, verify=False)  # the process that sent this has verified it
+        self.load(**args)  # the process that sent this verifies it
         if self.manifest.run_id != run_id:
             raise PartitionError(
                 f"{args['graph_dir']!r} holds run {self.manifest.run_id} now: expected {run_id}, which the process "

@@ -75,6 +75,7 @@ class DeviceNeighborSampler(_DeviceSampler):
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         stats = dict.fromkeys(STATS, 0.0)
+        self.partitions.require_sound()
         exclusions = [start.native_exclusions(self._num_edge_types)] if start.exclusions else []
 
         def begin() -> DeviceBatch:

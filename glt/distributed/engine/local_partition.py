@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -90,10 +90,13 @@ class LocalPartition:
         node_caches: By node type, copies of rows that other partitions own; None without.
         num_ids: By edge type, how many neighbours and how many edges there are in the whole graph.
         most_ids: How many there are of the type of nodes or edges that has most.
+        require_sound: Raises PartitionError if a file was found to be damaged since it was mapped; called for each
+            batch, and each request from elsewhere.
     """
 
     def __init__(self, part: Partition, placing: Placing, labelled: Sequence[bool]) -> None:
         self.index, self.schema, self.nodes = part.index, part.schema, part.nodes
+        self.require_sound: Callable[[], None] = part.require_sound
         counts = [entry.num_nodes for entry in part.manifest.node_types]
         self.node_tables: list[dict[str, Feature]] = []
         self.node_caches: list[NodeCache | None] = []
@@ -134,13 +137,18 @@ class LocalPartition:
 
     def handlers(self) -> dict[str, Handler]:
         """What other processes may ask, by method. A reply is a function of its request alone: asking again is safe."""
-        return {
+        answers: dict[str, Handler] = {
             OneHopRequest.method: partial(self._answer_edges, OneHopRequest),
             InducedRequest.method: partial(self._answer_edges, InducedRequest),
             RowsRequest.method: self._answer_rows,
             HasEdgesRequest.method: self._answer_has_edges,
             EarliestRequest.method: self._answer_earliest,
         }
+        return {method: partial(self._answer, answer) for method, answer in answers.items()}
+
+    def _answer(self, answer: Handler, request: Tensor) -> Tensor:
+        self.require_sound()
+        return answer(request)
 
     def _answer_edges(self, kind: type[OneHopRequest | InducedRequest], request: Tensor) -> Tensor:
         """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]``, as int32 where all ids

@@ -98,6 +98,11 @@ class Partitions:
         if router is None and self.elsewhere:
             raise ValueError(f"partitions {self.elsewhere} are not read here: a router to them is needed")
 
+    def require_sound(self) -> None:
+        """Raises PartitionError if a file of a partition that is read here was found to be damaged."""
+        for part in self.local.values():
+            part.require_sound()
+
     async def edges(self, wanted: Sequence[EdgesWanted], size: int, stats: dict[str, float]) -> list[list[RowsPart]]:
         """Returns, by edge type, what partitions answered: those elsewhere are asked at once, those here are read
         meanwhile.
@@ -339,7 +344,9 @@ class GraphQueries:
         with self._lock:
             if part not in self._parts:
                 self._parts[part] = data.map_other(data.load_args["graph_dir"], part)
-            return self._parts[part]
+            found = self._parts[part]
+        found.require_sound()
+        return found
 
     def directory(self, part: int, edge_type: int) -> EdgeDirectory:
         """The edges of a type in a partition."""

@@ -170,9 +170,11 @@ class DistNeighborSampler:
             IndexError: If a seed is outside the graph.
             glt.errors.PeerLost: If a process that owns part of the neighbourhood is gone.
             glt.errors.RemoteError: If it raised an exception; carries its traceback.
+            glt.errors.PartitionError: If a file of a partition was found to be damaged.
         """
         if self.is_local:
             return await self.loop.run_native(self.sample_here, start, batch_key)
+        self.partitions.require_sound()
         stats, rows = dict.fromkeys(STATS, 0.0), []
         batch = self._new_batch()
         try:
@@ -188,6 +190,7 @@ class DistNeighborSampler:
     def sample_here(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """As :meth:`sample`, on the calling thread, of a sampler that :attr:`is_local`."""
         stats, began_s, config = dict.fromkeys(STATS, 0.0), time.perf_counter(), self.config
+        self.partitions.require_sound()
         batch = self._new_batch()
         try:
             self._begin(batch, start)

@@ -60,7 +60,8 @@ from glt.distributed.wire.credentials import (
 from glt.distributed.wire.store import TimedStore, connect, naming_the_job_store
 from glt.errors import RendezvousError
 from glt.partition.format import layout
-from glt.partition.format.manifest import Manifest, PartConfig, graph_names, read_part_config
+from glt.partition.format.manifest import Manifest
+from glt.partition.format.part_config import PartConfig, graph_names, read_part_config
 
 DEFAULT_PORT = 30050  # DGL's
 _FAILED = "failed "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from glt.partition.format.files import (
     staging,
 )
 from glt.partition.format.manifest import digest_of, installed_version, text_of
+from glt.partition.format.verify import Contents
 
 if TYPE_CHECKING:
     from glt.distributed.tensors.tensor import DistTensor
@@ -186,8 +186,8 @@ class Checkpoint:
         damaged or of another save."""
         try:
             file, entry, origin = self.path / self.tensors[name], self.entry(name), f"save {self.id}"
-            size, most = self.block_bytes, sys.maxsize
-            return map_file(file, entry, origin=origin, block_bytes=size, whole_bytes=most, verify=True, remedy=_REMEDY)
+            Contents(file, entry, self.block_bytes, origin, _REMEDY).compare()
+            return map_file(file, entry, origin=origin, remedy=_REMEDY)
         except PartitionError as error:
             raise CheckpointError(str(error)) from error
 

@@ -1,7 +1,7 @@
 """The files of a partition, ``.npy``: written in pieces with checksums, mapped after checking them; and the directory
 that a partitioner works in until its result is whole, which the next run removes if it dies.
 
-A checksum is the CRC-32 of each block of the file, as hexadecimal text, so that a large file can be sampled.
+A checksum is the CRC-32 of each block of the file, as hexadecimal text, so that what is wrong can be named.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,8 +145,6 @@ def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
 
 
 BLOCK_BYTES: Final = 4 << 20
-WHOLE_BYTES: Final = 64 << 20  # files up to this size are verified whole
-NUM_SAMPLED_BLOCKS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -201,44 +200,32 @@ def npy_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
     return _header(dtype, shape).size + dtype.itemsize * math.prod(shape)
 
 
-def map_file(
-    path: Path,
-    entry: FileEntry,
-    *,
-    origin: str,
-    block_bytes: int,
-    whole_bytes: int,
-    verify: bool,
-    advance: Callable[[int], object] = lambda _: None,
-    remedy: str = "copy the directory again, or partition again",
-) -> np.ndarray:
-    """Maps ``path`` copy-on-write, after checking that it is the file that ``entry`` of the manifest describes; else
-    raises PartitionError naming it.
-
-    Size and header are always checked; contents with ``verify``: files up to ``whole_bytes`` whole, of larger ones
-    ``NUM_SAMPLED_BLOCKS`` blocks of ``block_bytes``, the first and the last among them; ``advance`` is called with the
-    bytes of each. ``origin`` (the run that the manifest describes) and ``remedy`` are for messages.
-    """
-    again = f"expected the file of {origin}; {remedy}"
+def require_file(path: Path, entry: FileEntry, again: str) -> None:
+    """Raises PartitionError unless a file of the right size is there; ``again`` says what was expected, and what to
+    do."""
     try:
-        num_bytes = path.stat().st_size
+        found = path.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PartitionError(f"{path} is missing: {again}") from error
-    if not path.is_file():
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise PartitionError(f"{path} is a loop of symbolic links: {again}") from error
+    if not stat.S_ISREG(found.st_mode):
         raise PartitionError(f"{path} is not a file: {again}")
-    if num_bytes != entry.num_bytes:
-        raise PartitionError(f"{path} has {num_bytes} bytes, the manifest says {entry.num_bytes}: {again}")
-    if verify:
-        for block, crc in _crcs(path, _sample(num_bytes, block_bytes, whole_bytes), block_bytes):
-            wanted = entry.checksum[8 * block : 8 * block + 8]
-            if f"{crc:08x}" != wanted:
-                first = block * block_bytes
-                raise PartitionError(
-                    f"{path} was altered or comes from another run: bytes {first} to "
-                    f"{min(first + block_bytes, num_bytes) - 1} have checksum {crc:08x}, the manifest says {wanted}: "
-                    f"{again}"
-                )
-            advance(min(block_bytes, num_bytes - block * block_bytes))
+    if found.st_size != entry.num_bytes:
+        raise PartitionError(f"{path} has {found.st_size} bytes, the manifest says {entry.num_bytes}: {again}")
+
+
+def map_file(
+    path: Path, entry: FileEntry, *, origin: str, remedy: str = "copy the directory again, or partition again"
+) -> np.ndarray:
+    """Maps ``path`` copy-on-write, after checking that size and header are those of the file that ``entry`` of the
+    manifest describes; else raises PartitionError naming it. ``origin`` (the run that the manifest describes) and
+    ``remedy`` are for messages. Contents are another matter: see :mod:`glt.partition.format.verify`.
+    """
+    again = f"expected the file of {origin}; {remedy}"
+    require_file(path, entry, again)
     try:
         array = map_npy(path)
     except ValueError as error:
@@ -249,7 +236,11 @@ def map_file(
             f"{list(entry.shape)}: {again}"
         )
     dtype = getattr(torch, entry.torch_dtype, None)
-    if torch_dtype_name(array.dtype) != str(_RAW.get(dtype, dtype)).removeprefix("torch."):
+    try:
+        stored = torch_dtype_name(array.dtype)
+    except TypeError:
+        stored = ""  # torch has no such numbers
+    if stored != str(_RAW.get(dtype, dtype)).removeprefix("torch."):
         raise PartitionError(f"{path} holds {entry.dtype}, which cannot store torch.{entry.torch_dtype}: {again}")
     return array
 
@@ -281,24 +272,6 @@ def _header(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
     return np.frombuffer(header.getvalue(), np.uint8)
-
-
-def _sample(num_bytes: int, block_bytes: int, whole_bytes: int) -> Iterable[int]:
-    num_blocks = -(-num_bytes // block_bytes)
-    if num_bytes <= whole_bytes or num_blocks <= NUM_SAMPLED_BLOCKS:
-        return range(num_blocks)
-    return np.linspace(0, num_blocks - 1, NUM_SAMPLED_BLOCKS, dtype=np.int64).tolist()
-
-
-def _crcs(path: Path, blocks: Iterable[int], block_bytes: int) -> Iterable[tuple[int, int]]:
-    with open(path, "rb", buffering=0) as file:
-        buffer = memoryview(bytearray(min(block_bytes, os.fstat(file.fileno()).st_size)))
-        for block in blocks:
-            file.seek(block * block_bytes)
-            filled = 0
-            while filled < len(buffer) and (got := file.readinto(buffer[filled:])):
-                filled += got
-            yield block, _core.crc32(np.frombuffer(buffer[:filled], np.uint8))
 
 
 logger = logging.getLogger(__name__)

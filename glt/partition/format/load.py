@@ -1,14 +1,15 @@
 """Loads one partition by mapping its files."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from glt import _core
 from glt._checks import integer
 from glt._reprs import repr_of_fields, says, typed
 from glt._tracebacks import short_traceback
@@ -16,8 +17,10 @@ from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.book import IdMap
-from glt.partition.format.files import WHOLE_BYTES, Array, as_torch_dtype, map_file
-from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry, read_part_config
+from glt.partition.format.files import Array, as_torch_dtype, map_file
+from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
+from glt.partition.format.part_config import read_part_config
+from glt.partition.format.verify import Contents, Watch, records_dir
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +167,17 @@ class Partition:
     schema: Schema
     nodes: tuple[NodePart, ...]
     edges: tuple[EdgePart, ...]
+    watch: Watch = field(default_factory=Watch)
+
+    def require_sound(self) -> None:
+        """Raises PartitionError, which names the file and the block, if a large file was found to be damaged since it
+        was loaded. Loaders call it for each batch; it costs less than a microsecond."""
+        self.watch.require_sound()
+
+    def wait_until_verified(self, timeout_s: float) -> bool:
+        """Whether all files have been compared with their checksums, within ``timeout_s`` seconds. Raises as
+        :meth:`require_sound`."""
+        return self.watch.wait(timeout_s)
 
     @says
     def __repr__(self) -> str:
@@ -175,17 +189,20 @@ class Partition:
 
 @short_traceback
 def load_partition(
-    root_dir: str | os.PathLike[str], partition_idx: int, verify: bool = True, verify_whole_bytes: int = WHOLE_BYTES
+    root_dir: str | os.PathLike[str],
+    partition_idx: int,
+    verify: bool | Literal["elsewhere"] = True,
 ) -> Partition:
     """Maps one partition and the books. Other partitions need not be on this machine.
 
     Args:
         root_dir: What the partitioner was given as ``output_dir``; or the JSON part_config in it.
         partition_idx: Which partition, in ``[0, num_parts)``.
-        verify: Whether to compare contents with the checksums. Size, shape and dtype of every file are always compared
-            with the manifest, and the manifest with its own digest.
-        verify_whole_bytes: Files up to this size are verified whole. Of larger ones, eight blocks of 4 MiB are, the
-            first and the last among them, so that loading does not read all features.
+        verify: Whether to compare contents with the checksums: all of each file. A file of more than 64 MiB is compared
+            once per host, until it is written again: what was found is remembered in ``$TMPDIR``. ``'elsewhere'``:
+            another process of this host compares them. Files up to 1 GiB are compared before this function returns,
+            larger ones by a thread behind, and :meth:`Partition.require_sound` says what it found. Size, shape and
+            dtype of every file are always compared with the manifest, and the manifest with its own digest.
 
     Raises:
         TypeError: If ``partition_idx`` is not an integer.
@@ -211,9 +228,9 @@ def load_partition(
             f"run {manifest.run_id} to this machine, or load another partition_idx"
         )
 
-    files = _Files(root, manifest, index, verify, verify_whole_bytes)
+    files = _Files(root, manifest, index, verify, is_behind=True)
     nodes, edges = map(files.nodes, manifest.node_types), map(files.edges, manifest.edge_types)
-    return Partition(manifest, index, manifest.schema, tuple(nodes), tuple(edges))
+    return Partition(manifest, index, manifest.schema, tuple(nodes), tuple(edges), files.watch())
 
 
 @short_traceback
@@ -226,7 +243,7 @@ def load_id_map(
         root_dir: What the partitioner was given as ``output_dir``; only the manifest and the maps need to be there.
         type_: A node type or an edge type; None stands for the only node type. Of a homogeneous graph ``"node"`` or
             ``("node", "to", "node")``.
-        verify: Whether to compare contents with the checksums, as :func:`load_partition` does.
+        verify: Whether to compare contents with the checksums, before this function returns.
 
     Raises:
         PartitionError: If the directory was not relabelled, or something is missing, truncated or altered.
@@ -240,11 +257,13 @@ def load_id_map(
     """
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)
-    files, schema = _Files(root, manifest, 0, verify, WHOLE_BYTES), manifest.schema
+    files, schema = _Files(root, manifest, 0, verify), manifest.schema
     if type_ is None or isinstance(type_, str):
-        found = files.id_map("node", schema.node_types[schema.node_index(type_)])
+        nodes = manifest.node_types[schema.node_index(type_)]
+        found = files.id_map("node", nodes.node_type, nodes.num_nodes)
     else:
-        found = files.id_map("edge", schema.edge_types[schema.edge_index(type_)])
+        edges = manifest.edge_types[schema.edge_index(type_)]
+        found = files.id_map("edge", edges.edge_type, edges.num_edges)
     if found is None:
         raise PartitionError(f"{root} was written without relabel=True: its ids are those of the input")
     return found
@@ -257,11 +276,17 @@ class _Files:
     root: Path
     manifest: Manifest
     index: int
-    verify: bool
-    whole_bytes: int
+    verify: bool | Literal["elsewhere"]
+    is_behind: bool = False  # whether large files may be compared while they are used
+    unverified: list[Contents] = field(default_factory=list)
 
-    def map(self, path: str, wanted: object = True) -> Any:
-        """Maps a file, as a tensor where NumPy lacks its dtype; returns None if it is not ``wanted``."""
+    @cached_property
+    def ends(self) -> tuple[tuple[int, int], ...]:
+        return self.manifest.schema.ends(self.manifest.edge_dir)
+
+    def map(self, path: str, shape: tuple[int, ...], dtype: str = "", wanted: object = True) -> Any:
+        """Maps a file of this shape and torch dtype, by default of integers, as a tensor where NumPy lacks the dtype;
+        returns None if it is not ``wanted``."""
         if not wanted:
             return None
         if path not in self.manifest.files:
@@ -269,66 +294,103 @@ class _Files:
                 f"{self.root / layout.MANIFEST} lists no {path}, which its types call for: partition again"
             )
         entry = self.manifest.files[path]
-        array = map_file(
-            self.root / path,
-            entry,
-            origin=f"run {self.manifest.run_id}",
-            block_bytes=self.manifest.checksum_block_bytes,
-            whole_bytes=self.whole_bytes,
-            verify=self.verify,
-        )
-        return as_torch_dtype(array, entry.torch_dtype)
+        if entry.shape != shape or entry.torch_dtype not in ((dtype,) if dtype else _INTEGERS):
+            raise PartitionError(
+                f"{self.root / layout.MANIFEST} lists {path} with {entry.torch_dtype} {list(entry.shape)}: its types "
+                f"call for {dtype or 'integers'} {list(shape)}; partition again"
+            )
+        origin = f"run {self.manifest.run_id}"
+        contents = Contents(self.root / path, entry, self.manifest.checksum_block_bytes, origin)
+        if self.verify and self.is_behind and contents.is_large and records_dir() is not None:
+            self.unverified.append(contents)
+        elif self.verify is True:
+            contents.compare_once()
+        return as_torch_dtype(map_file(contents.path, entry, origin=origin), entry.torch_dtype)
 
-    def attrs(self, kind: str, type_: NodeType | EdgeType, names: Iterable[str]) -> dict[str, Array]:
-        return {name: self.map(layout.attr(self.index, kind, type_, name)) for name in names}
+    def watch(self) -> Watch:
+        watch = Watch(self.unverified)
+        if self.verify is True:
+            watch.compare_behind()
+        return watch
 
-    def book(self, offsets: tuple[int, ...] | None, kind: str, type_: NodeType | EdgeType) -> PartitionBook:
+    def table(self, path: str, rows: int, entry: FeatureEntry | None) -> Any:
+        return None if entry is None else self.map(path, (rows, *entry.shape), entry.dtype)
+
+    def attrs(
+        self, kind: str, type_: NodeType | EdgeType, rows: int, entries: Mapping[str, FeatureEntry]
+    ) -> dict[str, Array]:
+        return {name: self.table(layout.attr(self.index, kind, type_, name), rows, e) for name, e in entries.items()}
+
+    def book(self, offsets: tuple[int, ...] | None, kind: str, type_: NodeType | EdgeType, size: int) -> PartitionBook:
         if offsets is not None:
             return PartitionBook.of_ranges(offsets)
-        owner, row = (self.map(layout.shared(f"{kind}_{each}", type_)) for each in ("book", "row"))
-        return PartitionBook.of_arrays(owner, row, self.manifest.num_parts)
+        owner = self.map(layout.shared(f"{kind}_book", type_), (size,))
+        row = self.map(layout.shared(f"{kind}_row", type_), (size,), "uint32")
+        try:
+            return PartitionBook.of_arrays(owner, row, self.manifest.num_parts)
+        except (TypeError, ValueError) as error:
+            raise PartitionError(f"{self.root / layout.shared(f'{kind}_book', type_)}: {error}") from error
 
-    def id_map(self, kind: str, type_: NodeType | EdgeType) -> IdMap | None:
+    def id_map(self, kind: str, type_: NodeType | EdgeType, size: int) -> IdMap | None:
         if not self.manifest.is_relabelled:
             return None
-        return IdMap(*(self.map(layout.shared(f"{kind}_{each}", type_)) for each in ("map", "map_inverse")))
+        return IdMap(*(self.map(layout.shared(f"{kind}_{each}", type_), (size,)) for each in ("map", "map_inverse")))
 
     def nodes(self, entry: NodeTypeEntry) -> NodePart:
-        type_, offsets, index = entry.node_type, entry.offsets, self.index
-        cache, hotness = None, layout.in_part(index, "node_hotness", type_)  # directories of before have no hotness
-        if entry.forecast is not None and entry.forecast.num_cached[index]:
-            ids, feat, label, time = (
-                self.map(layout.in_part(index, "cache", type_, name), wanted)
-                for name, wanted in (("ids", True), ("feat", True), ("label", entry.label), ("time", entry.has_time))
+        type_, offsets, index, size = entry.node_type, entry.offsets, self.index, entry.num_nodes
+        path_of, rows = partial(layout.in_part, index), entry.part_num_nodes[index]
+        cache, hotness = None, path_of("node_hotness", type_)  # directories of before have no hotness
+        if entry.forecast is not None and index < len(kept := entry.forecast.num_cached) and kept[index]:
+            cache = CachePart(
+                ids=self.map(path_of("cache", type_, "ids"), (kept[index],), "int64"),
+                feat=self.table(path_of("cache", type_, "feat"), kept[index], entry.feat),
+                label=self.table(path_of("cache", type_, "label"), kept[index], entry.label),
+                time=self.map(path_of("cache", type_, "time"), (kept[index],), "int64", entry.has_time),
+                attrs=self.attrs("cache", type_, kept[index], entry.attrs),
             )
-            cache = CachePart(ids, feat, label, time, self.attrs("cache", type_, entry.attrs))
+        kind = self.manifest.files[hotness].torch_dtype if hotness in self.manifest.files else ""
         return NodePart(
-            book=self.book(offsets, "node", type_),
-            feat=self.map(layout.in_part(index, "node_feat", type_), entry.feat),
-            label=self.map(layout.in_part(index, "node_label", type_), entry.label),
-            time=self.map(layout.in_part(index, "node_time", type_), entry.has_time),
-            attrs=self.attrs("node_attr", type_, entry.attrs),
-            id_map=self.id_map("node", type_),
-            owned=range(*offsets[index:][:2]) if offsets else self.map(layout.in_part(index, "node_ids", type_)),
+            book=self.book(offsets, "node", type_, size),
+            feat=self.table(path_of("node_feat", type_), rows, entry.feat),
+            label=self.table(path_of("node_label", type_), rows, entry.label),
+            time=self.map(path_of("node_time", type_), (rows,), "int64", entry.has_time),
+            attrs=self.attrs("node_attr", type_, rows, entry.attrs),
+            id_map=self.id_map("node", type_, size),
+            owned=range(*offsets[index:][:2]) if offsets else self.map(path_of("node_ids", type_), (rows,), "int64"),
             cache=cache,
-            hotness=self.map(hotness, hotness in self.manifest.files),
+            hotness=self.map(hotness, (rows,), "float64" if kind == "float64" else "float32", kind),
         )
 
     def edges(self, entry: EdgeTypeEntry) -> EdgePart:
-        type_, offsets = entry.edge_type, entry.offsets
+        type_, offsets, size, num_edges = (
+            entry.edge_type,
+            entry.offsets,
+            entry.num_edges,
+            entry.part_num_edges[self.index],
+        )
+        expanded = self.manifest.node_types[self.ends[self.manifest.edge_types.index(entry)][0]]
+        rows = expanded.part_num_nodes[self.index]
         path_of = partial(layout.in_part, self.index, "graph", type_)
         by_time = None
         if entry.has_time:
-            by_time = TimedEdges(*(self.map(path_of(f"by_time/{name}")) for name in ("indices", "edge_ids", "time")))
+            by_time = TimedEdges(
+                self.map(path_of("by_time/indices"), (num_edges,)),
+                self.map(path_of("by_time/edge_ids"), (num_edges,)),
+                self.map(path_of("by_time/time"), (num_edges,), "int64"),
+            )
+        guide_size = _core.weight_guide_size(rows, num_edges) if entry.has_weight else 0
         return EdgePart(
-            indptr=self.map(path_of("indptr")),
-            indices=self.map(path_of("indices")),
-            edge_ids=self.map(path_of("edge_ids")),
-            weight_sum=self.map(path_of("weight_sum"), entry.has_weight),
-            weight_guide=self.map(path_of("weight_guide"), entry.has_weight),
+            indptr=self.map(path_of("indptr"), (rows + 1,), "int64"),
+            indices=self.map(path_of("indices"), (num_edges,)),
+            edge_ids=self.map(path_of("edge_ids"), (num_edges,)),
+            weight_sum=self.map(path_of("weight_sum"), (num_edges,), "uint64", entry.has_weight),
+            weight_guide=self.map(path_of("weight_guide"), (guide_size,), "uint32", entry.has_weight),
             by_time=by_time,
-            feat=self.map(layout.in_part(self.index, "edge_feat", type_), entry.feat),
-            book=self.book(offsets, "edge", type_) if entry.has_rows or offsets else None,
-            attrs=self.attrs("edge_attr", type_, entry.attrs),
-            id_map=self.id_map("edge", type_),
+            feat=self.table(layout.in_part(self.index, "edge_feat", type_), num_edges, entry.feat),
+            book=self.book(offsets, "edge", type_, size) if entry.has_rows or offsets else None,
+            attrs=self.attrs("edge_attr", type_, num_edges, entry.attrs),
+            id_map=self.id_map("edge", type_, size),
         )
+
+
+_INTEGERS = ("int32", "int64", "uint8", "uint16", "uint32")

@@ -1,33 +1,38 @@
-"""The two JSON files of a partition directory: ``manifest.json``, which says what the directory holds and how to tell
-that it still does, and the part_config ``<graph_name>.json`` beside it, which names the graph, with the keys of DGL's.
-"""
+"""The manifest of a partition directory: what it holds, and how to tell that it still does."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import operator
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import lru_cache
 from importlib import metadata
 from itertools import accumulate
+from math import isfinite, prod
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from glt._checks import format_size
+from glt._checks import check_one_of, format_size, integer
 from glt._reprs import says, typed
-from glt.data.schema import EdgeType, NodeType, Schema
+from glt.data.schema import EdgeType, NodeType, Schema, check_edge_dir
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.files import FileEntry, Rows
 
 FORMAT: Final = "glt-partition"
 VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling, no caches, no balance
+MAX_PARTS: Final = 1 << 16  # far above any cluster
+_BLOCK_BYTES: Final = 64, 1 << 30
+_MOST: Final = 1 << 62  # of a count
+_MOST_BYTES: Final = 1 << 30  # of the file
 
 
 @dataclass(frozen=True)
@@ -290,17 +295,33 @@ class Manifest:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Manifest:
-        """Rebuilds what :meth:`to_json` described."""
-        manifest: Manifest = _parsed(cls, document)
+        """Rebuilds what :meth:`to_json` described; raises TypeError or ValueError if it describes no partitions."""
+        manifest: Manifest = _parsed(cls, document, "manifest")
+        integer("num_parts", manifest.num_parts, 1, MAX_PARTS, "the number of partitions")
+        integer("checksum_block_bytes", manifest.checksum_block_bytes, *_BLOCK_BYTES, "the bytes of a block")
+        check_edge_dir(manifest.edge_dir)
+        check_one_of("time_level", manifest.time_level, (None, "edge", "node"))
         _ = manifest.schema  # raises where the types do not fit together
-        types = [(each.part_num_nodes, each.offsets) for each in manifest.node_types]
-        types += [(each.part_num_edges, each.offsets) for each in manifest.edge_types]
-        for counts, offsets in types:
-            if (offsets is not None) != manifest.is_relabelled:
-                raise ValueError("offsets are given of some types only: expected all of them, or none")
-            if offsets is not None and offsets != (expected := tuple(accumulate(counts, initial=0))):
-                raise ValueError(f"offsets = {offsets}: expected {expected}, the sums of the partitions' counts")
+        for entry in manifest.node_types:
+            manifest._require_counts(entry.node_type, entry.num_nodes, entry.part_num_nodes, entry.offsets)
+        for edges in manifest.edge_types:
+            manifest._require_counts(edges.edge_type, edges.num_edges, edges.part_num_edges, edges.offsets)
+        for path, file in manifest.files.items():
+            _require_file(path, file, manifest.checksum_block_bytes)
         return manifest
+
+    def _require_counts(
+        self, type_: NodeType | EdgeType, total: int, counts: tuple[int, ...], offsets: tuple[int, ...] | None
+    ) -> None:
+        if len(counts) != self.num_parts or sum(counts) != total:
+            raise ValueError(
+                f"{type_!r} has {total} ids, and {sum(counts)} in {len(counts)} partitions: expected as many, in "
+                f"{self.num_parts} partitions"
+            )
+        if (offsets is not None) != self.is_relabelled:
+            raise ValueError("offsets are given of some types only: expected all of them, or none")
+        if offsets is not None and offsets != (expected := tuple(accumulate(counts, initial=0))):
+            raise ValueError(f"offsets = {offsets}: expected {expected}, the sums of the partitions' counts")
 
     @classmethod
     def read(cls, root: str | os.PathLike[str]) -> Manifest:
@@ -314,14 +335,16 @@ class Manifest:
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
         try:
-            content = path.read_bytes()
+            content = read_regular(path, _MOST_BYTES)
             document = json.loads(content)
-        except (FileNotFoundError, IsADirectoryError) as error:
+        except FileNotFoundError as error:
             raise PartitionError(
                 f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way: "
                 "expected a partition directory, or its <graph_name>.json; partition again"
             ) from error
-        except ValueError as error:  # not JSON, or not UTF-8
+        except PartitionError:
+            raise
+        except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
             raise PartitionError(f"{path} is truncated or altered ({error}): partition again") from error
         found = document.get("format") if isinstance(document, dict) else None
         if found != FORMAT:
@@ -339,10 +362,9 @@ class Manifest:
             )
         try:
             return cls.from_json(document)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise PartitionError(
-                f"{path} does not follow version {VERSION} of the format ({type(error).__name__}: {error}); "
-                "partition again"
+                f"{path} does not follow version {VERSION} of the format: {error}; partition again"
             ) from error
 
     @says
@@ -378,198 +400,79 @@ def digest_of(document: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Reads a file; raises PartitionError if it is no regular file (a pipe would be waited for, a device has no end), a
+    loop of links, or too long, and OSError as :func:`open` does."""
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        what = "a loop of symbolic links" if error.errno == errno.ELOOP else "a socket or device"
+        raise PartitionError(f"{path} is {what}: expected a file; copy the directory again") from error
+    try:
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode):
+            raise PartitionError(f"{path} is missing: what has its name is no file; copy the directory again")
+        if found.st_size > most_bytes:
+            raise PartitionError(
+                f"{path} has {found.st_size} bytes: expected at most {most_bytes}; it is not what a partitioner wrote"
+            )
+        with open(opened, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(opened)
+
+
+def _require_file(path: str, entry: FileEntry, block_bytes: int) -> None:
+    if path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise ValueError(f"it lists the file {path!r}: expected a path inside the directory")
+    num_digits = 8 * -(-entry.num_bytes // block_bytes)
+    if len(entry.checksum) != num_digits or not set(entry.checksum) <= set("0123456789abcdef"):
+        raise ValueError(
+            f"the checksum of {path} has {len(entry.checksum)} characters: expected {num_digits} hexadecimal digits, 8 "
+            f"for each block of {block_bytes} of its {entry.num_bytes} bytes"
+        )
+    try:
+        itemsize = np.dtype(entry.dtype).itemsize
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ValueError(f"the dtype of {path} is {entry.dtype!r}: expected one of NumPy's") from error
+    if itemsize * prod(entry.shape) > entry.num_bytes:
+        raise ValueError(f"{path} has {entry.num_bytes} bytes: expected room for {entry.dtype} {list(entry.shape)}")
+
+
 _hints_of = lru_cache(get_type_hints)
 
 
-def _parsed(kind: Any, value: Any) -> Any:
-    """Undoes what JSON does to a value of type ``kind``: objects become dataclasses again, lists tuples."""
+def _parsed(kind: Any, value: Any, where: str) -> Any:
+    """Undoes what JSON does to a value of type ``kind``: objects become dataclasses again, lists tuples. Raises
+    TypeError or ValueError, which names the place, if it is of another kind."""
+    if kind is Any:
+        return value
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints_of(kind)
-        return kind(**{name: _parsed(hints[name], each) for name, each in value.items()})
+        if not isinstance(value, dict) or value.keys() != hints.keys():
+            found = sorted(value) if isinstance(value, dict) else type(value).__name__
+            raise ValueError(f"{where} has {found}: expected {sorted(hints)}")
+        return kind(**{name: _parsed(hints[name], each, f"{where}.{name}") for name, each in value.items()})
     origin, of = get_origin(kind), get_args(kind)
     if origin is UnionType:
-        return None if value is None else _parsed(of[0], value)
-    if origin is tuple:
-        return tuple(_parsed(of[0], each) for each in value)
-    if origin is dict:
-        return {key: _parsed(of[1], each) for key, each in value.items()}
-    return value
-
-
-_SUFFIX: Final = ".json"
-_OURS: Final = "glt"  # the key that DGL's own files lack
-
-
-class PartConfig(NamedTuple):
-    """The directory of a partitioned graph, and its name: the directory's where :func:`partition_graph` was told
-    none.
-
-    Example:
-        >>> glt.partition.read_part_config("parts").graph_name
-        'parts'
-    """
-
-    directory: Path
-    graph_name: str
-
-
-def require_graph_name(name: object) -> str:
-    """Returns ``name``; raises TypeError or ValueError if it is no text, or cannot be a file's name."""
-    if not isinstance(name, str):
-        raise TypeError(f"graph_name = {name!r}: expected text")
-    num_bytes = len((name + _SUFFIX).encode("utf-8", "surrogatepass"))
-    if not name or name.startswith(".") or "/" in name or "\0" in name or num_bytes > 255:
-        raise ValueError(
-            f"graph_name = {name!r}: expected a name for the file <graph_name>.json: some characters, no '/', no '.' "
-            "in front, 250 bytes at most"
-        )
-    if name + _SUFFIX == layout.MANIFEST:
-        raise ValueError(f"graph_name = {name!r}: {layout.MANIFEST} is the manifest's file; choose another name")
-    return name
-
-
-def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_method: str, **more: Any) -> Path:
-    """Writes the part_config of a whole partition directory, with the keys ``more`` too, and returns its path.
-
-    Its keys are DGL's: ``graph_name, part_method, num_parts, halo_hops, num_nodes, num_edges, ntypes, etypes``; of a
-    relabelled directory ``node_map`` and ``edge_map``, by type a ``[first id, end]`` for each partition, which count
-    nodes of all types together as DGL does; of others the paths of the books; ``part-<i>``, the folders of a partition.
-    ``halo_hops`` is 1: of the nodes around a partition it has the ids. ``glt`` names the manifest and the run.
-
-    Raises:
-        PartitionError: If there is no whole partition directory.
-        TypeError, ValueError: If the name is unusable.
-    """
-    root = Path(directory)
-    manifest = Manifest.read(root)
-    nodes, edges = manifest.node_types, manifest.edge_types
-    node_names, edge_names = dgl_names(manifest)
-    if manifest.is_relabelled:
-        node_map: list[Any] = _ranges([entry.part_num_nodes for entry in nodes])
-        edge_map: list[Any] = _ranges([entry.part_num_edges for entry in edges])
-    else:
-        node_map = [layout.shared("node_book", each.node_type) for each in nodes]
-        edge_map = [layout.shared("edge_book", each.edge_type) if each.has_rows else None for each in edges]
-    document: dict[str, Any] = {
-        "graph_name": require_graph_name(graph_name),
-        "part_method": part_method,
-        "num_parts": manifest.num_parts,
-        "halo_hops": 1,
-        "num_nodes": manifest.num_nodes,
-        "num_edges": manifest.num_edges,
-        "ntypes": {name: at for at, name in enumerate(node_names)},
-        "etypes": {name: at for at, name in enumerate(edge_names)},
-        "node_map": dict(zip(node_names, node_map, strict=True)),
-        "edge_map": dict(zip(edge_names, edge_map, strict=True)),
-    }
-    folders = {"node_feats": "node_feat", "edge_feats": "edge_feat", "part_graph": "graph"}
-    for part in range(manifest.num_parts):
-        document[f"part-{part}"] = {key: f"{layout.part(part)}/{folder}" for key, folder in folders.items()}
-    document |= more
-    document[_OURS] = {"manifest": layout.MANIFEST, "run_id": manifest.run_id}
-    path = root / (graph_name + _SUFFIX)
-    partial = root / f".{layout.MANIFEST}-{os.getpid()}"  # a name that fits, however long the graph's is
-    try:
-        partial.write_text(json.dumps(document, indent=1) + "\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
-
-
-def read_part_config(path: str | os.PathLike[str]) -> PartConfig:
-    """Returns the partition directory and the name of the graph that a part_config speaks of.
-
-    Args:
-        path: The JSON file that :func:`partition_graph` or ``glt import dgl`` wrote; a partition directory; or DGL's
-            own file, where it lies beside the manifest of the directory that was imported from it.
-
-    Raises:
-        PartitionError: If there is no such directory, or the file is of another one; says what to do.
-
-    Example:
-        >>> glt.partition.partition_graph(glt.testing.ring_graph().to_data(), "ring", 2, "ring", part_method="random")
-        Manifest(2 partitions by RandomPartitioner, 40 nodes, 80 edges, edge_dir='in', 16 files, 5.5 KB)
-        >>> glt.partition.read_part_config("ring/ring.json").graph_name
-        'ring'
-    """
-    given = Path(os.path.abspath(path))
-    if given.is_dir():
-        names = graph_names(given, Manifest.read(given))
-        if len(names) > 1:
-            raise PartitionError(f"{given} has the part_configs of {names}: name one of them, such as {names[0]}.json")
-        return PartConfig(given, names[0] if names else given.name)
-    document = _document(given)
-    if document is None:
-        raise PartitionError(
-            f"{given} is no part_config: expected the JSON file that glt.partition.partition_graph wrote, or a "
-            "partition directory"
-        )
-    ours = document.get(_OURS)
-    if ours is None and not (given.parent / layout.MANIFEST).exists():
-        raise PartitionError(
-            f"{given} is DGL's own, and its partitions were not imported: run 'glt import dgl {given} --out DIR', "
-            "and give DIR"
-        )
-    manifest = Manifest.read(given.parent)
-    if ours is None:
-        found = tuple(document.get(key) for key in ("num_parts", "num_nodes", "num_edges"))
-        expected = (manifest.num_parts, manifest.num_nodes, manifest.num_edges)
-        if found != expected:
-            raise PartitionError(
-                f"{given} is of another graph than the {layout.MANIFEST} beside it: (num_parts, num_nodes, num_edges) "
-                f"= {found}, but {expected} there"
+        return None if value is None else _parsed(of[0], value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = [of[0]] * len(value) if of[-1] is ... else of
+        if len(kinds) == len(value):
+            return tuple(
+                _parsed(k, each, f"{where}[{at}]") for at, (k, each) in enumerate(zip(kinds, value, strict=True))
             )
-    elif ours.get("run_id") != manifest.run_id:
-        raise PartitionError(
-            f"{given} is of run {ours.get('run_id')}, but the partitions beside it are of run {manifest.run_id}: copy "
-            f"the file that belongs to them, or give the directory {given.parent} itself"
-        )
-    return PartConfig(given.parent, str(document["graph_name"]))
-
-
-def graph_names(root: Path, manifest: Manifest) -> list[str]:
-    """The names that part_configs in a partition directory give to its graph, ascending."""
-    names = []
-    for path in sorted(root.glob(f"*{_SUFFIX}")):
-        document = _document(path) if path.name != layout.MANIFEST else None
-        if document is not None and document.get(_OURS, {}).get("run_id") == manifest.run_id:
-            names.append(path.name.removesuffix(_SUFFIX))
-    return names
-
-
-def dgl_names(manifest: Manifest) -> tuple[list[str], list[str]]:
-    """What DGL calls the node types and the edge types: ``_N`` and ``_N:_E:_N`` where there are none."""
-    if not manifest.is_hetero:
-        return ["_N"], ["_N:_E:_N"]
-    # A colon inside a name would make two types of one.
-    edges = [[part.replace("%", "%25").replace(":", "%3A") for part in each.edge_type] for each in manifest.edge_types]
-    return [entry.node_type for entry in manifest.node_types], [":".join(parts) for parts in edges]
-
-
-def _ranges(counts: Sequence[tuple[int, ...]]) -> list[list[list[int]]]:
-    """Ids of all types together: partition after partition, in each type after type."""
-    ranges: list[list[list[int]]] = [[] for _ in counts]
-    at = 0
-    for of_partition in zip(*counts, strict=True):
-        for of_type, count in zip(ranges, of_partition, strict=True):
-            of_type.append([at, at + count])
-            at += count
-    return ranges
-
-
-def _document(path: Path) -> dict[str, Any] | None:
-    """The contents of a part_config, DGL's or glt's; None if it is none."""
-    try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise PartitionError(
-            f"{path} is missing: expected the part_config that glt.partition.partition_graph wrote, or a partition "
-            "directory"
-        ) from error
-    except (ValueError, OSError):
-        return None
-    keys = ("graph_name", "num_parts", "node_map", "edge_map")
-    if not isinstance(document, dict) or not all(key in document for key in keys):
-        return None
-    return document if isinstance(document.get(_OURS, {}), dict) else None
+    if origin is dict and isinstance(value, dict):
+        return {key: _parsed(of[1], each, f"{where}[{key!r}]") for key, each in value.items()}
+    if kind is int and type(value) is int and 0 <= value < _MOST:
+        return value
+    if kind is float and type(value) in (int, float) and isfinite(value):
+        return float(value)
+    if kind in (str, bool) and type(value) is kind:
+        return value
+    shown = repr(value)
+    raise ValueError(
+        f"{where} = {shown[:80]}{'...' if len(shown) > 80 else ''}: expected {getattr(kind, '__name__', kind)}"
+    )

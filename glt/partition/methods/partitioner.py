@@ -28,7 +28,7 @@ from glt.partition.format.files import (
     staging,
 )
 from glt.partition.format.load import load_id_map
-from glt.partition.format.manifest import Manifest, installed_version
+from glt.partition.format.manifest import MAX_PARTS, Manifest, installed_version
 from glt.partition.graph_input import GraphInput, first_where, require_in_place
 from glt.partition.methods.balance import Balance
 from glt.partition.methods.forecast import Forecast, forecast
@@ -223,8 +223,7 @@ class PartitionerBase(ABC):
             refuse_unknown(type(self).__name__, unknown, known - unknown.keys() - {"unknown"})
         check_path("output_dir", output_dir, "a directory to create")
         self.output_dir: Path = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
-        # 2**16 partitions: far above any cluster.
-        self.num_parts: int = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
+        self.num_parts: int = integer("num_parts", num_parts, 1, MAX_PARTS, "the number of partitions")
         self.chunk_size: int = integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
         if num_threads is None:
             num_threads = len(os.sched_getaffinity(0))
