@@ -292,6 +292,8 @@ def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unread
             paths[shown] = [layout.attr(part, "node_attr", type_, name) for part in parts]
         values: list[ValueCount] = []
         for name, files in paths.items():
+            for path in files:
+                manifest.file(root, path)
             if unreadable.isdisjoint(files):
                 values += count_values(name, [map_npy(root / path, mode="r") for path in files])
         tables = _tables({"feat": entry.feat, "label": entry.label} | _named(entry.attrs), time=entry.has_time)

@@ -6,7 +6,10 @@ import pickle
 import shutil
 import signal
 import socket
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,11 +27,13 @@ from dist_world import (
 )
 from network import device_of, enter, switch
 from promptness import WITHIN_S, expect_prompt
+from service import Stage
 
 import glt
 from glt import _deadlines
 from glt._deadlines import HANDSHAKE_S
 from glt.errors import PartitionError
+from glt.partition.format import verify
 from glt.testing.cluster import Cluster, free_port
 
 SILENCE_S = 3.0
@@ -372,3 +377,63 @@ def test_options_of_one_rank_are_refused(typed_world, tmp_path, option):
     with Cluster(2, differ, typed_world(2).path, str(tmp_path / "y.pt") if labelled else "", drawn) as cluster:
         for outcome in cluster.outcomes():
             expect_error(outcome, "RendezvousError", f"{option} differs between trainers")
+
+
+# -- damage that is found while batches are made -------------------------------------------------------------------
+
+
+def compare_behind(folder):
+    """Takes all files but the smallest for so large that they are compared behind, here and in sampling processes."""
+    os.environ["TMPDIR"], tempfile.tempdir = folder, folder
+    text = "from glt.partition.format import verify\nverify.BEFORE_USE_BYTES = 1 << 12\n"
+    (Path(folder) / "sitecustomize.py").write_text(text)
+    sys.path.insert(0, folder)
+    verify.BEFORE_USE_BYTES = 1 << 12
+
+
+def damage_features(path, part):
+    with open(path / f"part{part}/node_feat/node.npy", "r+b") as file:
+        file.seek(1000)
+        file.write(bytes(64))
+
+
+def hear_of_damage(trainer, path, mode, folder, read_local):
+    compare_behind(folder)
+    data = join(trainer, path)
+    given = {"collect_features": True, "worker_options": options(trainer, mode, read_local=read_local)}
+    with glt.distributed.DistNeighborLoader(data, [4], torch.arange(NUM_NODES), batch_size=8, **given) as loader:
+        until_s = time.monotonic() + 60.0
+        try:
+            while time.monotonic() < until_s:
+                for _ in loader:
+                    pass
+        except PartitionError as error:
+            trainer.say("heard")
+            trainer.hear()  # the other has heard, too
+            return str(error)
+
+
+@pytest.mark.parametrize(("mode", "read_local"), [("mp", False), ("mp", True), ("collocated", False)])
+def test_damage_that_is_found_behind_is_a_partition_error_at_the_next_batch(world, tmp_path, mode, read_local):
+    """Also where another process reads the file and answers."""
+    path = shutil.copytree(world(2).path, tmp_path / "parts")
+    damage_features(path, 1)
+    with Cluster(2, hear_of_damage, path, mode, str(tmp_path), read_local) as cluster:
+        assert hear_all(cluster) == ["heard"] * 2
+        say_all(cluster)
+        for text in cluster.results():
+            assert "part1/node_feat/node.npy was altered" in text and "(block 0)" in text
+        cluster.expect_nothing_left()
+
+
+def test_clients_hear_of_damage_that_their_server_finds_behind(world, tmp_path):
+    path = shutil.copytree(world(1).path, tmp_path / "parts")
+    damage_features(path, 0)
+    with Stage(2) as stage:
+        stage.ask(0, "run_function", compare_behind, str(tmp_path))
+        stage.start_servers(path, 1, 1)
+        stage.start_clients(1, 1)
+        stage.ask(1, "make", "l")
+        stage.fails(1, "take", "l").expect("PartitionError", "part0/node_feat/node.npy was altered")
+        stage.ask(1, "close", "l")
+        stage.finish((1,), (0,))

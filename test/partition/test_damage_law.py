@@ -3,9 +3,11 @@
 The directories here hold every kind of table, homogeneous and heterogeneous, with times of edges and of nodes.
 """
 
+import json
 import os
 import re
 import shutil
+import socket
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from glt.errors import GltError, PartitionError
 from glt.partition import Manifest, RandomPartitioner, inspect_partitions, load_partition
 from glt.partition.format import files as npy_file
+from glt.partition.format.manifest import digest_of, text_of
 from glt.partition.methods import partitioner
 
 WORLDS = ["homogeneous", "relabelled", "edge times", "node times"]
@@ -226,26 +229,118 @@ def test_names_of_the_files_of_a_graph_without_types(directory):
     assert {*files(directory)} == expected | {"manifest.json"}
 
 
-def test_a_flipped_byte_in_a_sampled_block_of_a_large_file_is_named(world, tmp_path, monkeypatch):
+def test_the_block_of_a_flipped_byte_is_named(world, tmp_path, monkeypatch):
     monkeypatch.setattr(npy_file, "BLOCK_BYTES", 64)
     monkeypatch.setattr(partitioner, "BLOCK_BYTES", 64)
     arguments = {**world.arguments(), "node_feat": np.arange(10 * 1000.0).reshape(10, 1000)}
     root = tmp_path / "parts"
     RandomPartitioner(root, 1, **arguments).partition()
-    load_partition(root, 0, verify_whole_bytes=0)
+    load_partition(root, 0)
     path = root / "part0/node_feat/node.npy"
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1  # the last block is always in the sample
+    data[40_000] ^= 1
     path.write_bytes(data)
-    refused(root, "node_feat/node.npy was altered", verify_whole_bytes=0)
-    data[-1] ^= 1
-    data[40_000] ^= 1  # no sample looks here, a whole check does
-    path.write_bytes(data)
-    load_partition(root, 0, verify_whole_bytes=0)
-    refused(root, "node_feat/node.npy was altered", verify_whole_bytes=1 << 20)
+    refused(root, "node_feat/node.npy was altered", "bytes 40000 to 40063 (block 625)")
     (bad,) = inspect_partitions(root, verify=True).bad
     assert bad.path == "part0/node_feat/node.npy" and "bytes 40000 to 40063" in bad.reason
-    load_partition(root, 0, verify=False)  # a process beside it has verified
+    load_partition(root, 0, verify=False)
+
+
+STRANGE = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    63,
+    1 << 63,
+    10**400,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    "../x",
+    "\ud800",
+    [],
+    [[]],
+    {},
+    {"x": 1},
+]
+
+
+def places(value, path=()):
+    """All places in a JSON document, by the keys on the way."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield from places(each, (*path, key))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_manifest_of_anything_is_refused_or_means_the_same(runs, data):
+    """However well it is signed: what does not follow the format, or does not fit together, is refused at once."""
+    root = runs / "run0"
+    with kept(root / "manifest.json") as (content,):
+        document = json.loads(content)
+        *way, key = data.draw(st.sampled_from([path for path in places(document) if path]), "place")
+        inner = document
+        for each in way:
+            inner = inner[each]
+        change = data.draw(st.sampled_from(["value", "gone", "twice"]), "change")
+        if change == "value":
+            inner[key] = data.draw(st.sampled_from(STRANGE), "value")
+        elif change == "gone":
+            del inner[key]
+        elif isinstance(inner, list):
+            inner.insert(key, inner[key])
+        else:
+            inner[f"{key}2"] = inner[key]
+        document["run_id"] = digest_of(document)
+        (root / "manifest.json").write_bytes(text_of(document))
+        for read in (lambda: load_partition(root, 0), lambda: load_partition(root, 1, verify=False)):
+            try:
+                part = read()
+            except PartitionError as error:
+                assert str(root) in str(error)
+            else:
+                assert len(part.nodes) == len(document["node_types"])
+        try:
+            inspect_partitions(root)
+        except PartitionError as error:
+            assert str(root) in str(error)
+
+
+@pytest.mark.parametrize("make", ["fifo", "socket", "device", "loop", "long", "deep"])
+def test_what_is_no_file_in_place_of_the_manifest_is_refused_at_once(directory, make):
+    path = directory / "manifest.json"
+    content = path.read_bytes()
+    path.unlink()
+    if make == "fifo":
+        os.mkfifo(path)
+    elif make == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    elif make == "device":
+        path.symlink_to("/dev/zero")
+    elif make == "loop":
+        path.symlink_to(path)
+    elif make == "long":
+        with open(path, "wb") as file:
+            file.truncate(2 << 30)
+    else:
+        path.write_bytes(b"[" * 200_000)
+    for read in (lambda: load_partition(directory, 0), lambda: inspect_partitions(directory)):
+        with pytest.raises(PartitionError, match=r"manifest\.json (is|has|was) "):
+            read()
+    path.unlink()
+    path.write_bytes(content)
+    (directory / "part0/node_feat/node.npy").unlink()
+    (directory / "part0/node_feat/node.npy").symlink_to("node.npy")
+    refused(directory, "node_feat/node.npy is a loop of symbolic links")
+    (directory / "part0/node_feat/node.npy").unlink()
+    os.mkfifo(directory / "part0/node_feat/node.npy")
+    refused(directory, "node_feat/node.npy is not a file")
 
 
 def test_ranks_tell_runs_apart_by_run_id(directory, world, tmp_path):

@@ -289,11 +289,7 @@ class _Files:
         returns None if it is not ``wanted``."""
         if not wanted:
             return None
-        if path not in self.manifest.files:
-            raise PartitionError(
-                f"{self.root / layout.MANIFEST} lists no {path}, which its types call for: partition again"
-            )
-        entry = self.manifest.files[path]
+        entry = self.manifest.file(self.root, path)
         if entry.shape != shape or entry.torch_dtype not in ((dtype,) if dtype else _INTEGERS):
             raise PartitionError(
                 f"{self.root / layout.MANIFEST} lists {path} with {entry.torch_dtype} {list(entry.shape)}: its types "

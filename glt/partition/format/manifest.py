@@ -285,6 +285,12 @@ class Manifest:
         """Returns the same manifest with its run id."""
         return replace(self, run_id=digest_of(asdict(self)))
 
+    def file(self, root: Path, path: str) -> FileEntry:
+        """The entry of a file; raises PartitionError if the manifest of ``root`` lists none."""
+        if path not in self.files:
+            raise PartitionError(f"{root / layout.MANIFEST} lists no {path}, which its types call for: partition again")
+        return self.files[path]
+
     def write(self, root: Path) -> None:
         """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
         (root / layout.MANIFEST).write_bytes(text_of(asdict(self)))
