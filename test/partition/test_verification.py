@@ -108,8 +108,46 @@ def test_a_large_file_is_compared_behind_and_its_damage_is_heard_by_all_processe
     """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert "PartitionError" in found.stderr and "node_feat/node.npy was altered" in found.stderr
-    with pytest.raises(PartitionError, match=r"node_feat/node\.npy was altered"):
-        load_partition(behind, 0).require_sound()  # it is known already
+    assert heard(load_partition(behind, 0, verify="elsewhere"))  # it is known already
+    damage(behind)  # as it was
+    os.utime(behind / FEAT)
+    assert load_partition(behind, 0).wait_until_verified(20.0)
+
+
+def heard(part):
+    with pytest.raises(PartitionError, match="was altered"):
+        part.require_sound()
+    return True
+
+
+def test_damage_that_is_gone_when_it_is_read_again_is_forgotten(behind, monkeypatch):
+    """The disk had been at fault: nothing has been written."""
+    crcs = verify._crcs
+    monkeypatch.setattr(
+        verify, "_crcs", lambda path, *given: (crc ^ ("node_feat" in str(path)) for crc in crcs(path, *given))
+    )
+    with pytest.raises(PartitionError, match="was altered"):
+        load_partition(behind, 0).wait_until_verified(20.0)
+    monkeypatch.setattr(verify, "_crcs", crcs)
+    assert heard(load_partition(behind, 0, verify="elsewhere"))
+    assert load_partition(behind, 0).wait_until_verified(20.0)
+    load_partition(behind, 0, verify="elsewhere").require_sound()
+
+
+def test_a_process_may_end_while_it_compares(behind):
+    program = f"""if True:
+        import sys, tempfile
+        tempfile.tempdir = {tempfile.tempdir!r}
+        from glt.partition import load_partition
+        from glt.partition.format import verify
+        verify.BEFORE_USE_BYTES, read = 50_000, verify._crcs
+        for_ever = lambda *given: (next(read(*given)) for _ in iter(int, 1) if next(read(*given)) < 0)
+        verify._crcs = lambda path, *given: (for_ever if "node_feat" in str(path) else read)(path, *given)
+        load_partition({str(behind)!r}, 0)
+    """
+    for _ in range(5):
+        found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        assert (found.returncode, found.stderr) == (0, ""), found.stderr
 
 
 def test_what_is_sound_is_known_to_all_processes(behind, read):
@@ -133,7 +171,7 @@ def holder(root):
         from glt.partition.format import verify
         root, manifest = Path({str(root)!r}), Manifest.read({str(root)!r})
         contents = verify.Contents(root / {FEAT!r}, manifest.files[{FEAT!r}], manifest.checksum_block_bytes, "run")
-        record = verify._Record.of(contents)
+        record = verify.Record.of(contents)
         print(record.lock(), flush=True)
         time.sleep(600)
     """

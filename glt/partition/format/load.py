@@ -20,7 +20,7 @@ from glt.partition.format.book import IdMap
 from glt.partition.format.files import Array, as_torch_dtype, map_file
 from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 from glt.partition.format.part_config import read_part_config
-from glt.partition.format.verify import Contents, Watch, records_dir
+from glt.partition.format.verify import Contents, Record, Watch
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +278,7 @@ class _Files:
     index: int
     verify: bool | Literal["elsewhere"]
     is_behind: bool = False  # whether large files may be compared while they are used
-    unverified: list[Contents] = field(default_factory=list)
+    unverified: list[tuple[Contents, Record]] = field(default_factory=list)
 
     @cached_property
     def ends(self) -> tuple[tuple[int, int], ...]:
@@ -297,11 +297,13 @@ class _Files:
             )
         origin = f"run {self.manifest.run_id}"
         contents = Contents(self.root / path, entry, self.manifest.checksum_block_bytes, origin)
-        if self.verify and self.is_behind and contents.is_large and records_dir() is not None:
-            self.unverified.append(contents)
+        array = map_file(contents.path, entry, origin=origin)
+        record = Record.of(contents) if self.verify and self.is_behind and contents.is_large else None
+        if record is not None:
+            self.unverified.append((contents, record))
         elif self.verify is True:
             contents.compare_once()
-        return as_torch_dtype(map_file(contents.path, entry, origin=origin), entry.torch_dtype)
+        return as_torch_dtype(array, entry.torch_dtype)
 
     def watch(self) -> Watch:
         watch = Watch(self.unverified)

@@ -19,6 +19,7 @@ import stat
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -76,7 +77,7 @@ class Contents:
 
     def compare_once(self) -> None:
         """As :meth:`compare`, unless a process of this host has done it since the file was last written."""
-        record = _Record.of(self) if self.entry.num_bytes > _REMEMBERED_BYTES else None
+        record = Record.of(self) if self.entry.num_bytes > _REMEMBERED_BYTES else None
         if record is None:
             self.compare()
             return
@@ -141,9 +142,9 @@ def _crcs(path: Path, begins: Iterable[int], block_bytes: int, num_threads: int)
 class Watch:
     """Files that are used and not compared yet, and what was found of them. Any thread may use it."""
 
-    def __init__(self, files: Iterable[Contents] = ()) -> None:
+    def __init__(self, files: Iterable[tuple[Contents, Record]] = ()) -> None:
         self._lock = threading.Lock()
-        self._unknown = [(each, record) for each in files if (record := _Record.of(each)) is not None]
+        self._unknown = list(files)
         self._wrong = ""
         self._look_at_s = 0.0
 
@@ -176,13 +177,17 @@ class Watch:
         finally:
             self._lock.release()
 
-    def _settle(self, each: tuple[Contents, _Record], found: str) -> None:
+    def _settle(self, each: tuple[Contents, Record], found: str) -> None:
         self._wrong = self._wrong or found
         self._unknown.remove(each)
         each[1].close()
 
     def compare_behind(self) -> None:
-        """Has a thread of this process compare them, but for those that another process of this host is at."""
+        """Has a thread of this process compare them, but for those that another process of this host is at. What was
+        found to be damaged before is read again: the disk may have been at fault."""
+        for _, record in self._unknown:
+            if record.found() and record.lock():
+                record.write(None)
         self._look()
         if self._unknown:
             threading.Thread(target=self._compare_all, name="glt-verify", daemon=True).start()
@@ -207,12 +212,12 @@ class Watch:
 # -- what is remembered --------------------------------------------------------------------------------------------
 
 
-class _Record:
+class Record:
     """What is known of a file on this host, and who finds it out: the process that holds the lock."""
 
     @classmethod
-    def of(cls, contents: Contents) -> _Record | None:
-        """None where there can be none."""
+    def of(cls, contents: Contents) -> Record | None:
+        """The record of a file that is there; None where there can be none."""
         folder = records_dir()
         if folder is None:
             return None
@@ -230,6 +235,8 @@ class _Record:
     def __init__(self, path: Path, state: list[str | int]) -> None:
         self.path, self._state = path, state
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.close = weakref.finalize(self, os.close, self._fd)
+        self.close.atexit = False  # the thread behind still uses it
 
     def found(self) -> str | None:
         """What is wrong with the file, ``""`` if nothing is; None: that is not known yet."""
@@ -244,16 +251,13 @@ class _Record:
             return error.errno not in (errno.EACCES, errno.EAGAIN)  # a file system without locks: all do the work
         return True
 
-    def write(self, wrong: str) -> None:
-        said = json.dumps({"file": self._state, "wrong": wrong[: _MOST_SAID // 8]}) + "\n"
+    def write(self, wrong: str | None) -> None:
+        said = "" if wrong is None else json.dumps({"file": self._state, "wrong": wrong[: _MOST_SAID // 8]}) + "\n"
         try:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, said.encode(), 0)
         except OSError as error:  # a full disk: others read the file themselves
             logger.warning("what was found of %s cannot be told to other processes: %s", self._state[0], error)
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 def records_dir() -> Path | None:
