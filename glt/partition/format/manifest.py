@@ -9,7 +9,7 @@ import operator
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from importlib import metadata
 from itertools import accumulate
@@ -457,7 +457,8 @@ def _parsed(kind: Any, value: Any, where: str) -> Any:
         return value
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints_of(kind)
-        if not isinstance(value, dict) or value.keys() != hints.keys():
+        needed = {each.name for each in fields(kind) if each.default is MISSING}  # others came with later versions
+        if not isinstance(value, dict) or not needed <= value.keys() <= hints.keys():
             found = sorted(value) if isinstance(value, dict) else type(value).__name__
             raise ValueError(f"{where} has {found}: expected {sorted(hints)}")
         return kind(**{name: _parsed(hints[name], each, f"{where}.{name}") for name, each in value.items()})
