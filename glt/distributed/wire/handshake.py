@@ -18,15 +18,14 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-import math
 import os
 import secrets
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
 
 import glt
 from glt import _deadlines as deadlines
@@ -46,21 +45,34 @@ _OTHER_NAME, _UNKNOWN_AUTHORITY = (62, 64), (18, 19, 20, 21)
 # Host and port, or the name of a Unix socket.
 Address: TypeAlias = "tuple[str, int] | str"
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
 class Hint:
-    """Says once what a long wait is waiting for: its deadline is minutes."""
+    """Says every few seconds what a wait of ``timeout_s`` is waiting for: its deadline is minutes."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._due_s = time.monotonic() + deadlines.HINT_S
+        now = time.monotonic()
+        self._until_s, self._due_s = now + timeout_s, now + deadlines.HINT_S
 
     def give(self, missing: str) -> None:
         """Says so, if it is time: what is missing now."""
-        if time.monotonic() > self._due_s:
-            self._due_s = math.inf
-            logger.warning("%s; waiting for up to %g s", missing, self._timeout_s)
+        now = time.monotonic()
+        if now > self._due_s:
+            self._due_s = now + deadlines.HINT_S
+            logger.warning("%s; waiting for up to %.0f s more", missing, max(0.0, self._until_s - now))
+
+    async def during(self, wait: Coroutine[Any, Any, T], missing: str) -> T:
+        """Awaits something, and says meanwhile what is missing until it has happened. On the loop."""
+        task = process_loop.get().create_task(wait)
+        try:
+            while not (await asyncio.wait([task], timeout=deadlines.POLL_S))[0]:
+                self.give(missing)
+            return task.result()
+        finally:
+            task.cancel()
 
 
 # -- proofs --------------------------------------------------------------------------------------------------------
@@ -205,6 +217,7 @@ async def connect(
     """
     where = f"@{address[1:]}" if isinstance(address, str) else printed(*address)  # as ss shows Unix sockets
     deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
+    silent = f"{peer} takes connections at {where}, and has not answered yet: it loads its data, or is stopped"
     while True:
         left = deadline - time.monotonic()
         is_reached = False
@@ -216,13 +229,10 @@ async def connect(
             until_s = time.monotonic() + (answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
             credentials = current_credentials()
             if credentials.tls is not None and not isinstance(address, str):
-                sock = await _encrypt(sock, credentials, address[0], until_s)
+                sock = await hint.during(_encrypt(sock, credentials, address[0], until_s), silent)
             connection = Connection(sock, peer)
             connection.is_ours = True
-            await prove_to_server(connection, credentials, until_s)
-            connection.send(hello)
-            connection.max_json_bytes = MAX_JSON_BYTES
-            answer = await connection.receive(_left(until_s))
+            answer = await hint.during(_answer_to(connection, hello, credentials, until_s), silent)
             if "refused" not in answer:
                 if "version" not in answer:
                     raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
@@ -232,6 +242,7 @@ async def connect(
             if not (answer.get("is_ending") and retry and time.monotonic() < deadline):
                 kind = NotYet if answer.get("is_ending") else RendezvousError
                 raise kind(f"{peer} at {where} refused: {answer['refused']}")
+            hint.give(f"{peer} at {where} refuses for now: {answer['refused']}")
         except socket.gaierror as error:
             raise RendezvousError(f"{peer}: there is no host {address[0]!r} ({error}); check master_addr") from error
         except NotProven as error:
@@ -247,6 +258,7 @@ async def connect(
             if not (retry and time.monotonic() < deadline):  # else it is starting, or being replaced
                 lost = RendezvousError if retry else PeerLost
                 raise lost(f"{error}; it ended during the handshake") from error
+            hint.give(f"{error}; it ended during the handshake, and is tried again")
         except (MessageError, ChannelTimeout) as error:
             _close(connection)
             raise RendezvousError(
@@ -269,6 +281,15 @@ async def connect(
             _close(connection)
             raise
         await asyncio.sleep(deadlines.RETRY_S)
+
+
+async def _answer_to(
+    connection: Connection, hello: dict[str, Any], credentials: Credentials, until_s: float
+) -> dict[str, Any]:
+    await prove_to_server(connection, credentials, until_s)
+    connection.send(hello)
+    connection.max_json_bytes = MAX_JSON_BYTES
+    return await connection.receive(_left(until_s))
 
 
 def _no_tls(where: str, error: Exception) -> str:

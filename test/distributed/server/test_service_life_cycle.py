@@ -133,10 +133,12 @@ def test_nobody_is_there(world):
         expect_prompt(time.monotonic() - start, "those who wait to give up", 20)
         # Server 0 is there, and server 1 is not.
         stage.ask(0, "serve", here.path, 2, 1, 0)
+        stage.ask(1, "lower", None, HINT_S=0.2)
         start = time.monotonic()
-        failed = stage.fails(1, "join", 2, 1, 0, rpc_timeout=2.0)
+        failed = stage.fails(1, "join", 2, 1, 0, rpc_timeout=4.0)
         expect_prompt(time.monotonic() - start, "the client to give up")
         assert failed.kind == "RendezvousError" and "rank [1]" in failed.text, failed
+        assert stage.output(1).count("servers of rank [1] of 2 have not joined server 0 ") >= 2  # yet
         stage.ask(0, "wait_and_shutdown", 0.1)
         stage.end(0, 1, 2)
         stage.results()

@@ -436,3 +436,11 @@ def test_a_server_follows_server_0_and_joins_its_successor(monkeypatch):
     finally:
         for each in (other, server_0, listener):
             each.close()
+
+
+def test_a_server_says_every_few_seconds_which_others_it_waits_for(monkeypatch, caplog):
+    monkeypatch.setattr(deadlines, "HINT_S", 0.2)
+    alone = Membership(replace(ENTRY, num_servers=3), ("127.0.0.1", 1), ClientRegistry(1), lambda servers: None)
+    with pytest.raises(RendezvousError, match=r"servers of rank \[1, 2\] of 3 are not there"):
+        alone.wait_for_all(2.0)
+    assert caplog.text.count("servers of rank [1, 2] of 3 have not come yet; waiting for up to") >= 2

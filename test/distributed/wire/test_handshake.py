@@ -134,6 +134,20 @@ def test_a_server_that_is_not_ready_yet_is_waited_for(monkeypatch):
     server.close()
 
 
+@pytest.mark.parametrize("listens", [False, True])
+def test_who_waits_says_every_few_seconds_for_what(listens, monkeypatch, caplog):
+    """For a server that is not there yet, or was killed; for one that is not ready, or is stopped."""
+    monkeypatch.setattr(deadlines, "HINT_S", 0.2)
+    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 0.3)
+    server = Listener(("127.0.0.1", 0), "server 3", ("127.0.0.1", 1), keep_quiet) if listens else None
+    with pytest.raises(RendezvousError):
+        greet(free_port() if server is None else server.address[1], 2.5)
+    if server is not None:
+        server.close()
+    said = "has not answered yet" if listens else "is not reached at"
+    assert len(re.findall(rf"server 3 .*{said}.*; waiting for up to \d s more", caplog.text)) >= 2
+
+
 @pytest.mark.parametrize(
     ("answer", "timeout_s", "words"),
     [
