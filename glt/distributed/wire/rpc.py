@@ -39,7 +39,6 @@ from glt.errors import PeerLost
 _CHANNELS = ["cma", "mpt_uv", "basic"]
 _SCHEME = "glt"
 _SMALL_BYTES = 32 << 10
-_LEAST_S = 0.001  # of a call's deadline: to torch, 0 means none
 _INFINIBAND = Path("/sys/class/infiniband")
 
 logger = logging.getLogger(__name__)
@@ -112,7 +111,7 @@ class _Line:
             # Small requests travel inside the call's own bytes, which costs less than a tensor beside them.
             requests = [(call.method, call.request) for call in calls]
             asked = [(method, bytes(r.numpy()) if len(r) <= _SMALL_BYTES else r) for method, r in requests]
-            left_s = max(_LEAST_S, max(call.deadline for call in calls) - time.monotonic())
+            left_s = max(deadlines.RETRY_S, max(call.deadline for call in calls) - time.monotonic())
             future = rpc.rpc_async(self.peer.name, _answer_all, args=(asked,), timeout=left_s)
             future.add_done_callback(partial(self._done, calls))
         except RuntimeError as error:
