@@ -4,6 +4,8 @@ import csv
 import gzip
 import itertools
 import json
+import os
+import resource
 
 import numpy as np
 import pytest
@@ -300,6 +302,26 @@ def test_zeros_of_any_size_take_no_memory():
     zeros = blank(np.dtype(np.int64), (1 << 34, 2))  # 256 GiB
     assert zeros.shape == (1 << 34, 2) and zeros.flags.c_contiguous and not zeros[:: 1 << 30].any()
     assert blank(np.dtype(np.float32), (0, 3)).shape == (0, 3)
+
+
+def test_tables_that_this_process_may_not_open_are_not_damaged(tmp_path):
+    (tmp_path / "e.csv").write_text("src,dst\n1,2\n")
+    pq.write_table(pa.table({"src": [1], "dst": [2]}), tmp_path / "e.parquet")
+    (tmp_path / "e.csv.gz").write_bytes(gzip.compress(b"1,2\n"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    found = {}
+    for name in ("e.csv", "e.csv.gz", "e.parquet"):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            TableFiles((tmp_path / name,)).num_rows()
+        except Exception as error:
+            found[name] = error
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for name in ("e.csv", "e.csv.gz", "e.parquet"):
+        assert isinstance(found[name], OSError) and "ulimit -n" in str(found[name]), found[name]
 
 
 def csv_gz(path, rows):

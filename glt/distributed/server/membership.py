@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.sessions import ClientRegistry
 from glt.distributed.wire.connection import Connection
@@ -327,6 +328,8 @@ def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerE
                 other_dirs[part] = me.graph_dir
                 continue
         except (PartitionError, OSError) as error:
+            if is_exhausted(error):
+                raise  # of this process, not of the files
             if not serving:
                 missing[part] = str(error)
                 continue

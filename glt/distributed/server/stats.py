@@ -17,6 +17,7 @@ from typing import Any
 
 import glt
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted, naming_the_limit
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.addresses import is_loopback, printed
@@ -207,8 +208,11 @@ class MetricsEndpoint:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)  # type: ignore[arg-type]
         try:
-            self._http = _Http(host, port, registry, asks_for_token)
+            with naming_the_limit():
+                self._http = _Http(host, port, registry, asks_for_token)
         except OSError as error:
+            if is_exhausted(error):
+                raise
             raise RendezvousError(
                 f"the metrics of {entry} cannot be published at metrics_host = {host!r}, metrics_port = {port}: "
                 f"{error}. Perhaps another program has the port; or the name is no address of this host"

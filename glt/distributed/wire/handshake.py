@@ -29,6 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import glt
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted, naming_the_limit
 from glt.distributed.wire.addresses import printed
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import Credentials, current_credentials
@@ -214,9 +215,11 @@ async def connect(
         glt.errors.RendezvousError: If it refuses, or proves nothing; or if nothing listens there, or no server, before
             the deadline. NotYet if it refuses for now.
         glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
+        OSError: If this process may open no more sockets.
     """
     where = f"@{address[1:]}" if isinstance(address, str) else printed(*address)  # as ss shows Unix sockets
     deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
+    most_s = 0.0  # for an answer
     silent = f"{peer} takes connections at {where}, and has not answered yet: it loads its data, or is stopped"
     while True:
         left = deadline - time.monotonic()
@@ -226,7 +229,8 @@ async def connect(
             sock = await asyncio.wait_for(_open(address), max(0.1, min(left, deadlines.HANDSHAKE_S)))
             is_reached = True
             # A server that is not ready listens already, and says nothing: not even what begins a handshake.
-            until_s = time.monotonic() + (answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
+            most_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
+            until_s = time.monotonic() + most_s
             credentials = current_credentials()
             if credentials.tls is not None and not isinstance(address, str):
                 sock = await hint.during(_encrypt(sock, credentials, address[0], until_s), silent)
@@ -259,13 +263,20 @@ async def connect(
                 lost = RendezvousError if retry else PeerLost
                 raise lost(f"{error}; it ended during the handshake") from error
             hint.give(f"{error}; it ended during the handshake, and is tried again")
-        except (MessageError, ChannelTimeout) as error:
+        except ChannelTimeout as error:
             _close(connection)
             raise RendezvousError(
-                f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
-                "master_port"
+                f"{peer} takes connections at {where} and gave no answer within {most_s:.3g} s: it is stopped, or "
+                "still loads its data; or another program listens there: check master_addr and master_port"
+            ) from error
+        except MessageError as error:
+            _close(connection)
+            raise RendezvousError(
+                f"what listens at {where} is no server of glt: {error}; check master_addr and master_port"
             ) from error
         except (OSError, asyncio.TimeoutError) as error:
+            if is_exhausted(error):
+                raise
             why = str(error) or "no answer"
             if is_reached:
                 raise RendezvousError(_no_tls(where, error)) from error
@@ -316,7 +327,8 @@ async def _open(address: Address) -> socket.socket:
         infos = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
         found = [(family, where) for family, _, _, _, where in infos]
     for i, (family, where) in enumerate(found):
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        with naming_the_limit():
+            sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
             await loop.sock_connect(sock, where)

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from glt import _core
+from glt._checks import naming_the_limit
 from glt.data.arrays import map_npy, require_data
 from glt.errors import PartitionError
 
@@ -221,7 +222,8 @@ def map_file(
     """
     again = f"expected the file of {origin}; {remedy}"
     try:
-        num_bytes = path.stat().st_size
+        with naming_the_limit(path):
+            num_bytes = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PartitionError(f"{path} is missing: {again}") from error
     if not path.is_file():
@@ -291,7 +293,7 @@ def _sample(num_bytes: int, block_bytes: int, whole_bytes: int) -> Iterable[int]
 
 
 def _crcs(path: Path, blocks: Iterable[int], block_bytes: int) -> Iterable[tuple[int, int]]:
-    with open(path, "rb", buffering=0) as file:
+    with naming_the_limit(path), open(path, "rb", buffering=0) as file:
         buffer = memoryview(bytearray(min(block_bytes, os.fstat(file.fileno()).st_size)))
         for block in blocks:
             file.seek(block * block_bytes)

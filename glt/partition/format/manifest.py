@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from glt._checks import format_size
+from glt._checks import format_size, is_of_machine, naming_the_limit
 from glt._reprs import says, typed
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
@@ -314,7 +314,8 @@ class Manifest:
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
         try:
-            content = path.read_bytes()
+            with naming_the_limit(path):
+                content = path.read_bytes()
             document = json.loads(content)
         except (FileNotFoundError, IsADirectoryError) as error:
             raise PartitionError(
@@ -561,13 +562,16 @@ def _ranges(counts: Sequence[tuple[int, ...]]) -> list[list[list[int]]]:
 def _document(path: Path) -> dict[str, Any] | None:
     """The contents of a part_config, DGL's or glt's; None if it is none."""
     try:
-        document = json.loads(path.read_bytes())
+        with naming_the_limit(path):
+            document = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise PartitionError(
             f"{path} is missing: expected the part_config that glt.partition.partition_graph wrote, or a partition "
             "directory"
         ) from error
-    except (ValueError, OSError):
+    except (ValueError, OSError) as error:
+        if is_of_machine(error):
+            raise
         return None
     keys = ("graph_name", "num_parts", "node_map", "edge_map")
     if not isinstance(document, dict) or not all(key in document for key in keys):

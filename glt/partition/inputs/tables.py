@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from glt._checks import is_of_machine, naming_the_limit
 from glt.data.arrays import map_npy
 from glt.partition.format.files import chunks
 from glt.partition.inputs.arrays import ScratchRows, blank, by_id, pair, pair_dtype
@@ -163,8 +164,11 @@ def _readable(path: Path) -> Iterator[None]:
     """Turns what a damaged file raises into a ValueError that names it; raises ImportError without pyarrow."""
     arrow = _arrow()
     try:
-        yield
+        with naming_the_limit(path):
+            yield
     except (arrow.ArrowException, OSError, EOFError, zlib.error) as error:
+        if is_of_machine(error):
+            raise
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 

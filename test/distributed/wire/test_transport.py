@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from promptness import eventually
+from promptness import eventually, expect_prompt
 
 from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, encode_message, read_message
@@ -183,6 +183,36 @@ def test_a_peer_that_hangs_is_given_up(kind):
         assert cluster.hear(0) == "given up"
         cluster.say(1, None)
         assert 2.9 < cluster.outcomes()[0].value < 5.0
+
+
+def ask_one_that_is_stopped(trainer, kind):
+    deadlines.STUCK_S = deadlines.RECONNECT_S = 1.0
+    deadlines.HANDSHAKE_S = 4.0
+    transport, peer = open_transport(kind, trainer, 60.0 if kind == "tcp" else 3.0)
+    if trainer.rank == 1:
+        trainer.hear()
+        return None
+    assert found(wait_for(call(transport, peer, ("whole", asking(1))), 60.0)[0]).tolist() == [2]
+    os.kill(peer.pid, signal.SIGSTOP)
+    start = time.monotonic()
+    said = "is stopped" if kind == "tcp" else "gave no answer to whole within 3 s"
+    with pytest.raises(PeerLost, match=rf"trainer 1 \(partition 1, host here, pid {peer.pid}\).*{said}"):
+        wait_for(call(transport, peer, ("whole", asking(1))), 60.0)
+    waited_s = time.monotonic() - start
+    os.kill(peer.pid, signal.SIGCONT)
+    trainer.say("given up")
+    transport.close()
+    return waited_s
+
+
+@pytest.mark.parametrize("kind", ["tcp", "rpc"])
+def test_a_peer_that_is_stopped_is_given_up(kind):
+    """Over tcp after its silence, and one try to connect anew: what says nothing at one address is not tried at two."""
+    with Cluster(2, ask_one_that_is_stopped, kind) as cluster:
+        exchange(cluster)
+        assert cluster.hear(0) == "given up"
+        cluster.say(1)
+        expect_prompt(cluster.outcomes()[0].value, "a stopped peer to be given up", 7.0)
 
 
 # -- tcp -----------------------------------------------------------------------------------------------------------
