@@ -281,6 +281,22 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
     assert TableFiles((tmp_path / "e.csv",)).largest("src") is None
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("in_npy", [("src",), ("dst",), ("src", "dst")])
+def test_an_outline_of_ends_in_npy_files_has_their_largest_ids(tmp_path, in_npy, kind):
+    ids = {"src": np.array([3, 9, 4]), "dst": np.array([1, 0, 70])}
+    write(tmp_path / f"e.{kind}", ids)
+    files = None if len(in_npy) == 2 else TableFiles((tmp_path / f"e.{kind}",))
+    for name in in_npy:
+        np.save(tmp_path / f"{name}.npy", ids[name])
+    fields = {
+        name: Field(name, path=tmp_path / f"{name}.npy") if name in in_npy else Field(name, (name,)) for name in ids
+    }
+    for outline in (True, False):
+        found = EdgeTable("edges", files, fields).read(tmp_path, outline=outline)["edge_index"]
+        assert found.max(1).tolist() == [9, 70] and found.shape == (2, 3)
+
+
 def test_rows_of_text_are_counted_also_where_values_have_line_breaks(tmp_path):
     rows = '\n0,1,"a\nb"\r\n\n1,2,\n2,0,c'
     (tmp_path / "a.csv").write_text("src,dst,note" + rows)

@@ -26,7 +26,7 @@ from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, enco
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import Hint, dial, introduce
-from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
+from glt.distributed.wire.threads import call_on_loop, process_loop, refuse_loop, wait_for
 from glt.errors import GltError, PeerLost, RendezvousError, WorkerDied
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 
@@ -161,11 +161,12 @@ class Reply(Future[Any]):
         """The answer.
 
         Raises:
-            RuntimeError: In a fork of the client, where it would be waited for in vain.
+            RuntimeError: In a fork of the client, or in a callback of a reply, where it would be waited for in vain.
             glt.errors.PeerLost: If the server is gone, or gives no answer in time.
         """
         if not self.done():
             refuse_fork(self._pid, "what was asked before is answered there")
+            refuse_loop()
         return super().result(timeout)
 
     def wait(self) -> Any:
