@@ -31,7 +31,9 @@ def available_memory(proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/
 
 
 def _host_memory(meminfo: Path) -> int:
-    for line in meminfo.read_text().splitlines():
+    with naming_the_limit():
+        lines = meminfo.read_text().splitlines()
+    for line in lines:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"{meminfo}: no MemAvailable; this needs Linux 3.14 or later")
@@ -69,17 +71,54 @@ _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", re.ASCII)
 
 
+# What this process or its host has no more of, and what else is the fault of the machine or of rights: neither says
+# anything of what is in a file, or of who is at the other end.
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+_OF_MACHINE = (*_EXHAUSTED, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether an error says that this process, or its host, has no more descriptors or memory."""
+    return isinstance(error, OSError) and error.errno in _EXHAUSTED
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Whether an error is of the machine, its disk or its rights, and not of what a file holds."""
+    return isinstance(error, OSError) and error.errno in _OF_MACHINE
+
+
 @contextmanager
-def naming_the_limit() -> Iterator[None]:
-    """Says of an OSError that this process may open no more files what to do about it."""
+def naming_the_limit(path: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Says of an OSError that is the machine's what to do about it: with the limit that was met, and how to raise it.
+    ``path`` is what was opened, where the error itself does not say so."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if not is_of_machine(error) or isinstance(error.__cause__, OSError):  # or it is said already
             raise
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        text = f"{error.strerror}: this process may have {most}; raise the limit before it starts, with ulimit -n"
-        raise OSError(error.errno, text, error.filename) from error
+        of = error.filename if error.filename is not None or path is None else os.fspath(path)
+        raise OSError(error.errno, f"{error.strerror}: {_remedy(error.errno)}", of) from error
+
+
+def _remedy(number: int | None) -> str:
+    if number == errno.EMFILE:
+        most, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+        hard = "" if highest == resource.RLIM_INFINITY else f", up to {highest}"
+        return f"this process may have {most}; raise the limit before it starts, with ulimit -n{hard}"
+    if number == errno.ENFILE:
+        return "all processes of this host together may have no more; raise that limit, with sysctl fs.file-max"
+    if number in (errno.ENOMEM, errno.ENOBUFS):
+        room, limit = available_memory()
+        mappings = Path("/proc/sys/vm/max_map_count").read_text().strip()
+        return (
+            f"{format_size(room)} is the {limit}; free some. If that is enough, this process has as much as ulimit -v "
+            f"lets it, or {mappings} mappings, as many as it may: raise sysctl vm.max_map_count"
+        )
+    if number in (errno.EIO, errno.ESTALE):
+        return "the disk failed, or the network that it is reached by; see dmesg on this host"
+    if number in (errno.EACCES, errno.EPERM):
+        return f"the user of this process, {os.geteuid()}, may not open it; let it, or run as another user"
+    return "free some room on its file system, or choose another"
 
 
 def parse_size(size: int | str, name: str = "size", least: Literal[0, 1] = 1) -> int:

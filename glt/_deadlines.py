@@ -28,7 +28,7 @@ ALONE_S = 600.0  # a server whose trainers do not come gives up
 
 HANDSHAKE_S = 10.0  # for the first words over a new connection
 RETRY_S = 0.1  # between two tries to connect
-HINT_S = 5.0  # of a wait for processes that have not come yet, before it is said whom it waits for
+HINT_S = 5.0  # of a wait for processes that have not come yet, between two lines that say what it waits for
 RECONNECT_S = 10.0  # for a server that is restarted, or whose sampling process is replaced, to be there again
 
 # -- waiting -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glt import _core
 from glt import _deadlines as deadlines
-from glt._checks import available_memory, format_size, parse_size
+from glt._checks import available_memory, format_size, naming_the_limit, parse_size
 from glt._reprs import says
 from glt.channel.channel import DEFAULT_TIMEOUT_S, Channel, Slot, named_counts
 from glt.channel.message import Message, read_message
@@ -50,7 +50,8 @@ class SharedMemory:
                 f"{format_size(room)} ({room} bytes) is the {limit}: ask for less, "
                 "for example by a smaller channel_size or fewer workers"
             )
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with naming_the_limit():
+            fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, nbytes)
             # A file that another process could shorten would be a SIGBUS in waiting.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt._checks import naming_the_limit
+from glt._checks import is_of_machine, naming_the_limit
 
 # What the native core made of tensors, for as long as their memory stays where it is.
 
@@ -62,15 +62,16 @@ def map_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] = "
 
 def load_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] | None = None) -> np.ndarray:
     """Reads, or maps with ``mode``, the array of a ``.npy`` file, called ``name`` (default: its path) in errors. Raises
-    FileNotFoundError, or ValueError if it is no such file or one of several arrays."""
+    FileNotFoundError or another OSError of the machine, or ValueError if it is no such file or one of several
+    arrays."""
     name = os.fspath(path) if name is None else name
     try:
-        with naming_the_limit():
+        with naming_the_limit(path):
             array = np.load(path, mmap_mode=mode, allow_pickle=False)
     except FileNotFoundError:
         raise
     except (*BAD_HEADER, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        if is_of_machine(error):
             raise
         # NumPy advises to unpickle what it cannot read.
         why = "it has no .npy header, or holds Python objects, which are not read" if "pickle" in str(error) else error
@@ -240,12 +241,13 @@ def load_saved(path: Path, name: str, expected: str, mmap: bool = False) -> Any:
     ``torch.save`` before version 1.6 have none.
     """
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:
-                altered = file.testzip()
-            if altered is not None:
-                raise zipfile.BadZipFile(f"its record {altered} does not match its checksum")
-        return torch.load(path, mmap=mmap, weights_only=True)
+        with naming_the_limit(path):
+            if zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as file:
+                    altered = file.testzip()
+                if altered is not None:
+                    raise zipfile.BadZipFile(f"its record {altered} does not match its checksum")
+            return torch.load(path, mmap=mmap, weights_only=True)
     except Exception as error:  # whatever damaged bytes make the unpickler stumble over: it promises no exception
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
             raise  # EINVAL: torch seeks where damaged bytes send it

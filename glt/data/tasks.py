@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt._checks import is_of_machine, naming_the_limit
 from glt._reprs import brief, says, typed
 from glt.data.arrays import BAD_HEADER
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
@@ -329,8 +330,11 @@ class NpzFile:
 
     def __init__(self, path: str | Path) -> None:
         try:
-            self._arrays = np.load(path, allow_pickle=False)
+            with naming_the_limit(path):
+                self._arrays = np.load(path, allow_pickle=False)
         except (*BAD_HEADER, OSError, zipfile.BadZipFile) as error:
+            if is_of_machine(error):
+                raise
             raise ValueError(f"it is not a readable .npz file: {error}") from error
         if not isinstance(self._arrays, np.lib.npyio.NpzFile):
             raise ValueError("it holds one array, expected an .npz file of named arrays")

@@ -394,9 +394,13 @@ class Job:
                 self._fail(Failure(who, self._pids[who], told["code"], "", self._console.last_lines(who)))
         elif kind == "left":
             self._left.append(f"{link.host.name}: pids {', '.join(map(str, told['pids']))}")
-        else:
-            assert kind == "done", f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
+        elif kind == "done":
             link.is_done = True
+        else:
+            raise ValueError(
+                f"host {link.host.name} said {kind!r}, which no keeper of this glt says: look at what its "
+                "shell prints at its start"
+            )
 
     def _why_lost(self, link: HostLink) -> str:
         said = f" ({link.errors[-1]})" if link.errors else ""

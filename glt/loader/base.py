@@ -29,6 +29,7 @@ from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import (
     BatchIndex,
     Iteration,
+    OneThread,
     Position,
     Resumable,
     SeedOrder,
@@ -175,7 +176,7 @@ class KeyedBatches(Resumable):
                 f"batch_size = {size!r}: expected an integer of at least 1; None needs a sampler that yields batches"
             )
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
-        self._position = Position()
+        self._position, self._one_thread = Position(), OneThread[Any]()
         self._begun = Iteration(0, 0, 0, None)
         # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
         self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
@@ -251,10 +252,11 @@ class KeyedBatches(Resumable):
     @short_traceback
     def __iter__(self) -> Any:
         """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
-        self._begun = self._position.begin(self._num_batches())
-        first = self._begun.first
-        self._order_crcs = {first: self._order_crcs.get(first, 0)}
-        return _CountedBatches(self._position, self._begun, self._iterated())
+        with self._one_thread:
+            self._begun = self._position.begin(self._num_batches())
+            first = self._begun.first
+            self._order_crcs = {first: self._order_crcs.get(first, 0)}
+            return _CountedBatches(self._position, self._one_thread, self._begun, self._iterated())
 
     def _iterated(self) -> Any:
         if self._ahead is None:
@@ -454,8 +456,8 @@ def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
 class _CountedBatches:
     """Takes note of the batches handed out: DataLoader workers are ahead of that."""
 
-    def __init__(self, position: Position, begun: Iteration, batches: Any) -> None:
-        self._position, self._begun, self._batches = position, begun, batches
+    def __init__(self, position: Position, one_thread: OneThread[Any], begun: Iteration, batches: Any) -> None:
+        self._position, self._one_thread, self._begun, self._batches = position, one_thread, begun, batches
         self._index = begun.first
 
     def __iter__(self) -> _CountedBatches:
@@ -468,6 +470,10 @@ class _CountedBatches:
 
     @short_traceback
     def __next__(self) -> Any:
+        with self._one_thread:
+            return self._next()
+
+    def _next(self) -> Any:
         try:
             batch = next(self._batches)
         except StopIteration:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from glt import _core
 from glt._checks import check_at_least, integer
 from glt._reprs import says
 from glt._tracebacks import short_traceback
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,45 @@ class Position:
     def _move(self, begun: Iteration, index: int) -> None:
         has_more = begun.num_batches is None or index < begun.num_batches
         self._current = (begun.epoch, index) if has_more else None
+
+
+class OneThread(Generic[T]):
+    """Lets one thread at a time ask a loader for batches, and refuses another in words: batches would go astray between
+    them. A thread may be inside more than once, as where a transform iterates over the same loader."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = ""
+
+    def __enter__(self) -> None:
+        name = threading.current_thread().name
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"thread {name!r} asks this loader for a batch while thread {self._inside!r} does: a loader serves one "
+                "thread at a time; create one for each, or hand the batches of one to the others, by a queue.Queue"
+            )
+        self._inside = name
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[OneThread[T]], tuple[()]]:  # a copy of a loader is another loader
+        return OneThread, ()
+
+    def over(self, batches: Generator[T, None, None]) -> Iterator[T]:
+        """The same, each of which is asked for by one thread."""
+        return _Guarded(self, batches)
+
+
+class _Guarded(Iterator[T]):
+    def __init__(self, one_thread: OneThread[T], batches: Generator[T, None, None]) -> None:
+        self._one_thread, self._batches = one_thread, batches
+        self.close = batches.close
+
+    @short_traceback
+    def __next__(self) -> T:
+        with self._one_thread:
+            return next(self._batches)
 
 
 def check_epoch(epoch: int) -> None:

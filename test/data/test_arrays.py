@@ -1,6 +1,8 @@
 """Arrays in files, and the pool of memory."""
 
+import errno
 import gc
+import os
 import resource
 import subprocess
 import sys
@@ -13,10 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import glt
 from glt import _core
 from glt.data import arrays as npy_array
 from glt.data import arrays as pool
-from glt.data.arrays import load_npy, map_npy
+from glt.data.arrays import load_npy, load_saved, map_npy
+from glt.data.tasks import NpzFile
 
 SAVED = np.arange(20)
 
@@ -151,6 +155,57 @@ def test_free_memory_stays_below_the_limit():
     del arrays
     blocks.acquire(100 << 20)  # more than the limit by itself: goes straight back
     assert blocks.stats()["free_bytes"] == 3 << 20
+
+
+WORDS = {
+    "EMFILE": r"this process may have \d+; raise the limit before it starts, with ulimit -n",
+    "ENFILE": "raise that limit, with sysctl fs.file-max",
+    "ENOMEM": r"(GB|MB|KB) is the memory .*ulimit -v .*sysctl vm.max_map_count",
+    "EIO": "the disk failed.*see dmesg",
+    "EACCES": r"the user of this process, \d+, may not open it",
+    "ENOSPC": "free some room",
+}
+
+
+def failing(name):
+    def fail(path, **options):
+        raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)))
+
+    return fail
+
+
+@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("read", [load_npy, map_npy, NpzFile])
+def test_errors_of_the_machine_are_no_damage_of_the_file(tmp_path, monkeypatch, name, read):
+    monkeypatch.setattr(np, "load", failing(name))
+    with pytest.raises(OSError, match=WORDS[name]) as caught:
+        read(tmp_path / "x.npy")
+    assert caught.value.errno == getattr(errno, name)
+    assert caught.value.filename == str(tmp_path / "x.npy")
+
+
+def test_the_limit_of_descriptors_is_named(tmp_path):
+    """With a descriptor after the other, and no more of them."""
+    np.savez(tmp_path / "x.npz", x=np.arange(3))
+    torch.save(torch.arange(3), tmp_path / "x.pt")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        found = []
+        for read in (
+            lambda: load_npy(tmp_path / "x.npz"),
+            lambda: load_saved(tmp_path / "x.pt", "x", "a tensor"),
+            lambda: NpzFile(tmp_path / "x.npz"),
+            lambda: glt.channel.SharedMemory(64),
+        ):
+            with pytest.raises(OSError, match="Too many open files: ") as caught:
+                read()
+            found.append(str(caught.value))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all(f"this process may have {lowest_free}; raise the limit" in each for each in found), found
 
 
 def test_free_memory_is_given_up_before_there_is_none():

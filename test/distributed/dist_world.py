@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,29 @@ def snapshot(batch):
         "num_sampled_nodes": list(batch.num_sampled_nodes),
         "num_sampled_edges": list(batch.num_sampled_edges),
     }
+
+
+def told_to_a_second_thread(loader):
+    """While a loader makes a batch for this thread, another begins an epoch of it, and asks for the next batch of this
+    one. Returns the number of batches that this thread gets, and what the other is told."""
+    told = []
+
+    def ask(act):
+        try:
+            told.append(act())
+        except RuntimeError as error:
+            told.append(str(error))
+
+    def transform(batch):
+        for act in (lambda: iter(loader), lambda: next(batches)):
+            thread = threading.Thread(target=ask, args=(act,), name="second")
+            thread.start()
+            thread.join(60)
+        return batch
+
+    loader.transform = transform
+    batches = iter(loader)
+    return sum(1 for _ in batches), told
 
 
 SEED = 77

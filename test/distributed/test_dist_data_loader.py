@@ -1,10 +1,12 @@
 """Loaders over a DistGraph: what DGL's code does with them comes out right."""
 
+import re
+
 import pytest
 import torch
 import torch_geometric.nn as pyg
 from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, write_typed_world
-from dist_world import standalone_job
+from dist_world import standalone_job, told_to_a_second_thread
 from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
@@ -22,6 +24,7 @@ from glt.distributed.graph.loaders import (
 from glt.distributed.tensors.tensor import DistTensor
 
 SEEDS = torch.arange(5, 300, 4)
+REFUSED = r"thread '.*' asks this loader for a batch while thread 'MainThread' does: .*create one for each"
 
 
 @pytest.fixture
@@ -402,3 +405,15 @@ def test_masks_that_servers_keep(small):
         assert torch.equal(got, SEEDS)
     directional = NodeDataLoader(graph, SEEDS, [2], blocks=True, subgraph_type=SubgraphType.directional)
     assert len(next(iter(directional))) == 3
+
+
+def test_a_second_thread_is_refused_while_the_first_waits_for_a_batch(small):
+    graph, _ = small
+    for make in (NodeDataLoader, EdgeDataLoader):
+        with make(graph, torch.arange(20), [2], batch_size=5) as loader:
+            num_batches, told = told_to_a_second_thread(loader)
+        assert num_batches == 4 and len(told) == 8 and all(re.search(REFUSED, each) for each in told), told
+    loader = DistDataLoader(torch.arange(20), 5, collate_fn=lambda ids: next(batches))
+    batches = iter(loader)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        next(batches)

@@ -95,10 +95,10 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world, mode, victim):
         cluster.expect_nothing_left()
 
 
-def endless_until_lost(trainer, path, mode, hosts):
+def endless_until_lost(trainer, path, mode, hosts, transport="tcp"):
     """Says that it has lost the other trainer when its loader has ended. With shorter deadlines than users have."""
     _deadlines.STUCK_S, _deadlines.CUT_S = SILENCE_S, SILENCE_S
-    given = {}
+    given = {"transport": transport}
     if hosts is not None:
         enter(hosts[trainer.rank])
         os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = device_of(hosts[trainer.rank])
@@ -109,16 +109,24 @@ def endless_until_lost(trainer, path, mode, hosts):
         trainer.say("ended")
 
 
-def test_a_stopped_trainer_is_named(world):
-    """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout."""
-    with Cluster(2, endless_until_lost, world(2).path, "collocated", None) as cluster:
-        hear_all(cluster)
+@pytest.mark.parametrize(
+    ("mode", "transport"), [("collocated", "tcp"), ("collocated", "rpc"), ("mp", "tcp"), ("mp", "rpc")]
+)
+def test_a_stopped_trainer_is_named(world, mode, transport):
+    """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout. Its sampling
+    processes, if it has any, are stopped with it, as by a debugger or a frozen container."""
+    with Cluster(2, endless_until_lost, world(2).path, mode, None, transport) as cluster:
+        _, workers = hear_all(cluster)  # none, where the trainer samples
         start = time.monotonic()
         cluster.kill(1, signal.SIGSTOP)
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
         assert cluster.hear(0) == "ended"
         expect_prompt(time.monotonic() - start, "to notice, and to end", SILENCE_S + 10)
         cluster.processes[0].join(60)
         assert not cluster.processes[0].is_alive()
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
         cluster.kill(1)
         survivor = cluster.outcomes()[0]
         silence = f"pid {cluster.processes[1].pid}) has given no sign of life for 3 s"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from dist_world import expect_error, hear_all, join, options, programs, run_cluster, snapshot
+from dist_world import expect_error, hear_all, join, options, programs, run_cluster, snapshot, told_to_a_second_thread
 from promptness import eventually, expect_prompt
 
 import glt
@@ -392,3 +392,18 @@ def test_workers_whose_trainer_dies_while_they_start_end_too(world):
         expect_error(survivor, "PeerLost", "trainer 1")
         expect_prompt(survivor.at_s - start, "to see that a trainer died while the loader started")
         cluster.expect_nothing_left()
+
+
+def ask_from_two_threads(trainer, path, mode):
+    with make(trainer, join(trainer, path), mode, 50) as loader:
+        return told_to_a_second_thread(loader)
+
+
+@pytest.mark.parametrize("mode", ["mp", "collocated"])
+def test_a_second_thread_is_refused_while_the_first_waits_for_a_batch(world, mode):
+    """Messages would go to one that the other waits for, for ever."""
+    ((num_batches, told),) = run_cluster(1, ask_from_two_threads, world(1).path, mode)
+    assert num_batches == 5 and len(told) == 10
+    for each in told:
+        assert "thread 'second' asks this loader for a batch while thread 'MainThread' does" in each
+        assert "create one for each" in each

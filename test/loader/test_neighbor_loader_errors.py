@@ -1,5 +1,7 @@
 """What NeighborLoader refuses, and the words it does so with."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -245,3 +247,28 @@ def test_memory_that_runs_out_is_said_of_the_batch(monkeypatch):
     monkeypatch.setattr(_core, "Batch", lambda *args: SimpleNamespace(start=no_room))
     with pytest.raises(MemoryError, match=r"batch around 20 seeds with num_neighbors = .*2, 3.* replace = True: use"):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
+def test_a_second_thread_is_refused_while_a_batch_is_made_for_the_first(kind):
+    told = []
+
+    def ask(act):
+        with pytest.raises(RuntimeError, match=r"thread 'second' asks .* while thread 'MainThread' .*one for each"):
+            act()
+        told.append(act)
+
+    def transform(batch):
+        for act in (lambda: iter(loader), lambda: next(batches)):
+            thread = threading.Thread(target=ask, args=(act,), name="second")
+            thread.start()
+            thread.join(60)
+        assert len(list(NeighborLoader(DATA, [2], batch_size=20))) == 2, "another loader is free"
+        return batch
+
+    loader = kind(DATA, [2], batch_size=20, transform=transform)
+    batches = iter(loader)
+    assert len(list(batches)) == len(loader) and len(told) == 2 * len(loader)
+    loader.transform = None
+    with ThreadPoolExecutor(1) as pool:  # one after the other they may
+        assert len(pool.submit(list, loader).result(60)) == len(list(loader)) == len(loader)

@@ -3,9 +3,14 @@
 The directories here hold every kind of table, homogeneous and heterogeneous, with times of edges and of nodes.
 """
 
+<<<<<<< HEAD
 import json
+=======
+import errno
+>>>>>>> i23-starved
 import os
 import re
+import resource
 import shutil
 import socket
 from contextlib import contextmanager
@@ -276,7 +281,7 @@ def places(value, path=()):
         yield from places(each, (*path, key))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_manifest_of_anything_is_refused_or_means_the_same(runs, data):
     """However well it is signed: what does not follow the format, or does not fit together, is refused at once."""
@@ -341,6 +346,41 @@ def test_what_is_no_file_in_place_of_the_manifest_is_refused_at_once(directory, 
     (directory / "part0/node_feat/node.npy").unlink()
     os.mkfifo(directory / "part0/node_feat/node.npy")
     refused(directory, "node_feat/node.npy is not a file")
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_process_that_may_open_no_more_files_is_told_so(directory, verify):
+    """Whichever file is the first too many: the directory is not damaged, and to partition again would not help."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    said = []
+    for more in range(100):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + more, hard))
+            load_partition(directory, 0, verify=verify)
+            break
+        except OSError as error:
+            said.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert any("manifest.json" in each for each in said) and any("indptr.npy" in each for each in said)
+    for more, each in enumerate(said):
+        assert f"Too many open files: this process may have {lowest_free + more}; raise the limit" in each
+        assert "ulimit -n" in each and str(directory) in each
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_disk_that_fails_or_a_file_that_may_not_be_read_is_not_a_damaged_file(directory, monkeypatch, verify):
+    for number, words in ((errno.EIO, "see dmesg"), (errno.EACCES, "may not open it"), (errno.ENOMEM, "ulimit -v")):
+
+        def fail(*args, number=number, **options):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(npy_file if verify else np, "open" if verify else "load", fail, raising=not verify)
+        with pytest.raises(OSError, match=rf"(?s){os.strerror(number)}.*{words}.*\.npy") as caught:
+            load_partition(directory, 0, verify=verify)
+        assert caught.value.errno == number
 
 
 def test_ranks_tell_runs_apart_by_run_id(directory, world, tmp_path):

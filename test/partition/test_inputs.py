@@ -4,6 +4,8 @@ import csv
 import gzip
 import itertools
 import json
+import os
+import resource
 
 import numpy as np
 import pytest
@@ -279,6 +281,22 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
     assert TableFiles((tmp_path / "e.csv",)).largest("src") is None
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("in_npy", [("src",), ("dst",), ("src", "dst")])
+def test_an_outline_of_ends_in_npy_files_has_their_largest_ids(tmp_path, in_npy, kind):
+    ids = {"src": np.array([3, 9, 4]), "dst": np.array([1, 0, 70])}
+    write(tmp_path / f"e.{kind}", ids)
+    files = None if len(in_npy) == 2 else TableFiles((tmp_path / f"e.{kind}",))
+    for name in in_npy:
+        np.save(tmp_path / f"{name}.npy", ids[name])
+    fields = {
+        name: Field(name, path=tmp_path / f"{name}.npy") if name in in_npy else Field(name, (name,)) for name in ids
+    }
+    for outline in (True, False):
+        found = EdgeTable("edges", files, fields).read(tmp_path, outline=outline)["edge_index"]
+        assert found.max(1).tolist() == [9, 70] and found.shape == (2, 3)
+
+
 def test_rows_of_text_are_counted_also_where_values_have_line_breaks(tmp_path):
     rows = '\n0,1,"a\nb"\r\n\n1,2,\n2,0,c'
     (tmp_path / "a.csv").write_text("src,dst,note" + rows)
@@ -300,6 +318,26 @@ def test_zeros_of_any_size_take_no_memory():
     zeros = blank(np.dtype(np.int64), (1 << 34, 2))  # 256 GiB
     assert zeros.shape == (1 << 34, 2) and zeros.flags.c_contiguous and not zeros[:: 1 << 30].any()
     assert blank(np.dtype(np.float32), (0, 3)).shape == (0, 3)
+
+
+def test_tables_that_this_process_may_not_open_are_not_damaged(tmp_path):
+    (tmp_path / "e.csv").write_text("src,dst\n1,2\n")
+    pq.write_table(pa.table({"src": [1], "dst": [2]}), tmp_path / "e.parquet")
+    (tmp_path / "e.csv.gz").write_bytes(gzip.compress(b"1,2\n"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    found = {}
+    for name in ("e.csv", "e.csv.gz", "e.parquet"):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            TableFiles((tmp_path / name,)).num_rows()
+        except Exception as error:
+            found[name] = error
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for name in ("e.csv", "e.csv.gz", "e.parquet"):
+        assert isinstance(found[name], OSError) and "ulimit -n" in str(found[name]), found[name]
 
 
 def csv_gz(path, rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborL
 from glt.distributed.tensors.graph_data import WrittenRows, table_names
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.threads import NativePool
-from glt.sampler.order import SeedOrder, check_random_seed, draw_random_seed
+from glt.sampler.order import OneThread, SeedOrder, check_random_seed, draw_random_seed
 
 _Tables = tuple[list[str], list[str]]
 
@@ -309,14 +309,18 @@ class DistDataLoader:
         self.num_threads, self.queue_size = num_threads, queue_size
         seed = draw_random_seed() if random_seed is None else check_random_seed(random_seed)
         self._order = SeedOrder(len(dataset), batch_size, shuffle, drop_last, seed)
-        self._epoch = 0
+        self._epoch, self._one_thread = 0, OneThread[Any]()
 
     def __len__(self) -> int:
         return len(self._order)
 
     @short_traceback
     def __iter__(self) -> Iterator[Any]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
+        with self._one_thread:
+            epoch, self._epoch = self._epoch, self._epoch + 1
+        return self._one_thread.over(self._batches(epoch))
+
+    def _batches(self, epoch: int) -> Generator[Any, None, None]:
         coming: deque[Future[Any]] = deque()
         pool = NativePool(self.num_threads, "glt-collate")
         try:

@@ -345,7 +345,7 @@ def publishing_failures(store: TimedStore) -> Iterator[None]:
 def wait_for_port(store: TimedStore, timeout_s: float) -> tuple[int, str]:
     """The port of server 0, and where the token is that rank 0 has made, or ''. RendezvousError if there is none in
     time, or server 0 has failed; says why."""
-    value = store.wait_for("port", timeout_s)
+    value = store.wait_for("port", timeout_s, "the trainer of rank 0 has opened no server yet")
     if value is None:
         raise RendezvousError(
             f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "

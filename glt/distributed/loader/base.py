@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -32,10 +32,10 @@ from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptio
 from glt.distributed.server.client import refuse_fork
 from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
-from glt.errors import GltError
+from glt.errors import GltError, MessageError
 from glt.sampler.config import SamplingConfig
 from glt.sampler.graph import bidirectional
-from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
+from glt.sampler.order import Iteration, OneThread, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
 
 # Batches on their way from host memory to a GPU, while the trainer works on the one before.
 
@@ -207,6 +207,7 @@ class DistLoader(Resumable):
             self._backend: Backend = deployed.start(job, place)
         self._totals = dict.fromkeys(("num_batches", "num_seeds", "wait_s", "collate_s", *STATS), 0.0)
         self._position = Position()
+        self._one_thread = OneThread[Data | HeteroData]()
         self._seeds_crc32: int | None = None
         self._closed, self._pid = False, os.getpid()
         if group is not None and serving is None:
@@ -257,19 +258,20 @@ class DistLoader(Resumable):
             raise RuntimeError("the loader was shut down: create a new one")
         if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
             refuse_fork(self._pid, "iterate where the loader was created, or create it in the fork", "trainer")
-        if self._written is not None:
-            self._written.begin()
-        begun = self._position.begin(len(self))
-        self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
-        return self._batches(begun)
+        with self._one_thread:
+            if self._written is not None:
+                self._written.begin()
+            begun = self._position.begin(len(self))
+            self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
+        return self._one_thread.over(self._batches(begun))
 
-    @short_traceback
-    def _batches(self, begun: Iteration) -> Iterator[Data | HeteroData]:
+    def _batches(self, begun: Iteration) -> Generator[Data | HeteroData, None, None]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:
                 raise RuntimeError(
-                    "this iteration has ended: a newer one of the same loader began, or a state was loaded"
+                    "this iteration has ended: a newer one of the same loader began, or a state was loaded; iterate "
+                    "over one at a time, and create a loader for each thread"
                 )
             if self._closed:
                 raise RuntimeError("the loader was shut down during this iteration")
@@ -312,7 +314,8 @@ class DistLoader(Resumable):
                 serving = self._deployment.serving
                 lost = error if serving is None else serving.tell(error)
                 raise lost from error.__cause__
-            assert message.index == index, f"batch {message.index} came in place of {index}"
+            if message.index != index:
+                raise MessageError(f"batch {message.index} came in place of {index}: its sampler is another glt's")
             return message if self._copies is None else self._copies.start(message)
 
     def _collate(self, message: Message) -> Data | HeteroData:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -18,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from glt import _core
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted
 from glt.channel.channel import DeviceChannel, LocalChannel
 from glt.channel.message import Message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
@@ -361,7 +361,7 @@ class _AmongTrainers(Deployment):
         try:
             self.others[index] = self.data.map_other(graph_dir, index)
         except (PartitionError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            if is_exhausted(error):
                 raise  # of this process, not of the files
             return str(error)
         self.other_dirs[index] = graph_dir

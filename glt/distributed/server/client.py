@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -24,8 +25,8 @@ from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.frames import Frame
-from glt.distributed.wire.handshake import dial, introduce
-from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
+from glt.distributed.wire.handshake import Hint, dial, introduce
+from glt.distributed.wire.threads import call_on_loop, process_loop, refuse_loop, wait_for
 from glt.errors import GltError, PeerLost, RendezvousError, WorkerDied
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 
@@ -160,11 +161,12 @@ class Reply(Future[Any]):
         """The answer.
 
         Raises:
-            RuntimeError: In a fork of the client, where it would be waited for in vain.
+            RuntimeError: In a fork of the client, or in a callback of a reply, where it would be waited for in vain.
             glt.errors.PeerLost: If the server is gone, or gives no answer in time.
         """
         if not self.done():
             refuse_fork(self._pid, "what was asked before is answered there")
+            refuse_loop()
         return super().result(timeout)
 
     def wait(self) -> Any:
@@ -353,19 +355,30 @@ class DistClient:
         )
         try:
             first = self._sessions[0] = self._dial(master, "server 0", timeout_s)
-            found = self._servers = _entries(first.call("glt.servers", timeout_s / 2).result())
-            missing = sorted(set(range(num_servers)) - set(found))
-            if missing:
-                raise RendezvousError(
-                    f"servers of rank {missing} of {num_servers} have not joined {first.entry} (waited "
-                    f"{timeout_s / 2:g} s): do they run, and were they given its master_addr and master_port?"
-                )
+            found = self._servers = self._meet(first, timeout_s / 2)
             for entry in found.values():
                 if entry.rank != 0:
                     self._sessions[entry.rank] = self._dial((entry.address, entry.port), str(entry), timeout_s)
         except BaseException:
             self.close()
             raise
+
+    def _meet(self, first: ServerSession, timeout_s: float) -> dict[int, ServerEntry]:
+        """All servers, by rank, when the last has joined server 0."""
+        deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            found = _entries(first.call("glt.servers", min(left_s, deadlines.POLL_S)).result())
+            missing = sorted(set(range(self.num_servers)) - set(found))
+            if not missing:
+                return found
+            said = f"servers of rank {missing} of {self.num_servers} have not joined {first.entry}"
+            if not left_s:
+                raise RendezvousError(
+                    f"{said} (waited {timeout_s:g} s): do they run, and were they given its master_addr and "
+                    "master_port?"
+                )
+            hint.give(f"{said} yet")
 
     def _dial(self, address: tuple[str, int], peer: str, timeout_s: float, retry: bool = True) -> ServerSession:
         connection, answer = dial(address, peer, self._hello, timeout_s, retry=retry)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.sessions import ClientRegistry
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.frames import Frame
-from glt.distributed.wire.handshake import connect, introduce, refuse
+from glt.distributed.wire.handshake import Hint, connect, introduce, refuse
 from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
 from glt.distributed.wire.transport import Peer
 from glt.errors import GltError, PartitionError, RendezvousError
@@ -92,10 +94,15 @@ class Membership:
     def wait_for_all(self, timeout_s: float) -> dict[int, ServerEntry]:
         """Waits until all servers have been there; returns them by rank, some of which may be gone by now. Raises
         RendezvousError if some do not come in time, and names them."""
+        deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
         with self._changed:
-            self._changed.wait_for(lambda: len(self._known) == self.me.num_servers or self._is_closing, timeout_s)
+            while missing := sorted(set(range(self.me.num_servers)) - set(self._known)):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or self._is_closing:
+                    break
+                hint.give(f"{self.me}: servers of rank {missing} of {self.me.num_servers} have not come yet")
+                self._changed.wait(min(left_s, deadlines.POLL_S))
             found = dict(self._known)
-        missing = sorted(set(range(self.me.num_servers)) - set(found))
         if missing:
             raise RendezvousError(
                 f"{self.me}: servers of rank {missing} of {self.me.num_servers} are not there (waited "
@@ -321,6 +328,8 @@ def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerE
                 other_dirs[part] = me.graph_dir
                 continue
         except (PartitionError, OSError) as error:
+            if is_exhausted(error):
+                raise  # of this process, not of the files
             if not serving:
                 missing[part] = str(error)
                 continue

@@ -17,6 +17,7 @@ from typing import Any
 
 import glt
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted, naming_the_limit
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.addresses import is_loopback, printed
@@ -207,8 +208,11 @@ class MetricsEndpoint:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)  # type: ignore[arg-type]
         try:
-            self._http = _Http(host, port, registry, asks_for_token)
+            with naming_the_limit():
+                self._http = _Http(host, port, registry, asks_for_token)
         except OSError as error:
+            if is_exhausted(error):
+                raise
             raise RendezvousError(
                 f"the metrics of {entry} cannot be published at metrics_host = {host!r}, metrics_port = {port}: "
                 f"{error}. Perhaps another program has the port; or the name is no address of this host"
@@ -309,7 +313,8 @@ class _Http(ThreadingMixIn, TCPServer):
         if not self.is_encrypted:
             return super().finish_request(request, client_address)
         tls = current_credentials().tls
-        assert tls is not None
+        if tls is None:
+            raise ConnectionError("this process had TLS when it opened this port, and has none any more")
         request.settimeout(deadlines.HANDSHAKE_S)
         # Of a copy: the socket itself is what the others know.
         with tls.context(of_server=True).wrap_socket(request.dup(), server_side=True) as encrypted:
@@ -318,8 +323,7 @@ class _Http(ThreadingMixIn, TCPServer):
     def may_read(self, shown: str) -> bool:
         """Whether a header shows the read token, which is read anew."""
         token = current_credentials().token()
-        assert token is not None
-        return hmac.compare_digest(shown.encode(), f"Bearer {token.for_reading()}".encode())
+        return token is not None and hmac.compare_digest(shown.encode(), f"Bearer {token.for_reading()}".encode())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]

@@ -8,6 +8,7 @@ import resource
 import socket
 from pathlib import Path
 
+from glt._checks import is_exhausted, naming_the_limit
 from glt.errors import RendezvousError
 
 
@@ -41,10 +42,12 @@ def own_address(master: tuple[str, int]) -> str:
     # IPv4 first, as servers listen: localhost, for example, has addresses of both families.
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     try:
-        with socket.socket(family, kind, protocol) as probe:
+        with naming_the_limit(), socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError as error:
+        if is_exhausted(error):
+            raise
         raise RendezvousError(
             f"there is no way from {socket.gethostname()} to master_addr = {master[0]!r}: {error}; give host=, the "
             "address of the interface to listen on"

@@ -10,7 +10,8 @@ rank 0's own words go there too. Frames are JSON objects::
                     {"done": true}                              it needs the others no more
     hub -> member   {"members": [name, ...]}                    all have come
                     {"topic": t, "values": [v, ...]}            all have said theirs
-                    {"topic": t, "late": [rank, ...], "is_over": bool}    these have not yet, or not in time
+                    {"topic": t, "late": [rank, ...],           these have not yet, or not in time
+                     "left_s": seconds, "is_over": bool}
                     {"rank": r, "report": text, "is_over": bool, "is_cause": bool}
                     {"rank": r, "done": true}
                     {"refused": text}                           two processes come as one rank, for example
@@ -22,7 +23,6 @@ import asyncio
 import itertools
 import json
 import logging
-import math
 import os
 import socket
 import threading
@@ -40,7 +40,7 @@ from glt.distributed.wire.addresses import is_loopback, own_address
 from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.frames import Frame
-from glt.distributed.wire.handshake import dial, introduce, refuse
+from glt.distributed.wire.handshake import Hint, dial, introduce, refuse
 from glt.distributed.wire.listener import Listener
 from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
 from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop, wait_for
@@ -102,7 +102,8 @@ class Group:
         port: int | bytes | None = master_port
         if port is None:
             with naming_the_job_store(self.me):
-                port = job_store(self.timeout_s).wait_for(f"{self.name}/port", self.timeout_s)
+                missing = f"{self.me}: the trainer of rank 0 has not come to this loader yet"
+                port = job_store(self.timeout_s).wait_for(f"{self.name}/port", self.timeout_s, missing)
         if port is None:
             raise RendezvousError(
                 f"{self.me}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its "
@@ -172,11 +173,12 @@ class Group:
     def run(self, call: Callable[[], T]) -> T:
         """Runs a call that waits for the others on a thread of its own; leaves it behind, and raises as
         :meth:`check_peers`, if one is lost meanwhile."""
-        pool = NativePool(1, "glt-start")
+        pool, hint = NativePool(1, "glt-start"), Hint(self.timeout_s)
         future = pool.submit(call)
         pool.end()
         while not wait([future], deadlines.POLL_S).done:
             self.check_peers()
+            hint.give(f"{self.me}: not all trainers have opened torch's rpc yet")
         return future.result()
 
     @contextmanager
@@ -275,7 +277,7 @@ class Group:
                 self._late[frame["topic"]] = frame["late"]
             elif "late" in frame:
                 missing = f"{self.me}: trainers of rank {frame['late']} did not tell their {frame['topic']} yet"
-                logger.warning("%s; waiting for up to %g s", missing, self.timeout_s)
+                logger.warning("%s; waiting for up to %.0f s more", missing, frame["left_s"])
             elif "done" in frame:
                 self._done.add(frame["rank"])
             elif "report" in frame:
@@ -411,10 +413,10 @@ class Hub:
             is_over = now > topic.deadline
             if not is_over and now < topic.hint_at:
                 continue
-            topic.hint_at = math.inf
+            topic.hint_at = now + deadlines.HINT_S
             late = [rank for rank in range(self._size) if rank not in topic.values]
             for rank in sorted(topic.values, reverse=True):  # rank 0 last, as in _tell
-                self._say(rank, {"topic": name, "late": late, "is_over": is_over})
+                self._say(rank, {"topic": name, "late": late, "left_s": topic.deadline - now, "is_over": is_over})
             if is_over:
                 del self._topics[name]
 

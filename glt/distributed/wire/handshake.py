@@ -18,18 +18,18 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-import math
 import os
 import secrets
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
 
 import glt
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted, naming_the_limit
 from glt.distributed.wire.addresses import printed
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import Credentials, current_credentials
@@ -46,21 +46,34 @@ _OTHER_NAME, _UNKNOWN_AUTHORITY = (62, 64), (18, 19, 20, 21)
 # Host and port, or the name of a Unix socket.
 Address: TypeAlias = "tuple[str, int] | str"
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
 class Hint:
-    """Says once what a long wait is waiting for: its deadline is minutes."""
+    """Says every few seconds what a wait of ``timeout_s`` is waiting for: its deadline is minutes."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._due_s = time.monotonic() + deadlines.HINT_S
+        now = time.monotonic()
+        self._until_s, self._due_s = now + timeout_s, now + deadlines.HINT_S
 
     def give(self, missing: str) -> None:
         """Says so, if it is time: what is missing now."""
-        if time.monotonic() > self._due_s:
-            self._due_s = math.inf
-            logger.warning("%s; waiting for up to %g s", missing, self._timeout_s)
+        now = time.monotonic()
+        if now > self._due_s:
+            self._due_s = now + deadlines.HINT_S
+            logger.warning("%s; waiting for up to %.0f s more", missing, max(0.0, self._until_s - now))
+
+    async def during(self, wait: Coroutine[Any, Any, T], missing: str) -> T:
+        """Awaits something, and says meanwhile what is missing until it has happened. On the loop."""
+        task = process_loop.get().create_task(wait)
+        try:
+            while not (await asyncio.wait([task], timeout=deadlines.POLL_S))[0]:
+                self.give(missing)
+            return task.result()
+        finally:
+            task.cancel()
 
 
 # -- proofs --------------------------------------------------------------------------------------------------------
@@ -202,9 +215,12 @@ async def connect(
         glt.errors.RendezvousError: If it refuses, or proves nothing; or if nothing listens there, or no server, before
             the deadline. NotYet if it refuses for now.
         glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
+        OSError: If this process may open no more sockets.
     """
     where = f"@{address[1:]}" if isinstance(address, str) else printed(*address)  # as ss shows Unix sockets
     deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
+    most_s = 0.0  # for an answer
+    silent = f"{peer} takes connections at {where}, and has not answered yet: it loads its data, or is stopped"
     while True:
         left = deadline - time.monotonic()
         is_reached = False
@@ -213,16 +229,14 @@ async def connect(
             sock = await asyncio.wait_for(_open(address), max(0.1, min(left, deadlines.HANDSHAKE_S)))
             is_reached = True
             # A server that is not ready listens already, and says nothing: not even what begins a handshake.
-            until_s = time.monotonic() + (answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
+            most_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
+            until_s = time.monotonic() + most_s
             credentials = current_credentials()
             if credentials.tls is not None and not isinstance(address, str):
-                sock = await _encrypt(sock, credentials, address[0], until_s)
+                sock = await hint.during(_encrypt(sock, credentials, address[0], until_s), silent)
             connection = Connection(sock, peer)
             connection.is_ours = True
-            await prove_to_server(connection, credentials, until_s)
-            connection.send(hello)
-            connection.max_json_bytes = MAX_JSON_BYTES
-            answer = await connection.receive(_left(until_s))
+            answer = await hint.during(_answer_to(connection, hello, credentials, until_s), silent)
             if "refused" not in answer:
                 if "version" not in answer:
                     raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
@@ -232,6 +246,7 @@ async def connect(
             if not (answer.get("is_ending") and retry and time.monotonic() < deadline):
                 kind = NotYet if answer.get("is_ending") else RendezvousError
                 raise kind(f"{peer} at {where} refused: {answer['refused']}")
+            hint.give(f"{peer} at {where} refuses for now: {answer['refused']}")
         except socket.gaierror as error:
             raise RendezvousError(f"{peer}: there is no host {address[0]!r} ({error}); check master_addr") from error
         except NotProven as error:
@@ -247,13 +262,21 @@ async def connect(
             if not (retry and time.monotonic() < deadline):  # else it is starting, or being replaced
                 lost = RendezvousError if retry else PeerLost
                 raise lost(f"{error}; it ended during the handshake") from error
-        except (MessageError, ChannelTimeout) as error:
+            hint.give(f"{error}; it ended during the handshake, and is tried again")
+        except ChannelTimeout as error:
             _close(connection)
             raise RendezvousError(
-                f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
-                "master_port"
+                f"{peer} takes connections at {where} and gave no answer within {most_s:.3g} s: it is stopped, or "
+                "still loads its data; or another program listens there: check master_addr and master_port"
+            ) from error
+        except MessageError as error:
+            _close(connection)
+            raise RendezvousError(
+                f"what listens at {where} is no server of glt: {error}; check master_addr and master_port"
             ) from error
         except (OSError, asyncio.TimeoutError) as error:
+            if is_exhausted(error):
+                raise
             why = str(error) or "no answer"
             if is_reached:
                 raise RendezvousError(_no_tls(where, error)) from error
@@ -269,6 +292,15 @@ async def connect(
             _close(connection)
             raise
         await asyncio.sleep(deadlines.RETRY_S)
+
+
+async def _answer_to(
+    connection: Connection, hello: dict[str, Any], credentials: Credentials, until_s: float
+) -> dict[str, Any]:
+    await prove_to_server(connection, credentials, until_s)
+    connection.send(hello)
+    connection.max_json_bytes = MAX_JSON_BYTES
+    return await connection.receive(_left(until_s))
 
 
 def _no_tls(where: str, error: Exception) -> str:
@@ -295,7 +327,8 @@ async def _open(address: Address) -> socket.socket:
         infos = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
         found = [(family, where) for family, _, _, _, where in infos]
     for i, (family, where) in enumerate(found):
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        with naming_the_limit():
+            sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
             await loop.sock_connect(sock, where)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from glt import _deadlines as deadlines
+from glt._checks import is_exhausted, naming_the_limit
 from glt.distributed.wire.addresses import is_loopback, printed, reachable_address
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.credentials import current_credentials
@@ -90,7 +91,8 @@ class Listener:
         loop = process_loop.get()
         for _ in range(_MOST_ACCEPTED):
             try:
-                sock, address = self._socket.accept()
+                with naming_the_limit():
+                    sock, address = self._socket.accept()
                 sock.setblocking(False)
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
@@ -207,7 +209,8 @@ class LocalListener(Listener):
     def __init__(self, welcome: Welcome) -> None:
         self._welcome = self._only_of_this_user
         self._then = welcome
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with naming_the_limit():
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.name = f"\0glt-{os.getpid()}-{secrets.token_hex(16)}"
         self._socket.bind(self.name)
         self._socket.listen(1024)
@@ -278,8 +281,11 @@ def _listen(bind: tuple[str, int], name: str, flag: str) -> socket.socket:
     try:
         # As reachable_address has it: localhost, for example, has addresses of two families.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=1024, reuse_port=False)
+        with naming_the_limit():
+            return socket.create_server((host, port), family=family, backlog=1024, reuse_port=False)
     except OSError as error:
+        if is_exhausted(error):
+            raise
         raise RendezvousError(
             f"{name} cannot listen at {host!r}, {flag} = {port}, on {socket.gethostname()}: {error}. Perhaps another "
             "program has the port; or the name is no address of this host: then give host='0.0.0.0', which listens on "

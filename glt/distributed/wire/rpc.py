@@ -15,8 +15,10 @@ import asyncio
 import logging
 import os
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from torch.distributed import rpc
 
 from glt import _deadlines as deadlines
 from glt.channel.message import error_message, starts_like_message
+from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.calls import no_answer
 from glt.distributed.wire.threads import call_on_loop, process_loop
 from glt.distributed.wire.transport import Handler, Peer, Transport
@@ -66,7 +69,17 @@ def _answer_all(asked: list[tuple[str, bytes | Tensor]]) -> list[Tensor]:
     return answers
 
 
-_Call = tuple[str, Tensor, "asyncio.Future[Tensor]"]  # the method, the request and the reply
+@dataclass
+class _Call:
+    method: str
+    request: Tensor
+    reply: asyncio.Future[Tensor]
+    deadline: float  # of time.monotonic(), counted from the asking
+
+    def fail(self, error: BaseException) -> None:
+        if not self.reply.done():  # the batch may have been given up
+            self.reply.set_exception(error)
+            self.reply.exception()  # or asyncio complains where no task waits for it any more
 
 
 class _Line:
@@ -77,27 +90,29 @@ class _Line:
     def __init__(self, peer: Peer, timeout_s: float) -> None:
         self.peer, self.timeout_s = peer, timeout_s
         self._waiting: list[_Call] = []
-        self._is_calling = False
+        self._under_way: list[_Call] = []
 
     def call_all(self, requests: Sequence[tuple[str, Tensor]]) -> list[asyncio.Future[Tensor]]:
-        loop = process_loop.get()
-        calls: list[_Call] = [(method, request, loop.create_future()) for method, request in requests]
+        loop, deadline = process_loop.get(), time.monotonic() + self.timeout_s
+        calls = [_Call(method, request, loop.create_future(), deadline) for method, request in requests]
         self._waiting += calls
         self._send_waiting()
-        return [reply for *_, reply in calls]
+        return [call.reply for call in calls]
 
     def _send_waiting(self) -> None:
-        if self._is_calling:
+        if self._under_way:
             return
-        calls = [call for call in self._waiting if not call[2].done()]
+        calls = [call for call in self._waiting if not call.reply.done()]
         self._waiting = []
         if not calls:
             return
-        self._is_calling = True
+        self._under_way = calls
         try:
             # Small requests travel inside the call's own bytes, which costs less than a tensor beside them.
-            asked = [(method, bytes(r.numpy()) if len(r) <= _SMALL_BYTES else r) for method, r, _ in calls]
-            future = rpc.rpc_async(self.peer.name, _answer_all, args=(asked,), timeout=self.timeout_s)
+            requests = [(call.method, call.request) for call in calls]
+            asked = [(method, bytes(r.numpy()) if len(r) <= _SMALL_BYTES else r) for method, r in requests]
+            left_s = max(deadlines.RETRY_S, max(call.deadline for call in calls) - time.monotonic())
+            future = rpc.rpc_async(self.peer.name, _answer_all, args=(asked,), timeout=left_s)
             future.add_done_callback(partial(self._done, calls))
         except RuntimeError as error:
             self.finish(calls, error)
@@ -113,21 +128,23 @@ class _Line:
 
     def finish(self, calls: list[_Call], found: list[Tensor] | Exception) -> None:
         """Hands on the replies to calls that went out together."""
-        self._is_calling = False
-        for i, (method, _, reply) in enumerate(calls):
-            if reply.done():  # the batch was given up
-                continue
-            if not isinstance(found, Exception) and starts_like_message(found[i]):
-                reply.set_result(found[i])
-                continue
+        self._under_way = []
+        for i, call in enumerate(calls):
             if isinstance(found, Exception):
-                lost = _named(found, self.peer, method, self.timeout_s)
-            else:
+                call.fail(_named(found, self.peer, call.method, self.timeout_s))
+            elif not starts_like_message(found[i]):
                 # ``cma`` reads from the peer's memory, which a peer that ends without waiting has given back.
-                lost = PeerLost(f"lost {self.peer} during {method}: it ended while its answer was on the way")
-            reply.set_exception(lost)
-            reply.exception()  # or asyncio complains where no task waits for it any more
+                call.fail(PeerLost(f"lost {self.peer} during {call.method}: it ended while its answer was on the way"))
+            elif not call.reply.done():
+                call.reply.set_result(found[i])
         self._send_waiting()
+
+    def expire(self) -> None:
+        """Gives up the calls whose deadline is over, those too that still wait behind others."""
+        now = time.monotonic()
+        for call in (*self._under_way, *self._waiting):
+            if call.deadline <= now:
+                call.fail(no_answer(self.peer, call.method, self.timeout_s))
 
 
 class RpcTransport(Transport):
@@ -171,6 +188,7 @@ class RpcTransport(Transport):
                 f"{me}: not all {num_peers} samplers came up within {timeout_s:g} s; look at the output of the other "
                 f"trainers for the reason ({error})"
             ) from error
+        add_tick(self._expire)
 
     def call_all(self, peer: Peer, calls: Sequence[tuple[str, Tensor]]) -> list[asyncio.Future[Tensor]]:
         line = self._lines.get(peer.name)
@@ -178,10 +196,15 @@ class RpcTransport(Transport):
             line = self._lines[peer.name] = _Line(peer, self.timeout_s)
         return line.call_all(calls)
 
+    def _expire(self) -> None:
+        for line in self._lines.values():
+            line.expire()
+
     def close(self, gracefully: bool = False) -> None:
         if self._closed:
             return
         self._closed = True
+        discard_tick(self._expire)
         try:
             rpc.shutdown(graceful=gracefully, timeout=deadlines.JOIN_S)
         except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -23,61 +24,64 @@ from glt.errors import RendezvousError
 
 T = TypeVar("T")
 
+_SILENT = "the process that hosts it is stopped, or the network is cut"
+
 
 class TimedStore:
     """Passes calls on to a store, and raises ``torch.distributed.DistError`` when the store is lost or does not answer.
 
     The deadline that torch has is one for values to be set. Where the process that hosts a store is stopped, or its
     host cannot be reached any more, a call such as ``check`` never returns. So calls are made on another thread, which
-    is left behind after ``answer_s``, by default half a minute.
+    is left behind after ``answer_s``, by default half a minute, or sooner: a wait has one deadline, that of what it
+    waits for.
     """
 
     def __init__(self, store: dist.Store, answer_s: float | None = None) -> None:
         self.store, self.answer_s = store, deadlines.ANSWER_S if answer_s is None else answer_s
-        self._silent = False
+        self._is_silent = ""  # and for how long, once it is
         # Started now: at exit, when stores are asked too, Python 3.12 starts no threads any more.
         self._pool = NativePool(1, "glt-ask-store")
         weakref.finalize(self, self._pool.end).atexit = False
 
-    def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of these are set."""
-        return self._ask(lambda: self.store.check(list(keys)))
+    def check(self, keys: Sequence[str], most_s: float = math.inf) -> bool:
+        """Whether all of these are set. Waits for ``most_s`` at most."""
+        return self._ask(lambda: self.store.check(list(keys)), most_s)
 
-    def get(self, key: str) -> bytes:
-        """The value of a key that is set."""
-        return self._ask(lambda: self.store.get(key))
+    def get(self, key: str, most_s: float = math.inf) -> bytes:
+        """The value of a key that is set. Waits for ``most_s`` at most."""
+        return self._ask(lambda: self.store.get(key), most_s)
 
     def set(self, key: str, value: str) -> None:
         self._ask(lambda: self.store.set(key, value))
 
-    def wait_for(self, key: str, timeout_s: float) -> bytes | None:
-        """Waits for a key to be set and returns its value; None if it is not set in time."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() <= deadline:
-            if self.check([key]):
-                return self.get(key)
+    def wait_for(self, key: str, timeout_s: float, missing: str) -> bytes | None:
+        """Waits for a key to be set and returns its value; None if it is not set in time. Says every few seconds what
+        is ``missing``."""
+        deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
+        while (left_s := deadline - time.monotonic()) > 0:
+            if self.check([key], left_s):
+                return self.get(key, left_s)
+            hint.give(missing)
             time.sleep(deadlines.FAST_POLL_S)
         return None
 
-    def _ask(self, call: Callable[[], T]) -> T:
-        if self._silent:
-            raise self._gives_no_answer()
-        try:
-            return self._pool.submit(call).result(self.answer_s)
-        except FutureTimeout:
-            self._silent = True
-            raise self._gives_no_answer() from None
-
-    def _gives_no_answer(self) -> Exception:
-        return dist.DistError(
-            f"it gave no answer within {self.answer_s:g} s: the process that hosts it is stopped, or the network is cut"
-        )
+    def _ask(self, call: Callable[[], T], most_s: float = math.inf) -> T:
+        if self._is_silent:
+            raise dist.DistError(self._is_silent)
+        most_s = min(most_s, self.answer_s)
+        deadline, hint, answer = time.monotonic() + most_s, Hint(most_s), self._pool.submit(call)
+        while not wait([answer], min(deadlines.POLL_S, max(0.0, deadline - time.monotonic()))).done:
+            if time.monotonic() > deadline:
+                self._is_silent = f"it gave no answer within {most_s:.3g} s: {_SILENT}"
+                raise dist.DistError(self._is_silent)
+            hint.give(f"the store of torch.distributed gives no answer: {_SILENT}")
+        return answer.result()
 
 
 def wait_for_all(store: TimedStore, keys: Sequence[str], timeout_s: float) -> list[bytes]:
     """Waits for processes to have set a key each, and returns the values."""
     deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
-    while missing := [key for key in keys if not store.check([key])]:
+    while missing := [key for key in keys if not store.check([key], max(0.1, deadline - time.monotonic()))]:
         if time.monotonic() > deadline:
             raise RendezvousError(f"{missing} did not come within {timeout_s:g} s")
         hint.give(f"{missing} did not come yet")

@@ -28,7 +28,7 @@ from glt.distributed.wire.handshake import Address, NotYet, connect, introduce, 
 from glt.distributed.wire.listener import Listener, LocalListener
 from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop
 from glt.distributed.wire.transport import Handler, Peer, Transport
-from glt.errors import GltError, MessageError, PeerLost, RendezvousError
+from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError
 
 MAX_REPLY_BYTES: Final = 64 << 30
 _SMALL_BYTES = 8 << 10  # requests up to which are answered on the loop: two changes of threads would cost more
@@ -190,8 +190,10 @@ class _Line:
                 hello = introduce("partition")
                 return *await connect(address, str(self.peer), hello, timeout_s, retry=False), address
             except (PeerLost, RendezvousError) as error:
-                # A Unix socket is not found from elsewhere: the next address, then.
-                if not isinstance(address, str) or address == addresses[-1]:
+                # A Unix socket is not found from elsewhere: the next address, then. One that is silent is that of the
+                # same process.
+                is_silent = isinstance(error.__cause__, ChannelTimeout)
+                if not isinstance(address, str) or address == addresses[-1] or is_silent:
                     raise
                 lost.__cause__ = error
         raise lost

@@ -132,13 +132,27 @@ def call_on_loop(call: Callable[..., Any], *args: Any) -> None:
         process_loop.get().call_soon_threadsafe(call, *args)
 
 
+def refuse_loop() -> None:
+    """Raises RuntimeError on the thread of the loop, which cannot wait for itself: callbacks of replies run there."""
+    if process_loop.is_here:
+        raise RuntimeError(
+            "this waits for another process on the thread on which glt hears all of them, where callbacks of replies "
+            "run: it would wait for ever. Wait on a thread of your own, or add another callback"
+        )
+
+
 def wait_for(coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
     """Runs a coroutine on the loop and waits for it, on any thread but the loop's.
 
     Raises:
+        RuntimeError: On the loop's own.
         TimeoutError: If it takes longer than ``timeout_s``; it is cancelled.
     """
-    assert not process_loop.is_here, "the loop cannot wait for itself"
+    try:
+        refuse_loop()
+    except RuntimeError:
+        coroutine.close()
+        raise
     future = asyncio.run_coroutine_threadsafe(coroutine, process_loop.get())
     try:
         return future.result(timeout_s)

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from glt import _core
+from glt._checks import naming_the_limit
 from glt.data.arrays import map_npy, require_data
 from glt.errors import PartitionError
 
@@ -204,7 +205,8 @@ def require_file(path: Path, entry: FileEntry, again: str) -> None:
     """Raises PartitionError unless a file of the right size is there; ``again`` says what was expected, and what to
     do."""
     try:
-        found = path.stat()
+        with naming_the_limit(path):
+            found = path.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PartitionError(f"{path} is missing: {again}") from error
     except OSError as error:

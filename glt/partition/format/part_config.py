@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from glt._checks import is_of_machine
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest, read_regular
@@ -185,7 +186,9 @@ def _document(path: Path) -> dict[str, Any] | None:
             f"{path} is missing: expected the part_config that glt.partition.partition_graph wrote, or a partition "
             "directory"
         ) from error
-    except (ValueError, OSError, RecursionError):
+    except (ValueError, OSError, RecursionError) as error:
+        if is_of_machine(error):
+            raise
         return None
     keys = ("graph_name", "num_parts", "node_map", "edge_map")
     if not isinstance(document, dict) or not all(key in document for key in keys):

@@ -31,6 +31,7 @@ import numpy as np
 
 from glt import _core
 from glt import _deadlines as deadlines
+from glt._checks import naming_the_limit
 from glt.errors import PartitionError
 from glt.partition.format.files import FileEntry, require_file
 
@@ -64,7 +65,10 @@ class Contents:
         written. ``advance`` is called with the bytes of each block."""
         require_file(self.path, self.entry, f"expected the file of {self.origin}; {self.remedy}")
         num_bytes, block_bytes = self.entry.num_bytes, self.block_bytes
-        with closing(_crcs(self.path, range(0, num_bytes, block_bytes), block_bytes, num_threads)) as found:
+        with (
+            naming_the_limit(self.path),
+            closing(_crcs(self.path, range(0, num_bytes, block_bytes), block_bytes, num_threads)) as found,
+        ):
             for block, crc in enumerate(found):
                 wanted, first = self.entry.checksum[8 * block : 8 * block + 8], block * block_bytes
                 if f"{crc:08x}" != wanted:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from glt._checks import is_of_machine, naming_the_limit
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
 from glt.partition.format.files import chunks, scratch_array
 from glt.partition.graph_input import arguments_by_type
@@ -217,9 +218,11 @@ def _triplet(key: str) -> EdgeType:
 def _rows(path: Path) -> list[list[str]]:
     """The rows of a short file."""
     try:
-        with gzip.open(path, "rt", newline="") as file:
+        with naming_the_limit(path), gzip.open(path, "rt", newline="") as file:
             return [row for row in csv.reader(file) if row]
     except (OSError, EOFError, UnicodeDecodeError) as error:
+        if is_of_machine(error):
+            raise
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 

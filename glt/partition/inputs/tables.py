@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from glt._checks import is_of_machine, naming_the_limit
 from glt.data.arrays import map_npy
 from glt.partition.format.files import chunks
 from glt.partition.inputs.arrays import ScratchRows, blank, by_id, pair, pair_dtype
@@ -163,8 +164,11 @@ def _readable(path: Path) -> Iterator[None]:
     """Turns what a damaged file raises into a ValueError that names it; raises ImportError without pyarrow."""
     arrow = _arrow()
     try:
-        yield
+        with naming_the_limit(path):
+            yield
     except (arrow.ArrowException, OSError, EOFError, zlib.error) as error:
+        if is_of_machine(error):
+            raise
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 
@@ -383,12 +387,15 @@ class EdgeTable(_Table):
         edge_index = blank(pair_dtype(*ends), (2, len(ends[0])))
         if not with_ids or edge_index.size == 0:
             return edge_index
-        assert self.files is not None
-        fields = {name: self.fields[name] for name in ("src", "dst")}
-        largest = [self.files.largest(field.columns[0]) for field in fields.values()]
-        if None in largest:
-            return pair(scratch, *self._ends(read_fields(self.files, fields, scratch)))
-        edge_index[:, 0] = largest
+        of_table = {name: self.fields[name] for name in ("src", "dst") if self.fields[name].path is None}
+        if self.files is None or not of_table:  # of .npy files, whose ids are mapped
+            edge_index[:, 0] = [end.max() for end in ends]
+            return edge_index
+        files, both = self.files, dict(zip(("src", "dst"), ends, strict=True))
+        largest = {name: files.largest(field.columns[0]) for name, field in of_table.items()}
+        if None in largest.values():
+            return pair(scratch, *self._ends(both | read_fields(files, of_table, scratch)))
+        edge_index[:, 0] = [largest[name] if name in largest else end.max() for name, end in both.items()]
         return edge_index
 
     def _ends(self, arrays: dict[Any, np.ndarray]) -> list[np.ndarray]:

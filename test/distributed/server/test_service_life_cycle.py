@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dist_world import NUM_NODES, assert_same, run_cluster
+from dist_world import NUM_NODES, assert_same, run_cluster, told_to_a_second_thread
 from promptness import eventually, expect_prompt
 from service import CASE, Stage, options, serve, serve_or
 
@@ -133,10 +133,12 @@ def test_nobody_is_there(world):
         expect_prompt(time.monotonic() - start, "those who wait to give up", 20)
         # Server 0 is there, and server 1 is not.
         stage.ask(0, "serve", here.path, 2, 1, 0)
+        stage.ask(1, "lower", None, HINT_S=0.2)
         start = time.monotonic()
-        failed = stage.fails(1, "join", 2, 1, 0, rpc_timeout=2.0)
+        failed = stage.fails(1, "join", 2, 1, 0, rpc_timeout=4.0)
         expect_prompt(time.monotonic() - start, "the client to give up")
         assert failed.kind == "RendezvousError" and "rank [1]" in failed.text, failed
+        assert stage.output(1).count("servers of rank [1] of 2 have not joined server 0 ") >= 2  # yet
         stage.ask(0, "wait_and_shutdown", 0.1)
         stage.end(0, 1, 2)
         stage.results()
@@ -304,6 +306,26 @@ def serve_slowly(path, seconds, **given):
         serve(SimpleNamespace(**given), path, 1, 1)
     finally:
         SamplerPool.ensure = ensure
+
+
+def ask_from_two_threads():
+    given = {"batch_size": 10, "worker_options": options(server_rank=[0])}
+    with glt.distributed.DistNeighborLoader(None, [3], torch.arange(50), **given) as loader:
+        return told_to_a_second_thread(loader)
+
+
+def test_a_second_thread_is_refused_while_the_first_waits_for_a_batch(world):
+    with Stage(2) as stage:
+        stage.begin(0, "serve", world(1).path, 1, 1, 0)
+        stage.ask(1, "join", 1, 1, 0)
+        stage.result(0)
+        num_batches, told = stage.ask(1, "run_function", ask_from_two_threads)
+        assert num_batches == 5 and len(told) == 10
+        assert all("'second' asks this loader for a batch while thread 'MainThread' does" in each for each in told)
+        stage.ask(1, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 1)
+        stage.results()
 
 
 def test_a_client_waits_for_a_server_that_takes_longer_to_start_than_a_handshake(world):

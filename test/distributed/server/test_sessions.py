@@ -436,3 +436,25 @@ def test_a_server_follows_server_0_and_joins_its_successor(monkeypatch):
     finally:
         for each in (other, server_0, listener):
             each.close()
+
+
+def test_a_server_says_every_few_seconds_which_others_it_waits_for(monkeypatch, caplog):
+    monkeypatch.setattr(deadlines, "HINT_S", 0.2)
+    alone = Membership(replace(ENTRY, num_servers=3), ("127.0.0.1", 1), ClientRegistry(1), lambda servers: None)
+    with pytest.raises(RendezvousError, match=r"servers of rank \[1, 2\] of 3 are not there"):
+        alone.wait_for_all(2.0)
+    assert caplog.text.count("servers of rank [1, 2] of 3 have not come yet; waiting for up to") >= 2
+
+
+def test_a_callback_that_waits_for_a_server_is_told_that_it_cannot():
+    """It runs on the loop, on which the answer would come."""
+
+    async def wait_for_a_reply():
+        client_module.Reply().result()
+
+    async def wait_for_more():
+        wait_for(asyncio.sleep(0))
+
+    for wait in (wait_for_a_reply, wait_for_more):
+        with pytest.raises(RuntimeError, match=r"where callbacks of replies run: .*on a thread of your own"):
+            wait_for(wait(), 60.0)

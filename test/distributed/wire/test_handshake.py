@@ -134,6 +134,20 @@ def test_a_server_that_is_not_ready_yet_is_waited_for(monkeypatch):
     server.close()
 
 
+@pytest.mark.parametrize("listens", [False, True])
+def test_who_waits_says_every_few_seconds_for_what(listens, monkeypatch, caplog):
+    """For a server that is not there yet, or was killed; for one that is not ready, or is stopped."""
+    monkeypatch.setattr(deadlines, "HINT_S", 0.2)
+    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 0.3)
+    server = Listener(("127.0.0.1", 0), "server 3", ("127.0.0.1", 1), keep_quiet) if listens else None
+    with pytest.raises(RendezvousError):
+        greet(free_port() if server is None else server.address[1], 2.5)
+    if server is not None:
+        server.close()
+    said = "has not answered yet" if listens else "is not reached at"
+    assert len(re.findall(rf"server 3 .*{said}.*; waiting for up to \d s more", caplog.text)) >= 2
+
+
 @pytest.mark.parametrize(
     ("answer", "timeout_s", "words"),
     [
@@ -602,6 +616,7 @@ def test_a_port_out_of_descriptors_waits_for_some(open_port, caplog):
         with caplog.at_level(logging.ERROR):
             late.connect(here.address)
             assert eventually(lambda: "cannot accept connections" in caplog.text)
+            assert "raise the limit before it starts, with ulimit -n" in caplog.text
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for each in taken:
@@ -611,6 +626,31 @@ def test_a_port_out_of_descriptors_waits_for_some(open_port, caplog):
     assert late.recv(4) == b"GLT2"
     late.close()
     client.socket.close()
+
+
+def test_a_process_that_may_open_no_more_sockets_says_so_at_once():
+    """It is not the fault of who is there or is not, or of another program that has the port."""
+    port, (soft, hard) = free_port(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(RendezvousError):
+        greet(port, 0.1)  # what opens descriptors of its own has done so
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    start = time.monotonic()
+    said = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        for act in (
+            lambda: greet(port, 100.0),
+            lambda: Listener(("127.0.0.1", port), "server 3", ("127.0.0.1", 1), keep_quiet),
+            lambda: LocalListener(keep_quiet),
+        ):
+            with pytest.raises(OSError, match="Too many open files") as caught:
+                act()
+            said.append(str(caught.value))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all("ulimit -n" in each for each in said), said
+    expect_prompt(time.monotonic() - start, "to say so")
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])

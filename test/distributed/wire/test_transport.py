@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from promptness import eventually
+from promptness import eventually, expect_prompt
 
 from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, encode_message, read_message
@@ -155,13 +155,18 @@ def test_a_peer_that_dies_is_named(kind):
 
 
 def ask_one_that_hangs(trainer, kind):
-    transport, peer = open_transport(kind, trainer, 2.0)
+    transport, peer = open_transport(kind, trainer, 3.0)
     if trainer.rank == 1:
         trainer.hear()
         os._exit(0)
     start = time.monotonic()
-    with pytest.raises(PeerLost, match=rf"pid {peer.pid}\) gave no answer to hang within 2 s"):
-        wait_for(call(transport, peer, ("hang", asking(1, room=1 << 20))), 60.0)
+    first, second = (  # over rpc, the second is not sent while the first is under way
+        asyncio.run_coroutine_threadsafe(call(transport, peer, ("hang", asking(1, room=1 << 20))), process_loop.get())
+        for _ in range(2)
+    )
+    for asked in (first, second):
+        with pytest.raises(PeerLost, match=rf"pid {peer.pid}\) gave no answer to hang within 3 s"):
+            asked.result(60.0)
     waited_s = time.monotonic() - start
     if kind == "tcp":  # over rpc, too, after the call before is given up
         assert found(wait_for(call(transport, peer, ("whole", asking(1))), 60.0)[0]).tolist() == [2]
@@ -172,11 +177,42 @@ def ask_one_that_hangs(trainer, kind):
 
 @pytest.mark.parametrize("kind", ["tcp", "rpc"])
 def test_a_peer_that_hangs_is_given_up(kind):
+    """All that it was asked, with one deadline each, counted from the asking."""
     with Cluster(2, ask_one_that_hangs, kind) as cluster:
         exchange(cluster)
         assert cluster.hear(0) == "given up"
         cluster.say(1, None)
-        assert 1.9 < cluster.outcomes()[0].value < 10.0
+        assert 2.9 < cluster.outcomes()[0].value < 5.0
+
+
+def ask_one_that_is_stopped(trainer, kind):
+    deadlines.STUCK_S = deadlines.RECONNECT_S = 1.0
+    deadlines.HANDSHAKE_S = 4.0
+    transport, peer = open_transport(kind, trainer, 60.0 if kind == "tcp" else 3.0)
+    if trainer.rank == 1:
+        trainer.hear()
+        return None
+    assert found(wait_for(call(transport, peer, ("whole", asking(1))), 60.0)[0]).tolist() == [2]
+    os.kill(peer.pid, signal.SIGSTOP)
+    start = time.monotonic()
+    said = "is stopped" if kind == "tcp" else "gave no answer to whole within 3 s"
+    with pytest.raises(PeerLost, match=rf"trainer 1 \(partition 1, host here, pid {peer.pid}\).*{said}"):
+        wait_for(call(transport, peer, ("whole", asking(1))), 60.0)
+    waited_s = time.monotonic() - start
+    os.kill(peer.pid, signal.SIGCONT)
+    trainer.say("given up")
+    transport.close()
+    return waited_s
+
+
+@pytest.mark.parametrize("kind", ["tcp", "rpc"])
+def test_a_peer_that_is_stopped_is_given_up(kind):
+    """Over tcp after its silence, and one try to connect anew: what says nothing at one address is not tried at two."""
+    with Cluster(2, ask_one_that_is_stopped, kind) as cluster:
+        exchange(cluster)
+        assert cluster.hear(0) == "given up"
+        cluster.say(1)
+        expect_prompt(cluster.outcomes()[0].value, "a stopped peer to be given up", 7.0)
 
 
 # -- tcp -----------------------------------------------------------------------------------------------------------
@@ -422,7 +458,7 @@ def test_an_answer_that_is_no_message_is_that_of_a_peer_that_has_ended():
 
     async def finish():
         replies = [asyncio.get_running_loop().create_future() for _ in range(3)]
-        calls = [("has_edges", torch.empty(0), reply) for reply in replies]
+        calls = [rpc._Call("has_edges", torch.empty(0), reply, time.monotonic() + 5.0) for reply in replies]
         line.finish(calls, [whole_one, freed, torch.empty(0, dtype=torch.uint8)])
         return [each.exception() or each.result() for each in replies]
 
