@@ -388,16 +388,23 @@ def _report(manifest: Manifest, out: Path, seconds: float) -> list[str]:
 
 def _balanced(manifest: Manifest) -> list[str]:
     lines = []
-    for nodes in manifest.node_types:
-        for each in nodes.balanced_labels[:_MOST_LABELS]:
+    of_nodes = [
+        (nodes.node_type, "nodes", [(each, each.part_num_nodes) for each in nodes.balanced_labels])
+        for nodes in manifest.node_types
+    ]
+    of_edges = [
+        (" ".join(edges.edge_type), "edges", [(each, each.part_num_edges) for each in edges.balanced_labels])
+        for edges in manifest.edge_types
+    ]
+    types: list[Any] = [*of_nodes, *of_edges]
+    for type_, what, labels in types:
+        for each, parts in labels[:_MOST_LABELS]:
             label = ", ".join(map(str, each.label)) or "all"
-            counts = " ".join(map(str, each.part_num_nodes))
-            lines.append(
-                f"  {nodes.node_type}, {label}: {each.num_nodes} nodes ({counts}), balance {each.balance_ratio:.3f}"
-            )
-        if len(nodes.balanced_labels) > _MOST_LABELS:
-            least = min(each.balance_ratio for each in nodes.balanced_labels)
-            lines.append(f"  {nodes.node_type}: {len(nodes.balanced_labels)} labels, the least even {least:.3f}")
+            counts = " ".join(map(str, parts))
+            lines.append(f"  {type_}, {label}: {sum(parts)} {what} ({counts}), balance {each.balance_ratio:.3f}")
+        if len(labels) > _MOST_LABELS:
+            least = min(each.balance_ratio for each, _ in labels)
+            lines.append(f"  {type_}: {len(labels)} labels, the least even {least:.3f}")
     return lines
 
 

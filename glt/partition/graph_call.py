@@ -78,7 +78,8 @@ def partition_graph(
             ``'frequency'`` (needs ``probs``) or ``'assigned'`` (needs ``owners``).
         balance_ntypes: Numbers of nodes, such as a training mask, whose values are spread evenly over partitions:
             ``[num_nodes]``, or a dict by node type; or several, or True. See :class:`PartitionerBase`.
-        balance_edges: Whether partitions shall own equally many edges too.
+        balance_edges: Whether partitions shall own equally many edges too, of each type, and of the nodes of each value
+            of ``balance_ntypes``.
         return_mapping: Whether to return the original ids.
         num_trainers_per_machine: Above 1, each partition is made of as many pieces with few edges between them, and
             nodes and edges have the number of theirs, from 0 to ``num_parts * num_trainers_per_machine - 1``, as

@@ -60,6 +60,20 @@ class LabelEntry:
 
 
 @dataclass(frozen=True)
+class EdgeLabelEntry:
+    """The edges of one type that go with the nodes of one label, as :class:`LabelEntry`."""
+
+    label: tuple[int, ...]
+    num_edges: int
+    part_num_edges: tuple[int, ...]
+    balance_ratio: float
+
+    @classmethod
+    def of(cls, label: tuple[int, ...], part_num_edges: tuple[int, ...]) -> EdgeLabelEntry:
+        return cls(label, sum(part_num_edges), part_num_edges, balance_ratio(part_num_edges))
+
+
+@dataclass(frozen=True)
 class ReadForecast:
     """Where the features of one node type will be read from, according to the hotness that the partitioner was given.
 
@@ -148,7 +162,8 @@ class EdgeTypeEntry:
     """The edges of one type, as :class:`NodeTypeEntry`; ``num_cut_edges`` have ends of different owners, and
     ``remote_bytes_per_edge`` are the bytes of node features expected from another partition when an edge is followed,
     each edge being as likely as any other and nothing cached. ``has_time``: edges have times, their own or their
-    neighbours'.
+    neighbours'. ``balanced_labels`` are those of the nodes that the edges go with, where the partitioner was asked to
+    balance edges and labels.
     """
 
     edge_type: EdgeType
@@ -163,6 +178,7 @@ class EdgeTypeEntry:
     has_time: bool
     attrs: dict[str, FeatureEntry]
     offsets: tuple[int, ...] | None
+    balanced_labels: tuple[EdgeLabelEntry, ...] = ()  # directories of earlier versions do not say
 
     @property
     def has_rows(self) -> bool:

@@ -128,7 +128,8 @@ class PartitionerBase(ABC):
             nodes, ``[num_nodes]`` integers or bools, such as classes or a training mask; or a list of several, whose
             combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
             told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
-        balance_edges: Whether partitions shall own equally many edges too.
+        balance_edges: Whether partitions shall own equally many edges too, of each type, and of the nodes of each label
+            in ``balance_ntypes``. What was achieved is in the manifest.
         relabel: Give nodes and edges new ids, of which each partition owns a range: first those of partition 0 in their
             old order, then those of partition 1, type by type; an edge goes with its owner. A loaded book is then
             ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
@@ -408,7 +409,8 @@ class PartitionerBase(ABC):
             node_types.append(node_entry(nodes, book, self.balance.entries(at, book), reads, self.relabel))
         for at, edges in enumerate(graph.edges):
             counts = writer.write_edges(at, edges, books)
-            edge_types.append(edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel))
+            labels = self.balance.edge_entries(edges, books[edges.expanded])
+            edge_types.append(edge_entry(edges, graph.nodes[edges.neighbor], *counts, labels, self.relabel))
         return Manifest(
             num_parts=self.num_parts,
             edge_dir=graph.edge_dir,
