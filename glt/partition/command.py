@@ -2,7 +2,8 @@
 
 Exit status: 0 if the directory is whole (or, with ``--dry-run``, the forecast printed), 1 if the run failed on its way,
 for example for lack of room, 2 if what was asked for cannot be done: a wrong flag, an input that cannot be read, an
-output directory that is not empty; 130 after Ctrl-C. Errors are one line on stderr, and leave nothing behind.
+output directory that is not empty (without ``--overwrite``); 130 after Ctrl-C. Errors are one line on stderr, and leave
+nothing behind.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _unknown(flag: str, name: str, graph: Mapping[str, Any]) -> str:
 
 # Flags whose values a partitioner takes under the same name.
 _PASSED: Final = (
-    *("random_seed", "imbalance", "objtype", "num_passes", "owners", "relabel", "balance_edges"),
+    *("random_seed", "imbalance", "objtype", "num_passes", "owners", "relabel", "balance_edges", "overwrite"),
     *("chunk_size", "num_threads", "sort_memory_bytes", "cache_ratio", "cache_memory_budget"),
 )
 _OWN: Final = frozenset().union(*(method.options for method in METHODS.values()))
@@ -144,6 +145,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("input", help=text)
     add("--out", required=True, help="directory to create")
+    text = "replace the partitions that are in --out, once the new ones are whole"
+    add("--overwrite", action="store_const", const=True, default=False, help=text)
     add("--num-parts", type=int, required=True, metavar="N", help="number of partitions")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=METHODS, default="random", help=f"{methods} (default: random)")
@@ -333,7 +336,7 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     if arguments.graph_name is not None:
         require_graph_name(arguments.graph_name)
     out = Path(arguments.out)
-    require_free(out)  # before hours of reading
+    require_free(out, overwrite=arguments.overwrite)  # before hours of reading
     require_writable(out)
     if _shows_progress(arguments):
         print(f"reading {arguments.input}", file=sys.stderr)

@@ -32,7 +32,7 @@ _NOT_HERE: Final = {
 }
 # Arguments that decide on the assignment, where more than one trainer per machine takes a part of a partition.
 _ASSIGNING: Final = frozenset({"random_seed", "imbalance", "num_passes", "memory_budget_bytes"})
-_BOTH: Final = frozenset({"num_threads", "sort_memory_bytes", "edge_assign_strategy"})
+_BOTH: Final = frozenset({"num_threads", "sort_memory_bytes", "edge_assign_strategy", "overwrite"})
 _FINE_METHODS: Final = ("metis", "fennel", "random")
 
 # By kind: nodes and edges of a homogeneous graph share the names of a batch.
@@ -71,7 +71,7 @@ def partition_graph(
         g: A PyG ``Data`` or ``HeteroData``, or a :class:`glt.data.Dataset`.
         graph_name: Its name, which :class:`glt.distributed.DistGraph` is told.
         num_parts: Number of partitions; machines may be more or fewer.
-        out_path: The directory to create.
+        out_path: The directory to create; with ``overwrite=True`` partitions that are there are replaced.
         num_hops: 1, the ids of neighbours, which is all that samplers need. More are refused: copies of others' hot
             rows are ``cache_ratio`` with ``hotness``.
         part_method: ``'metis'`` (needs pymetis), ``'random'``, ``'fennel'`` (few edges cut, in bounded memory),
@@ -95,7 +95,7 @@ def partition_graph(
         weight_attr, time_attr: Attributes to sample by: see :func:`graph_arguments`.
         progress: Whether to draw a progress bar.
         options: Of the partitioner, such as ``random_seed``, ``imbalance``, ``hotness``, ``cache_ratio``,
-            ``num_threads``; unknown ones are refused.
+            ``num_threads``, ``overwrite``; unknown ones are refused.
 
     Returns:
         The manifest; with ``return_mapping``, as DGL, ``(orig_nids, orig_eids)``: the original id of each new node id
