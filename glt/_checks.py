@@ -10,6 +10,8 @@ import os
 import re
 import reprlib
 import resource
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,3 +232,14 @@ def check_at_least(name: str, value: Any, least: int) -> None:
 def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
     if value not in known:
         raise ValueError(f"{name} = {value!r}: expected one of {list(known)}")
+
+
+def warn_no_effect(name: str, value: Any, instead: str) -> None:
+    """Says of an argument that was given (is not None) that it does nothing, and what does; Python says it once for a
+    line of the user's."""
+    if value is None:
+        return
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "glt":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{name} = {value!r} has no effect: {instead}", stacklevel=level)

@@ -27,20 +27,25 @@ class Placement {
         node_cost_(num_nodes_.size()),
         mean_nodes_(static_cast<size_t>(balance.num_labels)),
         floor_(static_cast<size_t>(balance.num_labels)),
-        num_edges_(static_cast<size_t>(num_parts_)),
+        num_edges_(static_cast<size_t>(balance.num_kinds) * num_nodes_.size()),
         edge_cost_(num_edges_.size()),
-        num_all_nodes_(num_edges_.size()),
-        votes_(num_edges_.size()) {
+        mean_edges_(static_cast<size_t>(balance.num_kinds * balance.num_labels)),
+        num_all_nodes_(static_cast<size_t>(num_parts_)),
+        votes_(num_all_nodes_.size()) {
+    double num_edges = 0;
     for (int64_t v = 0; v < graph.num_nodes; ++v) {
       const int64_t label = label_of(v);
       require_index(label < balance.num_labels, "label[", v, "] = ", label, ": expected less than ",
                     balance.num_labels);
       mean_nodes_[label] += 1;
-      mean_edges_ += static_cast<double>(edges_of(v));
+      for_edges(v, [&](int64_t group, int64_t edges) {
+        mean_edges_[group] += static_cast<double>(edges);
+        num_edges += static_cast<double>(edges);
+      });
     }
     for (double& mean : mean_nodes_) mean /= static_cast<double>(num_parts_);
-    mean_degree_ = std::max(1.0, mean_edges_) / static_cast<double>(std::max<int64_t>(1, graph.num_nodes));
-    mean_edges_ /= static_cast<double>(num_parts_);
+    for (double& mean : mean_edges_) mean /= static_cast<double>(num_parts_);
+    mean_degree_ = std::max(1.0, num_edges) / static_cast<double>(std::max<int64_t>(1, graph.num_nodes));
   }
 
   int64_t label_of(int64_t v) const { return balance_.label ? balance_.label[v] : 0; }
@@ -71,7 +76,14 @@ class Placement {
     least = std::min(least, node_cost_[label_of(v) * num_parts_ + part]);
   }
 
-  bool has_too_many_edges(int64_t part) const { return balance_.edges && num_edges_[part] > balance_.edge_cap; }
+  // Of a kind that the node has some of.
+  bool has_too_many_edges(int64_t v, int64_t part) const {
+    bool found = false;
+    for_edges(v, [&](int64_t group, int64_t) {
+      found = found || num_edges_[group * num_parts_ + part] > balance_.edge_cap[group];
+    });
+    return found;
+  }
 
   // The partition of the best score among those with room; `current` (-1: none) wins a tie, then the cheaper one.
   int64_t choose(int64_t v, int64_t current) {
@@ -89,16 +101,18 @@ class Placement {
 
   // The same, or -1 where none has room for the node and its edges too.
   int64_t find_best(int64_t v, int64_t current) {
-    const int64_t label = label_of(v), edges = edges_of(v);
-    const double share = static_cast<double>(edges) / mean_degree_;
+    const int64_t label = label_of(v);
+    loads_.clear();
+    for_edges(v, [&](int64_t group, int64_t edges) {
+      loads_.push_back({group, edges, static_cast<double>(edges) / mean_degree_});
+    });
     Candidate best;
     for (const int64_t part : voted_)
-      if (has_room(label, part) && has_edge_room(part, edges))
-        best.meet(score(label, part, share), cost(label, part, share), part, current);
+      if (has_room(label, part) && has_edge_room(part)) best.meet(score(label, part), cost(label, part), part, current);
     // Of partitions without a neighbour only the cheapest can win, and only if no cost rules it out beforehand.
     if (best.part < 0 || best.score < -floor_[label]) {
-      const int64_t cheapest = find_cheapest(v, label, edges, share);
-      if (cheapest >= 0) best.meet(score(label, cheapest, share), cost(label, cheapest, share), cheapest, current);
+      const int64_t cheapest = find_cheapest(v, label);
+      if (cheapest >= 0) best.meet(score(label, cheapest), cost(label, cheapest), cheapest, current);
     }
     return best.part;
   }
@@ -115,33 +129,55 @@ class Placement {
     }
   };
 
-  int64_t edges_of(int64_t v) const { return balance_.edges ? balance_.edges[v] : 0; }
+  // Edges of a group, that is of a kind, of the nodes of a label; `share` is 1 for as many as nodes have of all groups
+  // on average.
+  struct Load {
+    int64_t group, edges;
+    double share;
+  };
+
+  // Calls visit(group, edges) for each group of edges that go with the node.
+  template <typename Visit>
+  void for_edges(int64_t v, Visit visit) const {
+    for (const OwnedEdges& each : balance_.edges) {
+      if (v >= each.end) continue;
+      const int64_t* count = each.count + (v - each.begin) * each.num_kinds;
+      for (int64_t k = 0; k < each.num_kinds; ++k)
+        if (count[k] > 0) visit((each.first_kind + k) * balance_.num_labels + label_of(v), count[k]);
+      return;
+    }
+  }
+
   bool has_room(int64_t label, int64_t part) const {
     return num_nodes_[label * num_parts_ + part] < balance_.label_cap[label] && num_all_nodes_[part] < node_cap_;
   }
-  bool has_edge_room(int64_t part, int64_t edges) const {
-    return !balance_.edges || num_edges_[part] + edges <= balance_.edge_cap;
+  bool has_edge_room(int64_t part) const {
+    return std::all_of(loads_.begin(), loads_.end(), [&](const Load& load) {
+      return num_edges_[load.group * num_parts_ + part] + load.edges <= balance_.edge_cap[load.group];
+    });
   }
-  // What the node and its `share` of edges, 1 for the mean, add to the cost of the partition's loads.
-  double cost(int64_t label, int64_t part, double share) const {
-    return node_cost_[label * num_parts_ + part] + share * edge_cost_[part];
+  // What the node and its edges add to the cost of the partition's loads.
+  double cost(int64_t label, int64_t part) const {
+    double sum = node_cost_[label * num_parts_ + part];
+    for (const Load& load : loads_) sum += load.share * edge_cost_[load.group * num_parts_ + part];
+    return sum;
   }
-  double score(int64_t label, int64_t part, double share) const {
-    return static_cast<double>(votes_[part]) - cost(label, part, share);
-  }
+  double score(int64_t label, int64_t part) const { return static_cast<double>(votes_[part]) - cost(label, part); }
 
   void add(int64_t v, int64_t part, int64_t sign) {
     const int64_t label = label_of(v), at = label * num_parts_ + part;
     num_nodes_[at] += sign;
     num_all_nodes_[part] += sign;
     node_cost_[at] = penalty_ * std::sqrt(static_cast<double>(num_nodes_[at]) / mean_nodes_[label]);
-    if (!balance_.edges || mean_edges_ == 0) return;
-    num_edges_[part] += sign * balance_.edges[v];
-    edge_cost_[part] = penalty_ * std::sqrt(static_cast<double>(num_edges_[part]) / mean_edges_);
+    for_edges(v, [&](int64_t group, int64_t edges) {
+      const int64_t of_group = group * num_parts_ + part;
+      num_edges_[of_group] += sign * edges;
+      edge_cost_[of_group] = penalty_ * std::sqrt(static_cast<double>(num_edges_[of_group]) / mean_edges_[group]);
+    });
   }
 
   // -1 where none has room for the node and its edges. Equally cheap ones are tried from a random one on.
-  int64_t find_cheapest(int64_t v, int64_t label, int64_t edges, double share) {
+  int64_t find_cheapest(int64_t v, int64_t label) {
     const int64_t start = static_cast<int64_t>(
         bounded(NodeDraws(key_, 0, 0, static_cast<uint64_t>(v))(0), static_cast<uint64_t>(num_parts_)));
     double least = kInfinite, least_with_edge_room = kInfinite;
@@ -149,9 +185,9 @@ class Placement {
     for (int64_t i = 0; i < num_parts_; ++i) {
       const int64_t part = start + i < num_parts_ ? start + i : start + i - num_parts_;
       if (!has_room(label, part)) continue;
-      const double part_cost = cost(label, part, share);
+      const double part_cost = cost(label, part);
       least = std::min(least, node_cost_[label * num_parts_ + part]);
-      if (part_cost >= least_with_edge_room || !has_edge_room(part, edges)) continue;
+      if (part_cost >= least_with_edge_room || !has_edge_room(part)) continue;
       least_with_edge_room = part_cost;
       found = part;
     }
@@ -159,10 +195,19 @@ class Placement {
     return found;
   }
 
+  // Of the groups that the node at hand has edges of.
   int64_t find_fewest_edges(int64_t label) const {
+    double fewest = kInfinite;
     int64_t found = -1;
-    for (int64_t part = 0; part < num_parts_; ++part)
-      if (has_room(label, part) && (found < 0 || num_edges_[part] < num_edges_[found])) found = part;
+    for (int64_t part = 0; part < num_parts_; ++part) {
+      if (!has_room(label, part)) continue;
+      double edges = 0;
+      for (const Load& load : loads_)
+        edges += static_cast<double>(num_edges_[load.group * num_parts_ + part]) / mean_edges_[load.group];
+      if (edges >= fewest) continue;
+      fewest = edges;
+      found = part;
+    }
     return found;
   }
 
@@ -174,11 +219,13 @@ class Placement {
   std::vector<double> node_cost_;       // [num_labels, num_parts]
   std::vector<double> mean_nodes_;      // [num_labels]
   std::vector<double> floor_;           // [num_labels], no partition with room has nodes that cost less
-  std::vector<int64_t> num_edges_;      // [num_parts]
-  std::vector<double> edge_cost_;       // [num_parts]
+  std::vector<int64_t> num_edges_;      // [num_groups, num_parts]
+  std::vector<double> edge_cost_;       // [num_groups, num_parts]
+  std::vector<double> mean_edges_;      // [num_groups]
   std::vector<int64_t> num_all_nodes_;  // [num_parts]
   int64_t node_cap_ = std::numeric_limits<int64_t>::max();
-  double mean_edges_ = 0, mean_degree_ = 1;
+  double mean_degree_ = 1;      // of edges of all groups
+  std::vector<Load> loads_;     // of the node at hand
   std::vector<int64_t> votes_;  // [num_parts], neighbours of the node at hand
   std::vector<int64_t> voted_;  // partitions with votes
 };
@@ -242,7 +289,7 @@ int64_t move(const Adjacency& graph, const Balance& balance, int64_t node_cap, d
     ++num_moved;
   };
   // Where edges are balanced, hubs stay where they were balanced.
-  const Order order = balance.edges ? Order::kHubsLast : Order::kById;
+  const Order order = balance.edges.empty() ? Order::kById : Order::kHubsLast;
   stream(graph, order, [&](int64_t v) {
     if (!placement.is_overfull(v, owner[v])) return;
     vote(v);
@@ -272,11 +319,11 @@ int64_t move(const Adjacency& graph, const Balance& balance, int64_t node_cap, d
   // Hubs first: few moves, where partitions have little room for more nodes. One that has more edges than the cap
   // stays. What leaves makes room, so that it takes further rounds; where a node goes, there are never too many, so it
   // goes once.
-  if (!balance.edges) return num_moved;
+  if (balance.edges.empty()) return num_moved;
   for (int64_t before = -1; num_moved != before;) {
     before = num_moved;
     stream(graph, Order::kHubsFirst, [&](int64_t v) {
-      if (balance.edges[v] == 0 || !placement.has_too_many_edges(owner[v])) return;
+      if (!placement.has_too_many_edges(v, owner[v])) return;
       vote(v);
       const int64_t part = placement.find_best(v, -1);
       placement.forget_votes();

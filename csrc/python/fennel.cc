@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "core/csr.h"
 #include "core/rng.h"
@@ -24,20 +25,35 @@ Adjacency read_adjacency(const py::array& indptr, const py::array& indices) {
 }
 
 Balance read_balance(int64_t num_nodes, int64_t num_parts, const std::optional<py::array>& label,
-                     const py::array& label_cap, const std::optional<py::array>& edges, int64_t edge_cap) {
+                     const py::array& label_cap, const std::vector<py::array>& edges, const py::array& edge_cap) {
   require(num_parts >= 1 && num_parts <= 1 << 16, "num_parts = ", num_parts, ": expected 1 to 65536");
-  Balance balance{num_parts, nullptr, label_cap.size(), read<int64_t>(label_cap, "label_cap"), nullptr, edge_cap};
+  Balance balance{num_parts,
+                  nullptr,
+                  label_cap.size(),
+                  read<int64_t>(label_cap, "label_cap"),
+                  {},
+                  0,
+                  read<int64_t>(edge_cap, "edge_cap")};
   require(balance.num_labels >= 1, "label_cap is empty: expected an element for each label");
   if (label) {
     require_size(*label, "label", num_nodes);
     balance.label = read<uint16_t>(*label, "label");
   }
-  if (edges) {
-    require_size(*edges, "edges", num_nodes);
-    balance.edges = read<int64_t>(*edges, "edges");
-    require(num_nodes == 0 || *std::min_element(balance.edges, balance.edges + num_nodes) >= 0,
+  int64_t num_counted = 0;
+  for (const py::array& each : edges) {
+    if (!py::isinstance<py::array_t<int64_t>>(each) || each.ndim() != 2)
+      throw py::type_error(text("edges: expected 2-d arrays of int64, [nodes, kinds], got ", describe(each)));
+    require_contiguous(each, "edges");
+    const OwnedEdges owned{num_counted, num_counted + each.shape(0), balance.num_kinds, each.shape(1),
+                           static_cast<const int64_t*>(each.data())};
+    require(each.size() == 0 || *std::min_element(owned.count, owned.count + each.size()) >= 0,
             "edges: expected counts of at least 0");
+    balance.edges.push_back(owned);
+    balance.num_kinds += owned.num_kinds;
+    num_counted = owned.end;
   }
+  require(edges.empty() || num_counted == num_nodes, "edges are of ", num_counted, " nodes: expected ", num_nodes);
+  require_size(edge_cap, "edge_cap", balance.num_kinds * balance.num_labels);
   return balance;
 }
 
@@ -57,7 +73,7 @@ void register_fennel(py::module_& m) {
   m.def(
       "fennel_pass",
       [](const py::array& indptr, const py::array& indices, int64_t num_parts, const std::optional<py::array>& label,
-         const py::array& label_cap, const std::optional<py::array>& edges, int64_t edge_cap, double penalty,
+         const py::array& label_cap, const std::vector<py::array>& edges, const py::array& edge_cap, double penalty,
          bool is_first, uint64_t rng_seed, py::array owner) {
         const Adjacency graph = read_adjacency(indptr, indices);
         const Balance balance = read_balance(graph.num_nodes, num_parts, label, label_cap, edges, edge_cap);
@@ -72,7 +88,7 @@ void register_fennel(py::module_& m) {
   m.def(
       "move_overfull",
       [](const py::array& indptr, const py::array& indices, int64_t num_parts, const std::optional<py::array>& label,
-         const py::array& label_cap, const std::optional<py::array>& edges, int64_t edge_cap, int64_t node_cap,
+         const py::array& label_cap, const std::vector<py::array>& edges, const py::array& edge_cap, int64_t node_cap,
          double penalty, uint64_t rng_seed, py::array owner) {
         const Adjacency graph = read_adjacency(indptr, indices);
         const Balance balance = read_balance(graph.num_nodes, num_parts, label, label_cap, edges, edge_cap);
@@ -83,7 +99,7 @@ void register_fennel(py::module_& m) {
                              owners);
       },
       "Moves nodes out of partitions with more than label_cap nodes of a label, more than node_cap nodes, or, as far "
-      "as there is room, more than edge_cap edges; returns how many moves there were.",
+      "as there is room, more than edge_cap edges of a kind; returns how many moves there were.",
       py::arg("indptr"), py::arg("indices"), py::arg("num_parts"), py::arg("label"), py::arg("label_cap"),
       py::arg("edges"), py::arg("edge_cap"), py::arg("node_cap"), py::arg("penalty"), py::arg("rng_seed"),
       py::arg("owner"));

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
     from glt.distributed.engine.dataset import DistDataset
     from glt.distributed.engine.sampler import DistNeighborSampler
-    from glt.distributed.graph.blocks import Block, to_block
+    from glt.distributed.graph.blocks import EID, NID, Block, to_block
     from glt.distributed.graph.evaluation import gather_metrics
-    from glt.distributed.graph.graph import DistGraph
+    from glt.distributed.graph.graph import DistGraph, sample_neighbors
     from glt.distributed.graph.inference import infer_layerwise
     from glt.distributed.graph.loaders import (
         DistDataLoader,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         PerSourceUniform,
     )
     from glt.distributed.graph.split import edge_split, node_split
-    from glt.distributed.job.initialize import barrier, finalize, get_rank, initialize, num_trainers
+    from glt.distributed.job.initialize import barrier, finalize, get_num_clients, get_rank, initialize, num_trainers
     from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
     from glt.distributed.loader.oneshot import SamplingClient
     from glt.distributed.options import (
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from glt.partition import partition_graph
 
 __all__ = [
+    "EID",
+    "NID",
     "Block",
     "CollocatedDistSamplingWorkerOptions",
     "ConcurrentEventLoop",
@@ -83,6 +85,7 @@ __all__ = [
     "finalize",
     "gather_metrics",
     "get_context",
+    "get_num_clients",
     "get_rank",
     "get_server",
     "infer_layerwise",
@@ -95,6 +98,7 @@ __all__ = [
     "partition_graph",
     "register_server_function",
     "request_server",
+    "sample_neighbors",
     "server_stats",
     "shutdown_client",
     "to_block",
@@ -107,9 +111,9 @@ __getattr__, __dir__ = lazy_names(
         "context": ["DistContext", "DistRole", "get_context", "init_worker_group"],
         "engine.dataset": ["DistDataset"],
         "engine.sampler": ["DistNeighborSampler"],
-        "graph.blocks": ["Block", "to_block"],
+        "graph.blocks": ["EID", "NID", "Block", "to_block"],
         "graph.evaluation": ["gather_metrics"],
-        "graph.graph": ["DistGraph"],
+        "graph.graph": ["DistGraph", "sample_neighbors"],
         "graph.inference": ["infer_layerwise"],
         "graph.loaders": [
             "DistDataLoader",
@@ -121,7 +125,7 @@ __getattr__, __dir__ = lazy_names(
             "PerSourceUniform",
         ],
         "graph.split": ["edge_split", "node_split"],
-        "job.initialize": ["barrier", "finalize", "get_rank", "initialize", "num_trainers"],
+        "job.initialize": ["barrier", "finalize", "get_num_clients", "get_rank", "initialize", "num_trainers"],
         "loader.loaders": ["DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"],
         "loader.oneshot": ["SamplingClient"],
         "options": [

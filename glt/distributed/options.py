@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from glt import _deadlines as deadlines
-from glt._checks import check_count, check_flag, check_text, parse_size
+from glt._checks import check_count, check_flag, check_text, parse_size, warn_no_effect
 from glt._tracebacks import short_traceback
 from glt.data.device import HOST, accelerator_of, missing_for_cuda
 from glt.distributed.wire.credentials import TlsOptions, check_credentials
@@ -238,8 +238,8 @@ class RemoteDistSamplingWorkerOptions:
             :class:`MpDistSamplingWorkerOptions`, of processes that a server has anyway. A server without that GPU
             refuses the loader.
         worker_concurrency: Batches that each sampler works on for this loader at the same time, 1 to 1024.
-        master_addr, master_port: Accepted, since the reference has them: samplers of servers find each other through
-            the servers, and open no ports of their own.
+        master_addr, master_port: Without effect, as a warning says; GLT has them. Samplers of servers find each other
+            through the servers, and open no ports of their own.
         buffer_size: Memory on each server for batches that wait to be sent, as bytes or text such as ``'1GB'``. None
             is begun while so much waits, or ``prefetch_size`` + ``worker_concurrency`` batches of a sampler, which is
             less as a rule. Memory is taken as it is used; by samplers on GPUs more, since they keep what they have
@@ -247,7 +247,7 @@ class RemoteDistSamplingWorkerOptions:
             batches come through shared memory, of twice the size at most: half for those that the trainer has not
             taken yet, sent or not, and half for those that it keeps.
         prefetch_size: Batches that each sampler sends ahead of the trainer, 1 to 1024.
-        num_rpc_threads: Accepted for the same reason: servers are told theirs in ``init_server``.
+        num_rpc_threads: Without effect, as a warning says: servers are told theirs in ``init_server``.
         rpc_timeout: Deadline in seconds of creating the loader on its servers and opening its streams, above 0 and
             below a day. Other calls to servers have that of ``init_client``.
         cache_memory_budget: Memory of this process for rows of nodes that samplers on other hosts have sent, as bytes
@@ -293,6 +293,9 @@ class RemoteDistSamplingWorkerOptions:
         check_text("master_addr", self.master_addr)
         self.buffer_bytes: int = parse_size(self.buffer_size, "buffer_size")
         check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
+        for name in ("master_addr", "master_port"):
+            warn_no_effect(name, getattr(self, name), "samplers of servers find each other; init_client names server 0")
+        warn_no_effect("num_rpc_threads", self.num_rpc_threads, "servers are told theirs in init_server")
 
     def ranks(self, client_rank: int, num_servers: int) -> list[int]:
         """The servers that sample for a client."""

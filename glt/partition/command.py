@@ -2,7 +2,8 @@
 
 Exit status: 0 if the directory is whole (or, with ``--dry-run``, the forecast printed), 1 if the run failed on its way,
 for example for lack of room, 2 if what was asked for cannot be done: a wrong flag, an input that cannot be read, an
-output directory that is not empty; 130 after Ctrl-C. Errors are one line on stderr, and leave nothing behind.
+output directory that is not empty (without ``--overwrite``); 130 after Ctrl-C. Errors are one line on stderr, and leave
+nothing behind.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _unknown(flag: str, name: str, graph: Mapping[str, Any]) -> str:
 
 # Flags whose values a partitioner takes under the same name.
 _PASSED: Final = (
-    *("random_seed", "imbalance", "objtype", "num_passes", "owners", "relabel", "balance_edges"),
+    *("random_seed", "imbalance", "objtype", "num_passes", "owners", "relabel", "balance_edges", "overwrite"),
     *("chunk_size", "num_threads", "sort_memory_bytes", "cache_ratio", "cache_memory_budget"),
 )
 _OWN: Final = frozenset().union(*(method.options for method in METHODS.values()))
@@ -145,6 +146,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("input", help=text)
     add("--out", required=True, help="directory to create")
+    text = "replace the partitions that are in --out, once the new ones are whole"
+    add("--overwrite", action="store_const", const=True, default=False, help=text)
     add("--num-parts", type=int, required=True, metavar="N", help="number of partitions")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=METHODS, default="random", help=f"{methods} (default: random)")
@@ -334,7 +337,7 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     if arguments.graph_name is not None:
         require_graph_name(arguments.graph_name)
     out = Path(arguments.out)
-    require_free(out)  # before hours of reading
+    require_free(out, overwrite=arguments.overwrite)  # before hours of reading
     require_writable(out)
     if _shows_progress(arguments):
         print(f"reading {arguments.input}", file=sys.stderr)
@@ -389,16 +392,23 @@ def _report(manifest: Manifest, out: Path, seconds: float) -> list[str]:
 
 def _balanced(manifest: Manifest) -> list[str]:
     lines = []
-    for nodes in manifest.node_types:
-        for each in nodes.balanced_labels[:_MOST_LABELS]:
+    of_nodes = [
+        (nodes.node_type, "nodes", [(each, each.part_num_nodes) for each in nodes.balanced_labels])
+        for nodes in manifest.node_types
+    ]
+    of_edges = [
+        (" ".join(edges.edge_type), "edges", [(each, each.part_num_edges) for each in edges.balanced_labels])
+        for edges in manifest.edge_types
+    ]
+    types: list[Any] = [*of_nodes, *of_edges]
+    for type_, what, labels in types:
+        for each, parts in labels[:_MOST_LABELS]:
             label = ", ".join(map(str, each.label)) or "all"
-            counts = " ".join(map(str, each.part_num_nodes))
-            lines.append(
-                f"  {nodes.node_type}, {label}: {each.num_nodes} nodes ({counts}), balance {each.balance_ratio:.3f}"
-            )
-        if len(nodes.balanced_labels) > _MOST_LABELS:
-            least = min(each.balance_ratio for each in nodes.balanced_labels)
-            lines.append(f"  {nodes.node_type}: {len(nodes.balanced_labels)} labels, the least even {least:.3f}")
+            counts = " ".join(map(str, parts))
+            lines.append(f"  {type_}, {label}: {sum(parts)} {what} ({counts}), balance {each.balance_ratio:.3f}")
+        if len(labels) > _MOST_LABELS:
+            least = min(each.balance_ratio for each, _ in labels)
+            lines.append(f"  {type_}: {len(labels)} labels, the least even {least:.3f}")
     return lines
 
 

@@ -33,7 +33,7 @@ _NOT_HERE: Final = {
 }
 # Arguments that decide on the assignment, where more than one trainer per machine takes a part of a partition.
 _ASSIGNING: Final = frozenset({"random_seed", "imbalance", "num_passes", "memory_budget_bytes"})
-_BOTH: Final = frozenset({"num_threads", "sort_memory_bytes", "edge_assign_strategy"})
+_BOTH: Final = frozenset({"num_threads", "sort_memory_bytes", "edge_assign_strategy", "overwrite"})
 _FINE_METHODS: Final = ("metis", "fennel", "random")
 
 # By kind: nodes and edges of a homogeneous graph share the names of a batch.
@@ -72,14 +72,15 @@ def partition_graph(
         g: A PyG ``Data`` or ``HeteroData``, or a :class:`glt.data.Dataset`.
         graph_name: Its name, which :class:`glt.distributed.DistGraph` is told.
         num_parts: Number of partitions; machines may be more or fewer.
-        out_path: The directory to create.
+        out_path: The directory to create; with ``overwrite=True`` partitions that are there are replaced.
         num_hops: 1, the ids of neighbours, which is all that samplers need. More are refused: copies of others' hot
             rows are ``cache_ratio`` with ``hotness``.
         part_method: ``'metis'`` (needs pymetis), ``'random'``, ``'fennel'`` (few edges cut, in bounded memory),
             ``'frequency'`` (needs ``probs``) or ``'assigned'`` (needs ``owners``).
         balance_ntypes: Numbers of nodes, such as a training mask, whose values are spread evenly over partitions:
             ``[num_nodes]``, or a dict by node type; or several, or True. See :class:`PartitionerBase`.
-        balance_edges: Whether partitions shall own equally many edges too.
+        balance_edges: Whether partitions shall own equally many edges too, of each type, and of the nodes of each value
+            of ``balance_ntypes``.
         return_mapping: Whether to return the original ids.
         num_trainers_per_machine: Above 1, each partition is made of as many pieces with few edges between them, and
             nodes and edges have the number of theirs, from 0 to ``num_parts * num_trainers_per_machine - 1``, as
@@ -95,7 +96,7 @@ def partition_graph(
         weight_attr, time_attr: Attributes to sample by: see :func:`graph_arguments`.
         progress: Whether to draw a progress bar.
         options: Of the partitioner, such as ``random_seed``, ``imbalance``, ``hotness``, ``cache_ratio``,
-            ``num_threads``; unknown ones are refused.
+            ``num_threads``, ``overwrite``; unknown ones are refused.
 
     Returns:
         The manifest; with ``return_mapping``, as DGL, ``(orig_nids, orig_eids)``: the original id of each new node id

@@ -26,7 +26,14 @@ from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.files import chunks, map_file, progress_bar
-from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio
+from glt.partition.format.manifest import (
+    EdgeLabelEntry,
+    FeatureEntry,
+    LabelEntry,
+    Manifest,
+    ReadForecast,
+    balance_ratio,
+)
 from glt.partition.format.part_config import graph_names
 from glt.partition.format.verify import Contents
 
@@ -99,7 +106,8 @@ class NodeReport:
 @dataclass(frozen=True)
 class EdgeReport:
     """The edges of one type; as :class:`NodeReport`, and ``remote_bytes_per_edge``, the bytes of node features expected
-    from another partition when an edge is followed.
+    from another partition when an edge is followed. ``balanced`` are the edges of nodes of each label, where edges and
+    labels were balanced.
     """
 
     edge_type: EdgeType
@@ -109,6 +117,7 @@ class EdgeReport:
     edge_cut_ratio: float
     remote_bytes_per_edge: float
     tables: dict[str, str]
+    balanced: tuple[EdgeLabelEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -311,7 +320,8 @@ def _edge_reports(manifest: Manifest) -> Iterator[EdgeReport]:
     for entry in manifest.edge_types:
         tables = _tables({"feat": entry.feat} | _named(entry.attrs), weight=entry.has_weight, time=entry.has_time)
         counts = (entry.num_edges, entry.part_num_edges, entry.balance_ratio)
-        yield EdgeReport(entry.edge_type, *counts, entry.edge_cut_ratio, entry.remote_bytes_per_edge, tables)
+        cut = (entry.edge_cut_ratio, entry.remote_bytes_per_edge)
+        yield EdgeReport(entry.edge_type, *counts, *cut, tables, entry.balanced_labels)
 
 
 def _named(attrs: Mapping[str, FeatureEntry]) -> dict[str, FeatureEntry | None]:
@@ -413,6 +423,11 @@ def _lines(report: Inspection) -> list[str]:
             f"cut {edges.edge_cut_ratio:.1%}, {edges.remote_bytes_per_edge:.1f} remote feature bytes per edge"
         )
         lines += [f"  {name}: {table}" for name, table in edges.tables.items()]
+        lines += [
+            f"  balanced of nodes {' '.join(map(str, each.label))}: "
+            f"{_spread(each.num_edges, each.part_num_edges, each.balance_ratio)}"
+            for each in edges.balanced
+        ]
     lines.append("hosts:")
     lines += [
         f"  {each.host}: {format_size(each.num_bytes)} (partitions {', '.join(map(str, each.parts))} and the books)"

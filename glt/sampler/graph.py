@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
 
     Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
-    Source: TypeAlias = Graph | Dataset | Data | HeteroData | tuple[FeatureStore, GraphStore]
+    Source: TypeAlias = Graph | Mapping[EdgeType, Graph] | Dataset | Data | HeteroData | tuple[FeatureStore, GraphStore]
 
 Finish = Callable[[], Any]  # waits for a batch that was begun, and returns it; to be called once
 Counts = tuple[list[list[int]], list[list[int]]]
@@ -107,6 +107,8 @@ def sampled_graph(
         return source
     if isinstance(source, Graph):
         source = Dataset(source)
+    if isinstance(source, Mapping):
+        source = _of_graphs(source)
     if isinstance(source, Dataset):
         return _of_dataset(source, time_attr, weight_attr)
     if isinstance(source, Data) and source.get("edge_index") is None and source.get("adj_t") is None:
@@ -126,16 +128,36 @@ def sampled_graph(
         dataset = dataset_of_stores(*pair, edge_dir=edge_dir, time_attr=time_attr)
         return _of_dataset(dataset, time_attr, weight_attr)
     raise TypeError(
-        f"data has type {type(source).__name__}: expected a PyG Data or HeteroData, a glt Dataset or Graph, or a pair "
-        "(FeatureStore, GraphStore)"
+        f"data has type {type(source).__name__}: expected a PyG Data or HeteroData, a glt Dataset or Graph, a dict of "
+        "graphs by edge type, or a pair (FeatureStore, GraphStore)"
     )
+
+
+def _of_graphs(graphs: Mapping[EdgeType, Graph]) -> Dataset:
+    """A dataset of graphs by edge type, each of which may know of the nodes alone that its own edges name."""
+    if not graphs:
+        raise ValueError("data is an empty dict: expected a glt Graph for each edge type")
+    for edge_type, graph in graphs.items():
+        if not isinstance(graph, Graph):
+            raise TypeError(f"data[{edge_type!r}] is a {type(graph).__name__}: expected a glt Graph for each edge type")
+    ends = [t[::2] for t in graphs if isinstance(t, tuple) and len(t) == 3]  # what is no edge type, Schema refuses
+    schema = Schema(tuple(dict.fromkeys(end for pair in ends for end in pair)), tuple(graphs))
+    num_nodes = dict.fromkeys(schema.node_types, 0)
+    for pair, graph in zip(ends, graphs.values(), strict=True):
+        for end, count in zip(pair, graph.topology.size, strict=True):
+            num_nodes[end] = max(num_nodes[end], count)
+    of_all = []
+    for (source, target), graph in zip(ends, graphs.values(), strict=True):
+        topology = graph.topology.widened((num_nodes[source], num_nodes[target]))
+        of_all.append(graph if topology is graph.topology else Graph(topology, graph.mode, graph.device))
+    return Dataset.of_graphs(schema, of_all, list(num_nodes.values()), edge_dir=of_all[0].edge_dir)
 
 
 def _of_dataset(dataset: Dataset, time_attr: str | None, weight_attr: str | None) -> SampledGraph:
     topologies = tuple(graph.topology for graph in dataset.graphs)
     level, known = dataset.time_level, dataset.time_attr
-    if level is None and len(topologies) == 1 and topologies[0].by_time is not None:
-        level, known = "edge", time_attr  # a bare Graph, whose times have no name
+    if level is None and any(topology.by_time is not None for topology in topologies):
+        level, known = "edge", time_attr  # bare graphs, whose times have no name
     if time_attr not in (None, known):
         raise ValueError(
             f"time_attr = {time_attr!r}: the dataset has "

@@ -57,7 +57,7 @@ class NeighborSampler(BaseSampler):
 
     Args:
         data: A PyG ``Data`` or ``HeteroData``, a pair ``(FeatureStore, GraphStore)``, a :class:`glt.data.Dataset` or
-            :class:`glt.data.Graph`.
+            :class:`glt.data.Graph`, or a dict of such graphs by edge type, all of one direction.
         num_neighbors: Edges per node and hop: a list for all edge types, a dict by edge type, or PyG's
             ``NumNeighbors``; -1 takes all, 0 none. A node is expanded once, at the hop that discovers it.
         subgraph_type: ``'directional'``: the sampled edges; ``'bidirectional'``: and their reverses; ``'induced'``: all

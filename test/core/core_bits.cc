@@ -195,7 +195,7 @@ void gather(const World& world) {
 void cut(const World& world) {
   std::vector<uint8_t> owner(kNodes);
   const int64_t label_cap = kNodes / 4 + 50;
-  const Balance balance{4, nullptr, 1, &label_cap, nullptr, 0};
+  const Balance balance{4, nullptr, 1, &label_cap, {}, 0, nullptr};
   const Adjacency graph{world.indptr.data(), world.indices.data(), kNodes};
   int64_t num_cut[2];
   for (int pass = 0; pass < 2; ++pass)

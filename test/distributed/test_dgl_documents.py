@@ -146,6 +146,8 @@ def test_the_distributed_apis(parts, monkeypatch):
     try:
         g = glt.distributed.DistGraph("communities", part_config=parts / "communities.json")
         assert (g.num_nodes(), g.ndata["train_mask"].dtype) == (800, torch.bool)
+        assert (g.number_of_nodes(), g.number_of_edges()) == (g.num_nodes("node"), g.num_edges()) == (800, 8000)
+        assert glt.distributed.get_num_clients() == glt.distributed.num_trainers() == 1
         assert g.ndata["train_mask"][[0]].shape == (1,)
 
         tensor = glt.distributed.DistTensor((g.num_nodes(), 10), torch.float32, name="test")
@@ -173,9 +175,9 @@ def test_the_distributed_apis(parts, monkeypatch):
             seeds = torch.as_tensor(seeds)
             blocks = []
             for fanout in (10, 25):
-                frontier = g.sample_neighbors(seeds, fanout, replace=True)
+                frontier = glt.distributed.sample_neighbors(g, seeds, fanout, replace=True)
                 block = glt.distributed.to_block(frontier, seeds)
-                seeds = block.src_id
+                seeds = block.srcdata[glt.distributed.NID]
                 blocks.insert(0, block)
             return blocks
 

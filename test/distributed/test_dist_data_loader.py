@@ -342,7 +342,7 @@ def test_blocks_of_nodes_are_the_plain_batch(made, graph):
         require_layers(blocks, batch)
         assert list(seeds) == ["item"] and torch.equal(seeds["item"], batch["item"].n_id[: batch["item"].batch_size])
     (_, _, blocks) = next(iter(NodeDataLoader(graph, blocks=True, **given | {"collect_features": False})))
-    assert not blocks[0].edata and not blocks[0].srcdata and not blocks[0].dstdata
+    assert list(blocks[0].srcdata) == list(blocks[0].dstdata) == ["_ID"], "ids, and no tables"
     moved = next(iter(layers))[2][0].to("meta")
     assert moved.edata["w"][RATES if made.edge_dir == "in" else reverse_edge_type(RATES)].is_meta
 

@@ -254,6 +254,10 @@ def test_a_heterogeneous_graph(typed):
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_a_typed_hop(typed, edge_dir):
     graph = open_graph(typed.path)
+    assert (graph.number_of_nodes("item"), graph.number_of_edges(RATES)) == (
+        graph.num_nodes("item"),
+        graph.num_edges(RATES),
+    )
     found = graph.sample_neighbors({"item": torch.arange(60), "user": [5, 2, 80]}, {RATES: 3, FOLLOWS: -1}, edge_dir)
     assert set(found.edge_types) == {RATES, FOLLOWS}
     side = 1 if edge_dir == "in" else 0
@@ -281,6 +285,11 @@ def test_weighted_hops(typed):
     graph, other = open_graph(typed.path), "out" if typed.edge_dir == "in" else "in"
     seeds = {t: torch.arange(n) for t, n in TYPED.items()}
     found = graph.sample_neighbors(seeds, {RATES: 2}, typed.edge_dir, prob="weight", random_seed=5)
+    # DGL's function, with its arguments in its order.
+    same = glt.distributed.sample_neighbors(graph, seeds, {RATES: 2}, typed.edge_dir, "weight", False, random_seed=5)
+    assert torch.equal(same[RATES].e_id, found[RATES].e_id)
+    with pytest.raises(TypeError, match="g is a dict: expected a DistGraph"):
+        glt.distributed.sample_neighbors({}, seeds, 2)
     weight = typed.edge_weight[RATES]
     side = 1 if typed.edge_dir == "in" else 0
     center = typed.edge_index[RATES][side]

@@ -40,17 +40,18 @@ def preprocess(root_dir):
         Path(partitions_dir).mkdir()
         for pidx in range(num_partitions):
             torch.save(idx[pidx], osp.join(partitions_dir, f"partition{pidx}.pt"))
-    random_partitioner = glt.partition.RandomPartitioner(
-        output_dir=osp.join(root_dir, "graph-partitions"),
-        num_parts=2,
-        num_nodes=node_num,
-        edge_index=data.edge_index,
-        node_feat=data.x,
-        edge_feat=None,
-        edge_assign_strategy="by_src",  # assign graph edges by src node.
-        chunk_size=10000,  # chunk size for node assignment
-        device=torch.device("cpu"),  # device used for partitioning
-    )
+    with pytest.warns(UserWarning, match="^device = .* has no effect"):
+        random_partitioner = glt.partition.RandomPartitioner(
+            output_dir=osp.join(root_dir, "graph-partitions"),
+            num_parts=2,
+            num_nodes=node_num,
+            edge_index=data.edge_index,
+            node_feat=data.x,
+            edge_feat=None,
+            edge_assign_strategy="by_src",  # assign graph edges by src node.
+            chunk_size=10000,  # chunk size for node assignment
+            device=torch.device("cpu"),  # device used for partitioning
+        )
     random_partitioner.partition()
 
     # Initialize the graph store for sampling.
@@ -68,19 +69,20 @@ def preprocess(root_dir):
         probs.append(prob)
 
     # Partition graph data with the sampling probabilities.
-    freq_partitioner = glt.partition.FrequencyPartitioner(
-        output_dir=osp.join(root_dir, FREQUENCY),
-        num_parts=2,
-        num_nodes=node_num,
-        edge_index=data.edge_index,
-        probs=probs,
-        node_feat=data.x,
-        edge_feat=None,
-        edge_assign_strategy="by_src",  # assign graph edges by src node.
-        chunk_size=10000,  # chunk size for node assignment
-        cache_ratio=0.2,  # cache 20% hottest graph nodes
-        device=torch.device("cpu"),  # device used for partitioning
-    )
+    with pytest.warns(UserWarning, match="^device = .* has no effect"):
+        freq_partitioner = glt.partition.FrequencyPartitioner(
+            output_dir=osp.join(root_dir, FREQUENCY),
+            num_parts=2,
+            num_nodes=node_num,
+            edge_index=data.edge_index,
+            probs=probs,
+            node_feat=data.x,
+            edge_feat=None,
+            edge_assign_strategy="by_src",  # assign graph edges by src node.
+            chunk_size=10000,  # chunk size for node assignment
+            cache_ratio=0.2,  # cache 20% hottest graph nodes
+            device=torch.device("cpu"),  # device used for partitioning
+        )
     freq_partitioner.partition()
 
 

@@ -79,7 +79,8 @@ def test_what_this_trainer_writes_is_in_the_batches_that_it_takes_next(small):
             graph.ndata["x"][:] = float(at + 1)
 
 
-def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small):
+@pytest.mark.parametrize("name", ["x", "feat"])  # the one stands for the other
+def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small, name):
     graph, made = small
     options = {"collect_features": True, "worker_options": CollocatedDistSamplingWorkerOptions()}
     wide = DistTensor((NUM_NODES, 9), torch.float64, "wide", part="node", init_func="ones")
@@ -87,7 +88,8 @@ def test_what_is_assigned_to_the_name_of_a_table_is_in_batches(small):
         NodeDataLoader(graph, SEEDS, [4, 3], 16) as loader,
         DistNeighborLoader(graph.world.data, [4], SEEDS, 16, **options) as plain,
     ):
-        graph.ndata["x"] = wide
+        graph.ndata[name] = wide
+        assert graph.ndata["x"] is graph.ndata["feat"] is wide and "feat" not in list(graph.ndata)
         for batch in loader:
             assert torch.equal(batch.x, torch.ones(len(batch.n_id), 9, dtype=torch.float64))
         for batch in plain:  # the name is that graph's

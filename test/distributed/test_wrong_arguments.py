@@ -92,6 +92,24 @@ def test_worker_options_that_mean_nothing_are_named():
             glt.distributed.MpDistSamplingWorkerOptions(**given)
 
 
+def test_what_does_nothing_is_told_by_name_with_what_does():
+    with pytest.warns(UserWarning) as warned:
+        glt.distributed.RemoteDistSamplingWorkerOptions(
+            master_addr="localhost", master_port=11112, num_rpc_threads=4, prefetch_size=2
+        )
+    assert [str(each.message).partition(" has no effect: ")[::2] for each in warned] == [
+        ("master_addr = 'localhost'", "samplers of servers find each other; init_client names server 0"),
+        ("master_port = 11112", "samplers of servers find each other; init_client names server 0"),
+        ("num_rpc_threads = 4", "servers are told theirs in init_server"),
+    ]
+    assert {each.filename for each in warned} == {__file__}
+    with (
+        pytest.warns(UserWarning, match="^num_rpc_threads = 4 has no effect: a client answers no requests"),
+        pytest.raises(TypeError, match="master_addr"),
+    ):
+        glt.distributed.init_client(1, 1, 0, 5, 11111, num_rpc_threads=4)
+
+
 def test_options_that_exclude_each_other(typed):
     for given, both in (
         ({"weight_attr": "w", "time_attr": "t", "input_time": IDS}, "weight_attr.*time_attr"),

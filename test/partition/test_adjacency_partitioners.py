@@ -1,14 +1,20 @@
 """Partitioners that look at the edges: few of them are cut, within the balance asked for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import BY_ADJACENCY
+from partition_world import BY_ADJACENCY, needs_metis
 
+from glt.data.tasks import read_hetero_npz
 from glt.partition import FennelPartitioner, Manifest, MetisPartitioner, RandomPartitioner
 from glt.partition.format.files import remove_stale, scratch_directory
 from glt.partition.methods.balance import label_caps
+from glt.partition.methods.edge_cut import MAX_KINDS
+
+DBLP = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dblp_hetero.npz"
 
 both = pytest.mark.parametrize("partitioner", BY_ADJACENCY)
 
@@ -155,6 +161,67 @@ def test_edges_are_balanced_where_asked_for(tmp_path, partitioner):
     assert runs[0].edge_types[0].balance_ratio < 0.8 < 0.9 < runs[1].edge_types[0].balance_ratio
     assert runs[1].node_types[0].balance_ratio > 0.95
     assert runs[1].edge_cut_ratio < 0.75
+
+
+@both
+def test_edges_are_balanced_of_each_type_and_of_masked_nodes(tmp_path, partitioner):
+    """All edges together may be even where those of a type are not: here those to a dozen venues."""
+    generator = np.random.default_rng(0)
+    num_nodes = {"paper": 3000, "venue": 12}
+    cites = (generator.random((2, 30_000)) ** 2 * 3000).astype(np.int64)
+    appears = np.stack([np.arange(3000), np.arange(3000) * 12 // 3000])
+    mask = np.arange(3000) < 600
+    runs = [
+        partitioner(
+            tmp_path / f"parts{asked}",
+            3,
+            num_nodes,
+            {("paper", "cites", "paper"): cites, ("paper", "in", "venue"): appears},
+            edge_assign_strategy="by_dst",
+            balance_ntypes={"paper": mask},
+            balance_edges=asked,
+        ).partition()
+        for asked in (False, True)
+    ]
+    for entry in runs[0].edge_types:
+        assert entry.balanced_labels == ()
+    of_cites, of_appears = runs[1].edge_types
+    assert of_cites.balance_ratio > 0.92 and of_appears.balance_ratio > 0.92
+    assert [each.label for each in of_cites.balanced_labels] == [(0,), (1,)]
+    assert sum(each.num_edges for each in of_cites.balanced_labels) == 30_000
+    assert of_cites.balanced_labels[1].num_edges == np.count_nonzero(mask[cites[1]])
+    assert all(each.balance_ratio > 0.92 for each in of_cites.balanced_labels)
+    assert of_appears.balanced_labels == (), "venues have one label: the counts of partitions say the same"
+    assert Manifest.read(tmp_path / "partsTrue") == runs[1]
+
+
+@both
+def test_of_very_many_edge_types_small_ones_are_balanced_together(tmp_path, partitioner):
+    generator = np.random.default_rng(0)
+    edges = {("node", f"r{at}", "node"): generator.integers(0, 2000, (2, 40 * (at + 1))) for at in range(3 * MAX_KINDS)}
+    made = partitioner(tmp_path / "parts", 4, {"node": 2000}, edges, edge_assign_strategy="by_dst", balance_edges=True)
+    (kinds,) = made.edge_kinds
+    assert list(map(len, kinds)) == [1] * (MAX_KINDS - 1) + [2 * MAX_KINDS + 1]
+    (counts,) = made.owned_edges()
+    assert counts.sum(0).tolist() == [sum(edges.num_edges for edges in kind) for kind in kinds]
+    run = made.partition()
+    large = sorted(run.edge_types, key=lambda entry: entry.num_edges)[-MAX_KINDS + 1 :]
+    assert min(entry.balance_ratio for entry in large) > 0.9
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not DBLP.is_file(), reason=f"{DBLP} is absent")
+@needs_metis
+@pytest.mark.parametrize(("labels", "least"), [(None, 0.95), (True, 0.9)])
+def test_each_edge_type_of_a_real_graph_is_balanced(tmp_path, labels, least):
+    """Papers to their 20 conferences were at 1.61 of the mean, with ``balance_ntypes`` at 1.40, when all edges had one
+    bound."""
+    task = read_hetero_npz(DBLP)
+    edges = {edge_type: ends.numpy() for edge_type, ends in task.edge_index.items()}
+    given = {"edge_assign_strategy": "by_dst", "balance_edges": True, "balance_ntypes": labels}
+    run = MetisPartitioner(tmp_path / "parts", 4, task.num_nodes, edges, **given).partition()
+    assert min(entry.balance_ratio for entry in run.edge_types) > least
+    assert run.edge_cut_ratio < 0.55
 
 
 @both

@@ -65,6 +65,16 @@ def test_a_program_of_its_own(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "parts"]
 
 
+def test_partitions_are_replaced_where_that_is_asked_for(tmp_path, capsys):
+    source, out = arrays_in(tmp_path / "in", plain()), tmp_path / "parts"
+    command = (source, "--out", out, "--graph-name", "toy")
+    assert glt_partition(*command, "--num-parts", 2) == 0
+    capsys.readouterr()
+    refused(capsys, 2, ["is not empty", "overwrite=True"], *command, "--num-parts", 3)
+    assert glt_partition(*command, "--num-parts", 3, "--overwrite") == 0
+    assert Manifest.read(out).num_parts == 3 and read_part_config(out) == (out, "toy")
+
+
 def test_flags_of_tables_name_columns(tmp_path, capsys):
     arguments = plain()
     feat = arguments["node_feat"]
@@ -199,6 +209,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys, monkeypatch):
         refused(capsys, 2, words, source, *out, *flags.split())
     (tmp_path / "file").touch()
     refused(capsys, 2, ["output_dir", "is not empty"], source, "--out", tmp_path, "--num-parts", 2)
+    refused(capsys, 2, ["is not glt's"], source, "--out", tmp_path, "--num-parts", 2, "--overwrite")
     refused(capsys, 2, ["output_dir", "is a file"], source, "--out", tmp_path / "file", "--num-parts", 2)
     np.save(source / "edge_index.npy", np.array([[0, 50], [0, 0]]))
     refused(capsys, 2, ["edge_index[0][1] = 50 is outside [0, 50)"], source, *out)

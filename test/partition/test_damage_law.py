@@ -3,11 +3,8 @@
 The directories here hold every kind of table, homogeneous and heterogeneous, with times of edges and of nodes.
 """
 
-<<<<<<< HEAD
-import json
-=======
 import errno
->>>>>>> i23-starved
+import json
 import os
 import re
 import resource

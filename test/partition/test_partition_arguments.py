@@ -1,8 +1,10 @@
 """Arguments of partitioners that do not fit are named."""
 
+import errno
 import re
 import resource
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from partition_world import by_error
 
 from glt.errors import PartitionError
-from glt.partition import RandomPartitioner, load_partition
+from glt.partition import Manifest, RandomPartitioner, load_partition
 
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
 FIRST = (1 << 20) + 5  # of those that are wrong, in another piece than the first that is looked at
@@ -104,14 +106,71 @@ def test_bad_arguments_are_refused_by_name(tmp_path, options, error, message):
 
 def test_the_cpu_is_accepted_under_each_of_its_names(tmp_path):
     for device in (torch.device("cpu"), "cpu"):
-        assert RandomPartitioner(tmp_path / "parts", 2, 3, EDGES, device=device).device == torch.device("cpu")
+        with pytest.warns(UserWarning, match=r"^device = .*cpu.* has no effect: .*num_threads says") as warned:
+            assert RandomPartitioner(tmp_path / "parts", 2, 3, EDGES, device=device).device == torch.device("cpu")
+        assert len(warned) == 1 and warned[0].filename == __file__, "the line of the call"
 
 
 def test_a_target_that_holds_something_is_refused_and_kept(directory, world):
     before = sorted(directory.rglob("*"))
-    with pytest.raises(PartitionError, match=r"output_dir .*parts is not empty \(it holds '.*'\): .*delete it"):
+    told = r"output_dir .*parts is not empty \(it holds '.*'\): .*delete it .*overwrite=True"
+    with pytest.raises(PartitionError, match=told):
         RandomPartitioner(directory, 2, **world.arguments())
     assert sorted(directory.rglob("*")) == before
+
+
+def test_partitions_are_replaced_where_that_is_asked_for_once_the_new_ones_are_whole(tmp_path):
+    target = tmp_path / "parts"
+    first = RandomPartitioner(target, 2, 3, EDGES).partition()
+    (target / "graph.json").write_text("{}")  # a part_config
+    opened = load_partition(target, 0)
+
+    class Failing(RandomPartitioner):
+        def assign_nodes(self, node_type, num_nodes):
+            assert Manifest.read(target) == first
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        Failing(target, 3, 3, EDGES, overwrite=True).partition()
+    assert Manifest.read(target) == first and (target / "graph.json").exists()
+
+    second = RandomPartitioner(target, 3, 3, EDGES, overwrite=True).partition()
+    assert Manifest.read(target) == second and second.num_parts == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"] and not (target / "graph.json").exists()
+    assert opened.manifest == first and len(opened.nodes[0].book.owners()) == 3, "what is open goes on"
+    RandomPartitioner(tmp_path / "new", 2, 3, EDGES, overwrite=True).partition()
+
+    with pytest.raises(TypeError, match="overwrite = 1: expected True or False"):
+        RandomPartitioner(target, 2, 3, EDGES, overwrite=1)
+
+
+def test_nothing_but_partitions_is_replaced(tmp_path):
+    target = tmp_path / "parts"
+    RandomPartitioner(target, 2, 3, EDGES).partition()
+    (target / "label.pt").write_text("mine")
+    with pytest.raises(PartitionError, match=r"parts holds 'label.pt', which is not glt's: overwrite=True replaces"):
+        RandomPartitioner(target, 2, 3, EDGES, overwrite=True)
+    (target / "label.pt").unlink()
+    (target / "manifest.json").unlink()
+    with pytest.raises(PartitionError, match=r"parts lacks manifest.json: overwrite=True replaces"):
+        RandomPartitioner(target, 2, 3, EDGES, overwrite=True)
+    assert (target / "part1").is_dir()
+
+
+def test_old_partitions_come_back_where_the_new_ones_cannot_take_their_place(tmp_path, monkeypatch):
+    target, rename = tmp_path / "parts", Path.rename
+    first = RandomPartitioner(target, 2, 3, EDGES).partition()
+
+    def fail_once(path, other):
+        if ".tmp-" in path.name:
+            monkeypatch.setattr(Path, "rename", rename)
+            raise OSError(errno.EIO, "broken", str(path))
+        return rename(path, other)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    with pytest.raises(OSError, match="broken"):
+        RandomPartitioner(target, 3, 3, EDGES, overwrite=True).partition()
+    assert Manifest.read(target) == first and [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
 def test_an_empty_target_and_missing_parents_are_fine(tmp_path):

@@ -217,6 +217,14 @@ def test_what_a_dataset_has_lost_is_refused(tmp_path):
         partition_graph(Dataset.from_pyg(homogeneous()), "toy", 1, tmp_path / "out", time_attr="when")
 
 
+@pytest.mark.parametrize("num_trainers", [1, 2])
+def test_a_second_call_replaces_the_first_where_that_is_asked_for(tmp_path, num_trainers):
+    given = {"part_method": "random", "num_trainers_per_machine": num_trainers}
+    partition_graph(homogeneous(), "first", 2, tmp_path / "out", **given)
+    partition_graph(homogeneous(), "second", 3, tmp_path / "out", **given, overwrite=True)
+    assert read_part_config(tmp_path / "out") == (tmp_path / "out", "second") and len(load_all(tmp_path / "out")) == 3
+
+
 def test_trainer_ids_of_the_graph_are_not_overwritten(tmp_path):
     data = homogeneous()
     data.trainer_id = torch.zeros(60)

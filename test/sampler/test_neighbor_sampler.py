@@ -10,16 +10,17 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import NodeSamplerInput
 
 from glt import _core
-from glt.data import Graph, Topology
+from glt.data import Dataset, Graph, Topology
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, ring_graph
 
 GRAPH = random_graph(200, 2000, seed=8)
 
 
-def sample(sampler, seeds, **options):
+def sample(sampler, seeds, input_type=None, **options):
     seeds = torch.as_tensor(seeds)
-    return sampler.sample_from_nodes(NodeSamplerInput(torch.arange(len(seeds)), seeds), **options)
+    index = NodeSamplerInput(torch.arange(len(seeds)), seeds, input_type=input_type)
+    return sampler.sample_from_nodes(index, **options)
 
 
 def test_graphs_from_whatever_holds_them():
@@ -27,6 +28,34 @@ def test_graphs_from_whatever_holds_them():
     outs = [sample(NeighborSampler(s, [3, 3], random_seed=1), [1, 2, 3], batch_key=4) for s in sources]
     for out in outs[1:]:
         assert torch.equal(out.node, outs[0].node) and torch.equal(out.edge, outs[0].edge)
+
+
+def test_a_graph_of_several_types_from_a_graph_for_each():
+    """Each graph knows only of the nodes that its own edges name: 4 users and 6 items in the one, 9 items in the
+    other."""
+    buys = torch.tensor([[0, 1, 2, 3, 3], [5, 4, 3, 2, 1]])
+    like = torch.tensor([[0, 1, 8, 5], [1, 8, 0, 4]])
+    edges = {("user", "buys", "item"): buys, ("item", "like", "item"): like}
+    graphs = {t: Graph(Topology(ends, None if ends is like else (4, 6), layout="CSC")) for t, ends in edges.items()}
+    whole = Dataset.from_arrays(edges, {"user": 4, "item": 9})
+    hops = {edge_type: [2, 2] for edge_type in edges}
+    found, wanted = (
+        sample(NeighborSampler(data, hops, random_seed=3), torch.arange(9), input_type="item")
+        for data in (graphs, whole)
+    )
+    assert found.node.keys() == {"user", "item"}
+    for name in ("node", "row", "col", "edge"):
+        for type_, ids in getattr(wanted, name).items():
+            assert torch.equal(getattr(found, name)[type_], ids), (name, type_)
+    prob = NeighborSampler(graphs, hops).sample_prob(("item", torch.tensor([5])), {"user": 4, "item": 9})
+    assert prob["item"][5] == 1 and prob["user"].tolist()[0] == 1, "item 5 has one edge, from user 0"
+
+    with pytest.raises(ValueError, match="data is an empty dict: expected a glt Graph for each edge type"):
+        NeighborSampler({}, [2])
+    with pytest.raises(TypeError, match=r"data\[\('item', 'like', 'item'\)\] is a Tensor: expected a glt Graph"):
+        NeighborSampler({("item", "like", "item"): like}, [2])
+    with pytest.raises(ValueError, match="edge_dir = 'out'"):
+        NeighborSampler({**graphs, ("item", "like", "item"): Graph(Topology(like, 9, layout="CSR"))}, hops)
 
 
 def test_one_hop_follows_the_seeds():

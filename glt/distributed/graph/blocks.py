@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from glt._reprs import repr_of_fields
+from glt._reprs import options, says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
+
+# Under these names blocks have the ids of nodes and edges beside the tables, as DGL's have.
+NID = EID = "_ID"
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,11 @@ class Block:
 
     Attributes:
         edge_index: Positions among the sources and among the destinations ``[2, E]``.
-        src_id, dst_id: Ids of the nodes ``[num_src]``, ``[num_dst]``; DGL's ``srcdata[NID]`` and ``dstdata[NID]``.
-        e_id: Ids of the edges ``[E]``; None where the loader was not asked for them.
+        src_id, dst_id: Ids of the nodes ``[num_src]``, ``[num_dst]``; also ``srcdata[NID]`` and ``dstdata[NID]``, as
+            DGL has them.
+        e_id: Ids of the edges ``[E]``, also ``edata[EID]``; None where the loader was not asked for them.
         srcdata, dstdata: By name, the tables of the nodes that the graph was partitioned with, such as ``x [num_src,
-            F]``; empty unless the loader was asked for them (``collect_features``).
+            F]``, where the loader was asked for them (``collect_features``); and the ids.
         edata: Likewise those of the edges, ``edge_attr`` and others ``[E, ...]``.
 
     Example:
@@ -39,6 +43,8 @@ class Block:
         >>> inputs, seeds, blocks = glt.distributed.MultiLayerNeighborSampler([2]).sample(graph, torch.tensor([5]))
         >>> blocks[0]
         Block(edge_index=int64 [2, 2], src_id=int64 [3], dst_id=int64 [1], e_id=int64 [2])
+        >>> blocks[0].srcdata[glt.distributed.NID]
+        tensor([5, 3, 4])
         >>> glt.distributed.finalize()
     """
 
@@ -49,6 +55,12 @@ class Block:
     srcdata: dict[str, Any] = field(default_factory=dict)
     dstdata: dict[str, Any] = field(default_factory=dict)
     edata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ids = {"srcdata": (NID, self.src_id), "dstdata": (NID, self.dst_id), "edata": (EID, self.e_id)}
+        for name, (key, each) in ids.items():
+            if each is not None:
+                object.__setattr__(self, name, {**getattr(self, name), key: each})
 
     @property
     def num_src(self) -> Any:
@@ -62,7 +74,11 @@ class Block:
         """The same on another device."""
         return Block(*(_each(getattr(self, each.name), lambda t: t.to(device)) for each in fields(self)))
 
-    __repr__ = repr_of_fields
+    @says
+    def __repr__(self) -> str:
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        tables = {name: {n: t for n, t in given[name].items() if n != NID} for name in ("srcdata", "dstdata", "edata")}
+        return options({name: value for name, value in (given | tables).items() if value != {}})
 
 
 def layered(batch: Data | HeteroData, tables: tuple[list[str], list[str]]) -> list[Block]:

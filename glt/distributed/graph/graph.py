@@ -301,6 +301,8 @@ class DistGraph:
         counts = self._data.num_edges_of
         return sum(counts) if etype is None else counts[self.schema.edge_index(etype)]
 
+    number_of_nodes, number_of_edges = num_nodes, num_edges  # DGL's other names
+
     @property
     def ndata(self) -> Any:
         """Data of the nodes: a :class:`GraphData`, tensors by name; of a heterogeneous graph, such by node type."""
@@ -514,3 +516,40 @@ class DistGraph:
         nodes = typed(sum(self._data.num_nodes_of), "nodes", len(self.schema.node_types))
         edges = typed(sum(self._data.num_edges_of), "edges", len(self.schema.edge_types))
         return f"{self.name!r}, {nodes}, {edges}, {self._data.num_partitions} partitions"
+
+
+@short_traceback
+def sample_neighbors(
+    g: DistGraph,
+    nodes: Any,
+    fanout: Any,
+    edge_dir: str = "in",
+    prob: str | None = None,
+    replace: bool = False,
+    *,
+    random_seed: int | None = None,
+) -> Data | HeteroData:
+    """Samples one hop from nodes: :meth:`DistGraph.sample_neighbors`, with DGL's arguments in DGL's order.
+
+    Args:
+        g: The graph.
+        nodes: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by node type.
+        fanout, edge_dir, prob, replace, random_seed: See the method.
+
+    Returns:
+        The graph of all nodes with the sampled edges, for :func:`to_block`.
+
+    Raises:
+        The same as the method; TypeError also if ``g`` is no :class:`DistGraph`.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> graph = glt.distributed.DistGraph("ring")
+        >>> glt.distributed.sample_neighbors(graph, torch.tensor([5]), 2).edge_index
+        tensor([[3, 4],
+                [5, 5]])
+        >>> glt.distributed.finalize()
+    """
+    if not isinstance(g, DistGraph):
+        raise TypeError(f"g is a {type(g).__name__}: expected a DistGraph")
+    return g.sample_neighbors(nodes, fanout, edge_dir, replace, prob, random_seed=random_seed)

@@ -504,6 +504,19 @@ def num_trainers() -> int:
     return _world_or_env().num_trainers
 
 
+@short_traceback
+def get_num_clients() -> int:
+    """DGL's name of :func:`num_trainers`, by which its scripts divide gradients.
+
+    Example:
+        >>> glt.distributed.initialize()
+        >>> glt.distributed.get_num_clients()
+        1
+        >>> glt.distributed.finalize()
+    """
+    return num_trainers()
+
+
 def _world_or_env() -> JobEnvironment | World:
     world = current_world()
     if world is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
-from glt._checks import check_count, check_text
+from glt._checks import check_count, check_text, warn_no_effect
 from glt._tracebacks import short_traceback
 from glt.distributed.context import DistContext, DistRole, become, check_place, current_world, resign
 from glt.distributed.engine.dataset import DistDataset
@@ -206,7 +206,7 @@ def init_client(
     client_rank: int,
     master_addr: str | None = None,
     master_port: int | str | None = None,
-    num_rpc_threads: int = 4,
+    num_rpc_threads: int | None = None,
     client_group_name: str = "distributed-client",
     *,
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S,
@@ -219,7 +219,7 @@ def init_client(
         num_servers, num_clients: Of the job; as the servers were told.
         client_rank: This client, in ``[0, num_clients)``.
         master_addr, master_port: Host and port of server 0. Default: ``MASTER_ADDR`` and ``MASTER_PORT``.
-        num_rpc_threads: Accepted, as in GLT, and not used: a client answers no requests.
+        num_rpc_threads: Without effect, as a warning says; GLT has it. A client answers no requests.
         client_group_name: Name of the clients' group. Clients of another group may use the same servers, with ranks of
             their own.
         rpc_timeout: Deadline in seconds of start-up and of each call, above 0 and below a day.
@@ -246,6 +246,9 @@ def init_client(
     check_place(num_clients, client_rank, client_group_name, ("num_clients", "client_rank", "client_group_name"))
     check_count("num_servers", num_servers, 1, 1 << 20)
     check_transport(None, num_rpc_threads, rpc_timeout)
+    warn_no_effect(
+        "num_rpc_threads", num_rpc_threads, "a client answers no requests; servers are told theirs in init_server"
+    )
     master = _master(master_addr, master_port)
     in_job = num_servers + num_clients, num_servers + client_rank
     context = DistContext(DistRole.CLIENT, num_clients, client_rank, client_group_name, *in_job)

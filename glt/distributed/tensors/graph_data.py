@@ -32,8 +32,9 @@ class GraphData(MutableMapping[str, DistTensor]):
     sampling goes by, may be written: the servers then copy them, files stay as they are, and all trainers see the new
     rows, in the batches of loaders, too. Deleting one, ``ndata["x"].delete()``, undoes that for all trainers.
 
-    A :class:`DistTensor` may be assigned to any name, one row for each node or edge. The name is this trainer's: others
-    assign it for themselves. Deleting it forgets it, and deletes no rows.
+    A :class:`DistTensor` may be assigned to any name, one row for each node or edge. Batches have its rows if the name
+    is that of a table, or stands for one: ``g.ndata["feat"] = tensor`` is ``g.ndata["x"] = tensor``. The name is this
+    trainer's: others assign it for themselves. Deleting it forgets it, and deletes no rows.
 
     ``kind`` is ``'node'`` or ``'edge'``, ``type_index`` the position of the type; ``stored`` has the dtype and the
     shape of rows of each table that the graph was partitioned with.
@@ -99,10 +100,11 @@ class GraphData(MutableMapping[str, DistTensor]):
                 f"{self._what()}[{name!r}]: the tensor has {tensor.shape[0]} rows: expected {self.num_rows}, one per "
                 f"{self.kind} of type {self.type!r}"
             )
-        if name in self.stored:
-            require_writable(name, f"{self._what()}[{name!r}]")
-        self._open[name] = tensor
-        self._hidden.discard(name)
+        key = next((each for each in self._names(name) if each in self.stored), name)
+        if key in self.stored:
+            require_writable(key, f"{self._what()}[{name!r}]")
+        self._open[key] = tensor
+        self._hidden.discard(key)
 
     def __delitem__(self, name: str) -> None:
         key = self._key(name)
@@ -121,10 +123,14 @@ class GraphData(MutableMapping[str, DistTensor]):
         return self._found(name) is not None
 
     def _found(self, name: Any) -> str | None:
-        keys = (name, self._aliases.get(name, name)) if isinstance(name, str) else ()
         return next(
-            (key for key in keys if key not in self._hidden and (key in self._open or key in self.stored)), None
+            (key for key in self._names(name) if key not in self._hidden and (key in self._open or key in self.stored)),
+            None,
         )
+
+    def _names(self, name: Any) -> tuple[str, ...]:
+        """What a name may be the name of: itself before the table that it stands for."""
+        return (name, self._aliases.get(name, name)) if isinstance(name, str) else ()
 
     def _key(self, name: str) -> str:
         key = self._found(name)

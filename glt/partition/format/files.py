@@ -31,6 +31,7 @@ from glt import _core
 from glt._checks import naming_the_limit
 from glt.data.arrays import map_npy, require_data
 from glt.errors import PartitionError
+from glt.partition.format import layout
 
 Array = np.ndarray | torch.Tensor
 CHUNK_IDS: Final = 1 << 20  # ids looked at together: 8 MiB
@@ -291,18 +292,32 @@ def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], o
         yield bar.update
 
 
-def require_free(target: Path, name: str = "output_dir") -> None:
-    """Raises PartitionError unless ``target`` does not exist or is an empty directory that a rename can replace."""
+# What glt puts into a partition directory, part_configs included.
+_OURS = re.compile(rf"{re.escape(layout.MANIFEST)}|part\d+|(node|edge)_(book|row|map|map_inverse)|.+\.json")
+
+
+def require_free(target: Path, name: str = "output_dir", overwrite: bool | None = None) -> None:
+    """Raises PartitionError unless ``target`` does not exist or is an empty directory that a rename can replace; with
+    ``overwrite``, also a partition directory and nothing else. None: callers cannot ask for that."""
     if os.path.ismount(target):
         raise PartitionError(
             f"{name} {target} is a mount point, which cannot be replaced by the finished directory: "
             f"choose one inside it, such as {target / 'new'}"
         )
-    if target.is_dir() and (found := next(target.iterdir(), None)) is not None:
-        raise PartitionError(
-            f"{name} {target} is not empty (it holds {found.name!r}): expected a new or empty directory; "
-            "delete it or choose another"
-        )
+    if target.is_dir() and (found := sorted(path.name for path in target.iterdir())):
+        other = next((each for each in found if not _OURS.fullmatch(each)), None)
+        if overwrite and (other is not None or layout.MANIFEST not in found):
+            why = f"lacks {layout.MANIFEST}" if other is None else f"holds {other!r}, which is not glt's"
+            raise PartitionError(
+                f"{name} {target} {why}: overwrite=True replaces partition directories, and nothing else; delete it "
+                "or choose another"
+            )
+        if not overwrite:
+            hint = "" if overwrite is None else ", or say overwrite=True to replace the partitions that are there"
+            raise PartitionError(
+                f"{name} {target} is not empty (it holds {found[0]!r}): expected a new or empty directory; "
+                f"delete it or choose another{hint}"
+            )
     if target.exists() and not target.is_dir():
         raise PartitionError(f"{name} {target} is a file: expected a new or empty directory; choose another")
 
@@ -332,14 +347,17 @@ def require_space(target: Path, need_bytes: int, name: str = "output_dir") -> No
 
 
 @contextmanager
-def staging(target: Path, name: str = "output_dir", durable: bool = False) -> Iterator[Path]:
+def staging(
+    target: Path, name: str = "output_dir", durable: bool = False, overwrite: bool | None = None
+) -> Iterator[Path]:
     """Yields a temporary directory beside ``target`` that becomes ``target`` in one rename, or vanishes on an error.
+    With ``overwrite`` partitions that are there are renamed first, to ``<target>.old-...``, and removed afterwards.
 
     The directory is locked (``flock``) for as long as its process lives, so that the next run can tell what a killed
     one has left, and removes it. Errors call ``target`` by ``name``. With ``durable`` this returns only when the disk
     has all of it, which a host that loses power afterwards still has.
     """
-    require_free(target, name)
+    require_free(target, name, overwrite)
     existing = next(path for path in target.absolute().parents if path.exists())
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -350,8 +368,11 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
                 for directory, _, files in os.walk(temporary):
                     for each in (*(os.path.join(directory, file) for file in files), directory):
                         sync(each)
-            require_free(target, name)
-            temporary.rename(target)  # atomic; fails if the target was filled since
+            require_free(target, name, overwrite)
+            if overwrite and target.exists():
+                _replace(target, temporary)
+            else:
+                temporary.rename(target)  # atomic; fails if the target was filled since
     except OSError as error:
         if error.errno not in _REMEDIES or not _is_beside(error.filename, target):
             raise
@@ -359,6 +380,19 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
         raise OSError(error.errno, text, os.fsdecode(error.filename)) from error
     if durable:
         _sync_names(target.absolute(), existing)
+
+
+def _replace(target: Path, whole: Path) -> None:
+    """Puts ``whole`` in the place of ``target``, which takes the name of ``whole``. Whoever is killed in between leaves
+    what was there under a name that no run removes."""
+    old = target.with_name(f"{target.name}.old-{uuid.uuid4().hex[:8]}")
+    target.rename(old)
+    try:
+        whole.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    old.rename(whole)
 
 
 _FULL = "free some, or choose a directory on another file system"

@@ -20,11 +20,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-<<<<<<< HEAD
-from glt._checks import check_one_of, format_size, integer
-=======
-from glt._checks import format_size, is_of_machine, naming_the_limit
->>>>>>> i23-starved
+from glt._checks import check_one_of, format_size, integer, naming_the_limit
 from glt._reprs import says, typed
 from glt.data.schema import EdgeType, NodeType, Schema, check_edge_dir
 from glt.errors import PartitionError
@@ -66,6 +62,20 @@ class LabelEntry:
     @classmethod
     def of(cls, label: tuple[int, ...], part_num_nodes: tuple[int, ...]) -> LabelEntry:
         return cls(label, sum(part_num_nodes), part_num_nodes, balance_ratio(part_num_nodes))
+
+
+@dataclass(frozen=True)
+class EdgeLabelEntry:
+    """The edges of one type that go with the nodes of one label, as :class:`LabelEntry`."""
+
+    label: tuple[int, ...]
+    num_edges: int
+    part_num_edges: tuple[int, ...]
+    balance_ratio: float
+
+    @classmethod
+    def of(cls, label: tuple[int, ...], part_num_edges: tuple[int, ...]) -> EdgeLabelEntry:
+        return cls(label, sum(part_num_edges), part_num_edges, balance_ratio(part_num_edges))
 
 
 @dataclass(frozen=True)
@@ -157,7 +167,8 @@ class EdgeTypeEntry:
     """The edges of one type, as :class:`NodeTypeEntry`; ``num_cut_edges`` have ends of different owners, and
     ``remote_bytes_per_edge`` are the bytes of node features expected from another partition when an edge is followed,
     each edge being as likely as any other and nothing cached. ``has_time``: edges have times, their own or their
-    neighbours'.
+    neighbours'. ``balanced_labels`` are those of the nodes that the edges go with, where the partitioner was asked to
+    balance edges and labels.
     """
 
     edge_type: EdgeType
@@ -172,6 +183,7 @@ class EdgeTypeEntry:
     has_time: bool
     attrs: dict[str, FeatureEntry]
     offsets: tuple[int, ...] | None
+    balanced_labels: tuple[EdgeLabelEntry, ...] = ()  # directories of earlier versions do not say
 
     @property
     def has_rows(self) -> bool:
@@ -345,12 +357,7 @@ class Manifest:
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
         try:
-<<<<<<< HEAD
             content = read_regular(path, _MOST_BYTES)
-=======
-            with naming_the_limit(path):
-                content = path.read_bytes()
->>>>>>> i23-starved
             document = json.loads(content)
         except FileNotFoundError as error:
             raise PartitionError(
@@ -420,6 +427,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     loop of links, or too long, and OSError as :func:`open` does."""
     try:
         with naming_the_limit(path):
+            with naming_the_limit(path):
             opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
@@ -481,7 +489,6 @@ def _parsed(kind: Any, value: Any, where: str) -> Any:
             return tuple(
                 _parsed(k, each, f"{where}[{at}]") for at, (k, each) in enumerate(zip(kinds, value, strict=True))
             )
-<<<<<<< HEAD
     if origin is dict and isinstance(value, dict):
         return {key: _parsed(of[1], each, f"{where}[{key!r}]") for key, each in value.items()}
     if kind is int and type(value) is int and 0 <= value < _MOST:
@@ -494,61 +501,3 @@ def _parsed(kind: Any, value: Any, where: str) -> Any:
     raise ValueError(
         f"{where} = {shown[:80]}{'...' if len(shown) > 80 else ''}: expected {getattr(kind, '__name__', kind)}"
     )
-=======
-    elif ours.get("run_id") != manifest.run_id:
-        raise PartitionError(
-            f"{given} is of run {ours.get('run_id')}, but the partitions beside it are of run {manifest.run_id}: copy "
-            f"the file that belongs to them, or give the directory {given.parent} itself"
-        )
-    return PartConfig(given.parent, str(document["graph_name"]))
-
-
-def graph_names(root: Path, manifest: Manifest) -> list[str]:
-    """The names that part_configs in a partition directory give to its graph, ascending."""
-    names = []
-    for path in sorted(root.glob(f"*{_SUFFIX}")):
-        document = _document(path) if path.name != layout.MANIFEST else None
-        if document is not None and document.get(_OURS, {}).get("run_id") == manifest.run_id:
-            names.append(path.name.removesuffix(_SUFFIX))
-    return names
-
-
-def dgl_names(manifest: Manifest) -> tuple[list[str], list[str]]:
-    """What DGL calls the node types and the edge types: ``_N`` and ``_N:_E:_N`` where there are none."""
-    if not manifest.is_hetero:
-        return ["_N"], ["_N:_E:_N"]
-    # A colon inside a name would make two types of one.
-    edges = [[part.replace("%", "%25").replace(":", "%3A") for part in each.edge_type] for each in manifest.edge_types]
-    return [entry.node_type for entry in manifest.node_types], [":".join(parts) for parts in edges]
-
-
-def _ranges(counts: Sequence[tuple[int, ...]]) -> list[list[list[int]]]:
-    """Ids of all types together: partition after partition, in each type after type."""
-    ranges: list[list[list[int]]] = [[] for _ in counts]
-    at = 0
-    for of_partition in zip(*counts, strict=True):
-        for of_type, count in zip(ranges, of_partition, strict=True):
-            of_type.append([at, at + count])
-            at += count
-    return ranges
-
-
-def _document(path: Path) -> dict[str, Any] | None:
-    """The contents of a part_config, DGL's or glt's; None if it is none."""
-    try:
-        with naming_the_limit(path):
-            document = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise PartitionError(
-            f"{path} is missing: expected the part_config that glt.partition.partition_graph wrote, or a partition "
-            "directory"
-        ) from error
-    except (ValueError, OSError) as error:
-        if is_of_machine(error):
-            raise
-        return None
-    keys = ("graph_name", "num_parts", "node_map", "edge_map")
-    if not isinstance(document, dict) or not all(key in document for key in keys):
-        return None
-    return document if isinstance(document.get(_OURS, {}), dict) else None
->>>>>>> i23-starved

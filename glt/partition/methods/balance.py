@@ -10,8 +10,8 @@ import numpy as np
 from glt._checks import check_flag
 from glt.partition.format.book import Book
 from glt.partition.format.files import CHUNK_IDS, Rows, chunks
-from glt.partition.format.manifest import LabelEntry
-from glt.partition.graph_input import GraphInput, NodeInput
+from glt.partition.format.manifest import EdgeLabelEntry, LabelEntry
+from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 
 Label = tuple[int, ...]  # one number for each table of labels
 
@@ -31,7 +31,7 @@ class NodeLabels:
 @dataclass(frozen=True, eq=False)
 class Balance:
     """The balance that a partitioner was asked for: labels by position of the node type, None where nodes are not told
-    apart; and whether each partition shall own its share of the edges too.
+    apart; and whether each partition shall own its share of the edges of each type and label too.
     """
 
     nodes: tuple[NodeLabels, ...] | None
@@ -85,6 +85,19 @@ class Balance:
             np.add.at(counts, (owner, label), 1)
         return tuple(
             LabelEntry.of(label, tuple(column)) for label, column in zip(labels, counts.T.tolist(), strict=True)
+        )
+
+    def edge_entries(self, edges: EdgeInput, book: Book) -> tuple[EdgeLabelEntry, ...]:
+        """As :meth:`entries`, how many edges of a type go with nodes of each label; ``book`` is that of these nodes.
+        Nothing where the nodes of the type have one label: the partitions' counts say the same."""
+        if self.nodes is None or not self.edges or (of_node := self.nodes[edges.expanded].of_node) is None:
+            return ()
+        labels = self.nodes[edges.expanded].labels
+        counts = np.zeros((book.num_parts, len(labels)), np.int64)
+        for _, rows in chunks(edges.row_ids):
+            np.add.at(counts, (book.owner[rows], of_node[rows]), 1)
+        return tuple(
+            EdgeLabelEntry.of(label, tuple(column)) for label, column in zip(labels, counts.T.tolist(), strict=True)
         )
 
 

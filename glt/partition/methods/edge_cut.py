@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -92,6 +92,7 @@ def _without_loops(edges: EdgeInput, offset: np.ndarray) -> Iterator[tuple[np.nd
         yield src[keep], dst[keep]
 
 
+MAX_KINDS: Final = 16  # of edges of a node type that are balanced each; METIS does little with more constraints
 GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the choice of Fennel's paper
 
 
@@ -105,7 +106,10 @@ class AdjacencyPartitioner(PartitionerBase):
         imbalance: By how much a partition may exceed the mean, in ``[0, 1]``: no partition has more than
             ``1 + imbalance`` times the mean number of nodes, or the mean rounded up where that is more; with
             ``balance_ntypes``, of nodes of each label too. With ``balance_edges`` the same is aimed at for the edges
-            that partitions own, but may be out of reach, for example where one node has more edges than that.
+            that partitions own, of each edge type, and of each label of the nodes that they go with (DGL's in-degrees
+            of the nodes of a type or mask, where edges are assigned ``by_dst``). It may be out of reach, for example
+            where one node has more edges than that. Where nodes of a type own edges of more than 16 types, the 15 with
+            the most edges count each, and the others together.
 
     The other arguments are those of :class:`PartitionerBase`, as are the errors.
 
@@ -142,10 +146,12 @@ class AdjacencyPartitioner(PartitionerBase):
                 "numbers one type after the other in 32 bits; RandomPartitioner takes more"
             )
         self._label, self._label_count = self.balance.of_all_nodes(self.graph)
-        if self._label_count.size * self.num_parts > 1 << 26:
+        most = (1 << 26) // (self.num_parts * max(1, sum(map(len, self.edge_kinds))))
+        if self._label_count.size > most:
+            of_edges = " and edges that are balanced" if self.balance.edges else ""
             raise ValueError(
-                f"balance_ntypes has {self._label_count.size} labels for num_parts = {self.num_parts}: expected at "
-                f"most {(1 << 26) // self.num_parts}; merge some"
+                f"balance_ntypes has {self._label_count.size} labels for num_parts = {self.num_parts}{of_edges}: "
+                f"expected at most {most}; merge some"
             )
         self._owner: np.ndarray | None = None
 
@@ -187,28 +193,55 @@ class AdjacencyPartitioner(PartitionerBase):
             seconds=expected.seconds + 1e-9 * num_edges * self.assign_edge_ns,
         )
 
-    def owned_edges(self) -> np.ndarray | None:
-        """Returns the edges that go with each node of all types, ``[num_nodes]`` int64; None: they are not balanced."""
+    @property
+    def edge_kinds(self) -> list[list[list[EdgeInput]]]:
+        """By node type, the edges that go with its nodes, as kinds of which each is balanced: a kind for each edge
+        type, of more than ``MAX_KINDS`` for the largest. Empty: they are not balanced."""
         if not self.balance.edges:
-            return None
-        offset = np.cumsum([0, *(nodes.num_nodes for nodes in self.graph.nodes)])
-        num_edges = np.zeros(offset[-1], np.int64)
-        for edges in self.graph.edges:
-            of_type = num_edges[offset[edges.expanded] : offset[edges.expanded + 1]]
-            for _, rows in chunks(edges.row_ids):
-                np.add.at(of_type, rows, 1)
-        return num_edges
+            return []
+        kinds = []
+        for node_type in range(len(self.graph.nodes)):
+            owned = [edges for edges in self.graph.edges if edges.expanded == node_type]
+            owned.sort(key=lambda edges: -edges.num_edges)
+            alone = owned if len(owned) <= MAX_KINDS else owned[: MAX_KINDS - 1]
+            rest = owned[len(alone) :]
+            kinds.append([[edges] for edges in alone] + [rest] * bool(rest))
+        return kinds
 
-    def edge_cap(self, edges: np.ndarray | None) -> int:
-        """Returns how many edges a partition is to own at most, given :meth:`owned_edges`; 0: they are not balanced."""
-        return 0 if edges is None else int(edges.sum() / self.num_parts * (1 + self.imbalance)) + 1
+    def owned_edges(self) -> list[np.ndarray]:
+        """Returns the edges that go with each node, ``[num_nodes, kinds]`` int64 by node type; empty: they are not
+        balanced."""
+        counts = []
+        for nodes, kinds in zip(self.graph.nodes, self.edge_kinds, strict=False):
+            counts.append(np.zeros((nodes.num_nodes, len(kinds)), np.int64))
+            for at, kind in enumerate(kinds):
+                for edges in kind:
+                    for _, rows in chunks(edges.row_ids):
+                        np.add.at(counts[-1][:, at], rows, 1)
+        return counts
+
+    def edge_sums(self, owned: Sequence[np.ndarray], label: np.ndarray | None, num_labels: int) -> np.ndarray:
+        """Returns how many edges of each kind the nodes of each label have, ``[kinds of all node types, num_labels]``
+        int64, given :meth:`owned_edges`."""
+        sums, begin = [], 0
+        for counts in owned:
+            of_type = np.zeros(len(counts), np.uint16) if label is None else label[begin : begin + len(counts)]
+            begin += len(counts)
+            for column in counts.T:
+                sums.append(np.zeros(num_labels, np.int64))
+                np.add.at(sums[-1], of_type, column)
+        return np.array(sums, np.int64).reshape(-1, num_labels)
+
+    def edge_caps(self, sums: np.ndarray) -> np.ndarray:
+        """Returns how many of these edges a partition is to own at most, ``[sums.size]`` int64."""
+        return (sums.reshape(-1) / self.num_parts * (1 + self.imbalance)).astype(np.int64) + 1
 
     def keep_caps(
         self,
         adjacency: Adjacency,
         label: np.ndarray | None,
         label_cap: np.ndarray,
-        edges: np.ndarray | None,
+        owned: Sequence[np.ndarray],
         random_seed: int,
         owner: np.ndarray,
     ) -> int:
@@ -216,7 +249,8 @@ class AdjacencyPartitioner(PartitionerBase):
         edges; returns how often. ``random_seed`` breaks ties; ``owner [num_nodes]`` is changed in place.
         """
         (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
-        given = (adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges))
+        edge_cap = self.edge_caps(self.edge_sums(owned, label, label_cap.size))
+        given = (adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, owned, edge_cap)
         return _core.move_overfull(*given, int(node_cap), base_penalty(adjacency), random_seed, owner)
 
     def _assign_all(self) -> np.ndarray:
@@ -254,9 +288,10 @@ class FennelPartitioner(AdjacencyPartitioner):
     In graphs with hubs most of these share a partition; with ``balance_edges`` more edges are cut, but work is even
     too.
 
-    Memory is two books and 9 bytes per node of all types (17 with ``balance_edges``, 2 more with ``balance_ntypes``),
-    whatever the number of edges: these lie in both directions in a scratch file. Making it takes 56 bytes per edge and
-    8 per node in the file system of ``output_dir``, before the files that :class:`PartitionerBase` speaks of.
+    Memory is two books and 9 bytes per node of all types (with ``balance_edges`` 8 more for each edge type whose edges
+    go with it, with ``balance_ntypes`` 2 more), whatever the number of edges: these lie in both directions in a scratch
+    file. Making it takes 56 bytes per edge and 8 per node in the file system of ``output_dir``, before the files that
+    :class:`PartitionerBase` speaks of.
 
     Args:
         random_seed: Seed by which ties are broken, in ``[0, 2**64)``. The same seed and graph give the same directory,
@@ -295,8 +330,9 @@ class FennelPartitioner(AdjacencyPartitioner):
         )
 
     def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
-        edges = self.owned_edges()
-        given = (adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges))
+        owned = self.owned_edges()
+        edge_cap = self.edge_caps(self.edge_sums(owned, label, label_cap.size))
+        given = (adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, owned, edge_cap)
         owner = np.zeros(adjacency.num_nodes, owner_dtype(self.num_parts))
         best, fewest, num_idle = owner, -1, 0
         for number in range(self.num_passes):
@@ -308,14 +344,15 @@ class FennelPartitioner(AdjacencyPartitioner):
                 best, fewest = owner.copy(), num_cut
             if num_idle == 2:
                 break
-        if label is not None:
-            num_moved = self.keep_caps(adjacency, label, label_cap, edges, self.random_seed, best)
-            logger.debug("%d nodes were in partitions that had enough of all labels together", num_moved)
+        if label is not None or owned:
+            num_moved = self.keep_caps(adjacency, label, label_cap, owned, self.random_seed, best)
+            logger.debug("%d nodes were in partitions that had enough of all labels together, or of edges", num_moved)
         return best
 
     def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
-        per_node = 2 * owner_dtype(self.num_parts).itemsize + 8 * self.balance.edges
-        return per_node * num_nodes + num_nodes // 8
+        per_node = 2 * owner_dtype(self.num_parts).itemsize
+        owned = sum(8 * len(kinds) * self.graph.nodes[t].num_nodes for t, kinds in enumerate(self.edge_kinds))
+        return per_node * num_nodes + num_nodes // 8 + owned
 
     def strategy_arguments(self) -> dict[str, Any]:
         return super().strategy_arguments() | {"random_seed": self.random_seed, "num_passes": self.num_passes}

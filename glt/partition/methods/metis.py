@@ -112,9 +112,10 @@ class MetisPartitioner(AdjacencyPartitioner):
     :class:`FennelPartitioner` would leave it.
 
     METIS works in memory: it takes about 100 bytes per node and 130 per neighbour (155 for ``"vol"``), of which there
-    are two for each pair of connected nodes, and 16 bytes per node for each label, for all together and for the edges
-    where those are balanced (:meth:`assign_bytes`). With less memory, or more than 2**31 - 1 nodes or neighbours
-    where pymetis was built with 32 bits, the graph is refused before METIS starts; use :class:`FennelPartitioner`.
+    are two for each pair of connected nodes, and 16 bytes per node for each label, for all together and for each edge
+    type and label where edges are balanced (:meth:`assign_bytes`). With less memory, or more than 2**31 - 1 nodes or
+    neighbours where pymetis was built with 32 bits, the graph is refused before METIS starts; use
+    :class:`FennelPartitioner`.
 
     Args:
         random_seed: METIS's seed, in ``[0, 2**31)``. The same seed and graph give the same directory, byte for byte.
@@ -174,16 +175,14 @@ class MetisPartitioner(AdjacencyPartitioner):
         indptr = np.empty(num_nodes + 1, np.int64)
         _core.sort_rows(adjacency.indptr, adjacency.indices, indptr)
         self._require_fits(num_nodes, int(indptr[-1]), adjacency.indices.size)
-        node_weight = self._node_weight(num_nodes, label, label_cap.size)
+        owned = self.owned_edges()
+        node_weight = self._node_weight(num_nodes, label, label_cap.size, owned)
         neighbor, edge_weight = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.int64)
         _core.merge_rows(adjacency.indptr, adjacency.indices, indptr, neighbor, edge_weight)
         dtype = self._metis.id_dtype
         rows = [each.astype(dtype, copy=False) for each in (indptr, neighbor, edge_weight)]
         owner = self.part_graph(rows, node_weight).astype(owner_dtype(self.num_parts))
-        edges = None
-        if self.balance.edges and node_weight is not None:
-            edges = node_weight[:, -1].astype(np.int64)
-        num_moved = self.keep_caps(adjacency, label, label_cap, edges, self.random_seed, owner)
+        num_moved = self.keep_caps(adjacency, label, label_cap, owned, self.random_seed, owner)
         logger.debug("METIS left %d nodes in partitions that were too large", num_moved)
         return owner
 
@@ -221,25 +220,38 @@ class MetisPartitioner(AdjacencyPartitioner):
         """Returns about how much memory METIS takes at its peak, its input included."""
         num_constraints = 0
         if self.balance.edges or self.balance.nodes is not None:
-            num_labels = 1 if self.balance.nodes is None else sum(len(nodes.labels) for nodes in self.balance.nodes)
-            num_constraints = num_labels + (num_labels > 1) + self.balance.edges
+            labels = None if self.balance.nodes is None else [len(nodes.labels) for nodes in self.balance.nodes]
+            num_labels = 1 if labels is None else sum(labels)
+            kinds = self.edge_kinds
+            num_groups = sum(len(each) * (1 if labels is None else labels[t]) for t, each in enumerate(kinds))
+            num_constraints = num_labels + (num_labels > 1) + num_groups
         per_node = NODE_BYTES + CONSTRAINT_BYTES * num_constraints
         return per_node * num_nodes + NEIGHBOR_BYTES[self.objtype] * num_neighbors
 
     def strategy_arguments(self) -> dict[str, Any]:
         return super().strategy_arguments() | {"random_seed": self.random_seed, "objtype": self.objtype}
 
-    def _node_weight(self, num_nodes: int, label: np.ndarray | None, num_labels: int) -> np.ndarray | None:
-        edges = self.owned_edges()
-        if label is None and edges is None:
+    def _node_weight(
+        self, num_nodes: int, label: np.ndarray | None, num_labels: int, owned: Sequence[np.ndarray]
+    ) -> np.ndarray | None:
+        if label is None and not owned:
             return None
         with_all = num_labels > 1  # rare labels alone would let all nodes share a partition
-        weight = np.zeros((num_nodes, num_labels + with_all + (edges is not None)), self._metis.id_dtype)
+        has_edges = self.edge_sums(owned, label, num_labels) > 0
+        weight = np.zeros((num_nodes, num_labels + with_all + np.count_nonzero(has_edges)), self._metis.id_dtype)
         weight[np.arange(num_nodes), 0 if label is None else label] = 1
         if with_all:
             weight[:, num_labels] = 1
-        if edges is not None:
-            weight[:, -1] = edges
+        # A column for each kind of edges, of the nodes of each label that have some.
+        column = (num_labels + with_all - 1 + np.cumsum(has_edges)).reshape(has_edges.shape)
+        kind = begin = 0
+        for counts in owned:
+            of_type = np.arange(begin, begin + len(counts))
+            for of_kind in counts.T:
+                some = of_type[of_kind > 0]
+                weight[some, column[kind, 0 if label is None else label[some]]] = of_kind[of_kind > 0]
+                kind += 1
+            begin += len(counts)
         return weight
 
     def _require_fits(self, num_nodes: int, num_neighbors: int, total_weight: int) -> None:

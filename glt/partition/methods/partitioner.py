@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 import numpy as np
 import torch
 
-from glt._checks import check_flag, check_path, integer, refuse_unknown
+from glt._checks import check_flag, check_path, integer, refuse_unknown, warn_no_effect
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
 from glt.data.arrays import from_array, require_data
@@ -57,7 +57,7 @@ class GraphArguments(TypedDict, total=False):
 
     edge_assign_strategy: str
     chunk_size: int
-    device: torch.device | str | int
+    device: torch.device | str | int | None
     node_label: PerNodeType | None
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
@@ -72,6 +72,7 @@ class GraphArguments(TypedDict, total=False):
     sort_memory_bytes: int | None
     node_attrs: NamedNodeTables | None
     edge_attrs: NamedEdgeTables | None
+    overwrite: bool
 
 
 # The reference's text says "by_des" where its code says "by_dst"; both mean the destination.
@@ -103,8 +104,8 @@ class PartitionerBase(ABC):
     :func:`partition_distributed`.
 
     Args:
-        output_dir: Directory to create: must not exist, or be empty. It appears in one rename when everything is
-            written; until then a directory named ``<output_dir>.tmp-...`` lies beside it.
+        output_dir: Directory to create: must not exist, or be empty, unless ``overwrite`` says otherwise. It appears in
+            one rename when everything is written; until then a directory named ``<output_dir>.tmp-...`` lies beside it.
         num_parts: Number of partitions, 1 to 2**16.
         num_nodes: Number of nodes, 1 to 2**32 - 1; node ids are in ``[0, num_nodes)``. A type among several may have
             none.
@@ -116,8 +117,8 @@ class PartitionerBase(ABC):
             ``"by_dst"`` for sampling along in-edges. ``"by_des"``, as the reference tutorial spells it, means
             ``"by_dst"``.
         chunk_size: Feature rows that each thread copies at a time. The result does not depend on it.
-        device: Accepted for compatibility: partitioning runs on the host and its result never depends on the device.
-            ``torch.device('cpu')``, or a cuda device of this machine.
+        device: Without effect, as a warning says; GLT has it. Partitioning runs on the host. ``torch.device('cpu')``,
+            or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
         edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
             dtypes than float32 and float64 are copied. Their range within a row: :class:`glt.data.Topology`.
@@ -128,7 +129,8 @@ class PartitionerBase(ABC):
             nodes, ``[num_nodes]`` integers or bools, such as classes or a training mask; or a list of several, whose
             combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
             told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
-        balance_edges: Whether partitions shall own equally many edges too.
+        balance_edges: Whether partitions shall own equally many edges too, of each type, and of the nodes of each label
+            in ``balance_ntypes``. What was achieved is in the manifest.
         relabel: Give nodes and edges new ids, of which each partition owns a range: first those of partition 0 in their
             old order, then those of partition 1, type by type; an edge goes with its owner. A loaded book is then
             ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
@@ -150,6 +152,8 @@ class PartitionerBase(ABC):
             own, of types with features, up to this share of the nodes of each type, in [0, 1]; or a dict by node type.
         cache_memory_budget: The same in bytes of a partition's copies and their ids, per node type. With both, the
             smaller cache is made; 0 does not limit.
+        overwrite: Replace the partitions that are in ``output_dir``, once the new ones are whole; until then both take
+            room. Jobs that have them open go on with the old files. A directory with other files in it is refused.
 
     Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
@@ -157,7 +161,7 @@ class PartitionerBase(ABC):
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
         KeyError: If a dict names a type that ``num_nodes`` or ``edge_index`` does not.
         IndexError: If a node id is out of range; names the first.
-        PartitionError: If ``output_dir`` is not empty.
+        PartitionError: If ``output_dir`` is not empty, or ``overwrite`` would remove other files than partitions.
 
     Example:
         >>> class Modulo(glt.partition.PartitionerBase):
@@ -195,7 +199,7 @@ class PartitionerBase(ABC):
         edge_feat: PerEdgeType | None = None,
         edge_assign_strategy: str = "by_src",
         chunk_size: int = 10000,
-        device: torch.device | str | int = torch.device("cpu"),  # noqa: B008 (immutable)
+        device: torch.device | str | int | None = None,
         node_label: PerNodeType | None = None,
         *,
         edge_weight: PerEdgeType | None = None,
@@ -211,6 +215,7 @@ class PartitionerBase(ABC):
         hotness: Hotness | None = None,
         cache_ratio: float | Mapping[NodeType, float] = 0.0,
         cache_memory_budget: int | Mapping[NodeType, int] = 0,
+        overwrite: bool = False,
         **unknown: object,
     ) -> None:
         if unknown:
@@ -234,7 +239,8 @@ class PartitionerBase(ABC):
             "sort_memory_bytes", sort_memory_bytes, 1 << 20, 2**63 - 1, "memory for sorting edges, of all threads"
         )
         self.edge_assign_strategy: str = checked_strategy(edge_assign_strategy)
-        self.device: torch.device = _host_device(device)
+        self.device: torch.device = _host_device("cpu" if device is None else device)
+        warn_no_effect("device", device, "partitioning runs on the host, and num_threads says on how many cores")
         check_flag("relabel", relabel)
         self.relabel = relabel
         tables: dict[str, Any] = {
@@ -266,7 +272,9 @@ class PartitionerBase(ABC):
         )
         if not isinstance(hotness, HotnessByType):  # of slices, whose tables are elsewhere
             self.caches.require_use(self.graph.nodes)
-        require_free(self.output_dir)
+        check_flag("overwrite", overwrite)
+        self.overwrite = overwrite
+        require_free(self.output_dir, overwrite=overwrite)
 
     @property
     def thread_bytes(self) -> int:
@@ -328,7 +336,7 @@ class PartitionerBase(ABC):
             ``[num_edges]``: int32 or int64 tensors mapped from the directory, dicts by type where the graph has types.
 
         Raises:
-            PartitionError: If ``output_dir`` is not empty, or its file system lacks the space that is forecast.
+            PartitionError: If ``output_dir`` is not free, or its file system lacks the space that is forecast.
             TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, a partition has more than
                 2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
@@ -337,7 +345,7 @@ class PartitionerBase(ABC):
         self.require_relabel(return_mapping)
         self._require_in_place()
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
-        with staging(self.output_dir) as root:
+        with staging(self.output_dir, overwrite=self.overwrite) as root:
             expected = self.forecast()
             logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
@@ -407,7 +415,8 @@ class PartitionerBase(ABC):
             node_types.append(node_entry(nodes, book, self.balance.entries(at, book), reads, self.relabel))
         for at, edges in enumerate(graph.edges):
             counts = writer.write_edges(at, edges, books)
-            edge_types.append(edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel))
+            labels = self.balance.edge_entries(edges, books[edges.expanded])
+            edge_types.append(edge_entry(edges, graph.nodes[edges.neighbor], *counts, labels, self.relabel))
         return Manifest(
             num_parts=self.num_parts,
             edge_dir=graph.edge_dir,

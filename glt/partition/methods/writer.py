@@ -18,6 +18,7 @@ from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype
 from glt.partition.format.files import CHUNK_IDS, FileEntry, NpyWriter, Rows, chunks, scratch_file
 from glt.partition.format.manifest import (
+    EdgeLabelEntry,
     EdgeTypeEntry,
     FeatureEntry,
     LabelEntry,
@@ -367,7 +368,12 @@ def node_entry(
 
 
 def edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
+    edges: EdgeInput,
+    neighbors: NodeInput,
+    part_num_edges: tuple[int, ...],
+    num_cut_edges: int,
+    balanced_labels: tuple[EdgeLabelEntry, ...],
+    relabelled: bool,
 ) -> EdgeTypeEntry:
     """Returns the manifest's entry of an edge type; ``neighbors`` are the nodes at the ends that do not own the
     edges."""
@@ -382,6 +388,7 @@ def edge_entry(
         remote_bytes_per_edge=edge_cut_ratio * (0 if neighbors.feat is None else neighbors.feat.row_bytes),
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
+        balanced_labels=balanced_labels,
         **_shared(edges, part_num_edges, relabelled),
     )
 

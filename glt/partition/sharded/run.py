@@ -55,6 +55,11 @@ def make_assigner(
             "FrequencyPartitioner (a partitioner of your own that looks at ids and hotness only says needs_graph = "
             "False)"
         )
+    if arguments.get("overwrite"):
+        raise ValueError(
+            "overwrite = True: partition_distributed writes new directories only, on each host its part; delete the "
+            "old one there, or choose another output_dir"
+        )
     for name in sorted(partitioner.node_arguments | {"balance_ntypes"}):
         exchange.agree({name: structure(arguments.get(name))})
         if name in arguments:
