@@ -112,7 +112,7 @@ class Exclusions:
     def __init__(self, center: np.ndarray, neighbor: np.ndarray) -> None: ...
 
 class Batch:
-    """One batch under construction; see csrc/core/batch.h. Node and edge types are indices."""
+    """One batch under construction, by one thread at a time; see csrc/core/batch.h. Types are indices."""
 
     def __init__(self, num_nodes: Sequence[int], ends: Sequence[tuple[int, int]], dense_limit: int = ...) -> None: ...
     def start(
@@ -211,7 +211,8 @@ class DeviceRows:
     ) -> None: ...
 
 class DeviceBatch:
-    """One batch sampled by kernels, on device >= 0 or, -1, on the host; see csrc/cuda/device_batch.h."""
+    """One batch sampled by kernels, on device >= 0 or, -1, on the host, by one thread at a time; see
+    csrc/cuda/device_batch.h."""
 
     def __init__(
         self,
@@ -280,7 +281,7 @@ class NegativeEnd:
     ) -> None: ...
 
 class DeviceNegatives:
-    """Finds negatives by a kernel, on device >= 0 or, -1, on the host."""
+    """Finds negatives by a kernel, on device >= 0 or, -1, on the host. For one thread at a time."""
 
     def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
     def launch(
@@ -324,7 +325,8 @@ def add_doubt(
 most_hotness_hops: int
 
 class DeviceHotness:
-    """Passes hotness along edges by a kernel, on device >= 0 or, -1, on the host; see csrc/cuda/hotness_kernels.h."""
+    """Passes hotness along edges by a kernel, on device >= 0 or, -1, on the host; see csrc/cuda/hotness_kernels.h. For
+    one thread at a time."""
 
     def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
     def add_doubt(

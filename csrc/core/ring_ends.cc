@@ -21,6 +21,16 @@
 #include "core/shm_ring.h"
 
 namespace glt {
+namespace {
+
+// The position in the ring, the free memory and the locks of a side are its process's.
+void refuse_fork(int32_t pid, const char* verb) {
+  if (const int32_t own = getpid(); own != pid)
+    throw std::runtime_error(text("channel: this process (pid ", own, ") is a fork of the one that ", verb, " (pid ",
+                                  pid, "): go on there, or give this process a channel of its own"));
+}
+
+}  // namespace
 
 std::shared_ptr<RingProducer> RingProducer::create(uint8_t* region, uint64_t size, std::shared_ptr<void> keeper,
                                                    std::shared_ptr<BlockPool> pool) {
@@ -61,6 +71,7 @@ RingProducer::~RingProducer() {
 }
 
 RingStatus RingProducer::reserve(uint64_t nbytes, Deadline deadline, std::shared_ptr<Reservation>& out) {
+  refuse_fork(pid_, "sends on it");
   require(nbytes >= 1 && nbytes <= RingView::kMaxArena, "message of ", nbytes, " bytes: expected at least 1");
   std::unique_lock turn(order_, std::defer_lock);
   WaitClock clock(view_.header().sent);
@@ -147,6 +158,7 @@ void RingProducer::reclaim() {
 }
 
 void RingProducer::Reservation::commit() {
+  refuse_fork(producer_->pid_, "sends on it");
   require(!done_.exchange(true), "channel slot: it was committed or abandoned before");
   producer_->commit(*this);
 }
@@ -274,6 +286,7 @@ RingConsumer::~RingConsumer() {
 }
 
 RingStatus RingConsumer::receive(Deadline deadline, std::optional<Message>& out) {
+  refuse_fork(pid_, "receives from it");
   RingHeader& header = view_.header();
   std::unique_lock turn(order_, std::defer_lock);
   WaitClock clock(header.received);

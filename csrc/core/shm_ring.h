@@ -228,7 +228,8 @@ class Arena {
   std::map<uint64_t, uint64_t> free_;  // offset -> bytes; no two touch
 };
 
-// The sending side. Every member may be called from any thread.
+// The sending side. Every member may be called from any thread. A forked child has copies of both sides and of what
+// they hold, which it may drop; sending and receiving are its parent's, and are std::runtime_error in the child.
 class RingProducer : public std::enable_shared_from_this<RingProducer> {
  public:
   // A message being filled. Dies uncommitted: it is abandoned, and the consumer skips it. The memory must not be

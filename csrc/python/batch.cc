@@ -216,110 +216,93 @@ void register_batch(py::module_& m) {
            "Pairs (expanded node, neighbour) that are never sampled, with all parallel edges between them.",
            py::arg("center"), py::arg("neighbor"));
 
-  py::class_<Batch>(m, "Batch")
+  constexpr OneUserMethods<Batch> method{"Batch"};
+  py::class_<OneUser<Batch>>(m, "Batch")
       .def(py::init<const std::vector<int64_t>&, const std::vector<std::pair<int, int>>&, int64_t>(),
            py::arg("num_nodes"), py::arg("ends"), py::arg("dense_limit") = int64_t{1} << 28)
-      .def("start", &start,
+      .def("start", method(&start),
            "Begins a batch with seeds (node type, ids), the roots of trees 0, 1, 2, ... in order. seed_time: one per "
            "tree.",
            py::arg("seeds"), py::arg("with_edge") = true, py::arg("disjoint") = false,
            py::arg("seed_time") = py::none())
       .def(
-          "sample", &sample,
+          "sample", method(&sample),
           "All hops: num_neighbors[edge type][hop]. csrs: by edge type the graph, its partitions by index, or None: no "
           "edges.",
           py::arg("csrs"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace"), py::arg("batch_key"),
           py::arg("last") = false, py::arg("exclusions") = py::none(), py::arg("num_threads") = 1)
-      .def(
-          "expand_from",
-          [](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
-            edges_of(self, edge_type);
-            const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
-            WithoutGil nogil;
-            self.expand_from(edge_type, views);
-          },
-          "One hop of an edge type that partitions sampled: tuples (position, count, neighbor, edge) that cover the "
-          "frontier once.",
-          py::arg("edge_type"), py::arg("parts"))
-      .def("end_hop", &Batch::end_hop, "The nodes found since the last hop are the frontier now.",
+      .def("expand_from", method(+[](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
+             edges_of(self, edge_type);
+             const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
+             WithoutGil nogil;
+             self.expand_from(edge_type, views);
+           }),
+           "One hop of an edge type that partitions sampled: tuples (position, count, neighbor, edge) that cover the "
+           "frontier once.",
+           py::arg("edge_type"), py::arg("parts"))
+      .def("end_hop", method(&Batch::end_hop), "The nodes found since the last hop are the frontier now.",
            py::call_guard<WithoutGil>())
-      .def(
-          "induce",
-          [](Batch& self, const std::vector<CsrArg>& csrs, int num_threads) {
-            checked_threads(num_threads);
-            const std::vector<PartedCsr> graphs = graphs_of(csrs);
-            WithoutGil nogil;
-            self.induce(graphs, num_threads);
-          },
-          "Replaces the sampled edges by all edges among the sampled nodes.", py::arg("csrs"),
-          py::arg("num_threads") = 1)
-      .def("begin_induce", &Batch::begin_induce, "Drops the sampled edges; induce_from brings those among the nodes.")
-      .def(
-          "induce_from",
-          [](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
-            edges_of(self, edge_type);
-            const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
-            WithoutGil nogil;
-            self.induce_from(edge_type, views);
-          },
-          "The edges of a type among the nodes: tuples as in expand_from, by position among all nodes.",
-          py::arg("edge_type"), py::arg("parts"))
-      .def(
-          "frontier",
-          [](const Batch& self, int node_type) {
-            const NodeSet& nodes = nodes_of(self, node_type);
-            return copied_array(nodes.node() + nodes.frontier_begin(), nodes.frontier_size());
-          },
-          py::arg("node_type"))
-      .def(
-          "frontier_trees",
-          [](const Batch& self, int node_type) {
-            require_trees(self);
-            const NodeSet& nodes = nodes_of(self, node_type);
-            return copied_array(nodes.tree() + nodes.frontier_begin(), nodes.frontier_size());
-          },
-          py::arg("node_type"))
-      .def(
-          "nodes",
-          [](const Batch& self, int node_type) {
-            const NodeSet& nodes = nodes_of(self, node_type);
-            return copied_array(nodes.node(), nodes.size());
-          },
-          py::arg("node_type"))
-      .def(
-          "trees",
-          [](const Batch& self, int node_type) {
-            require_trees(self);
-            const NodeSet& nodes = nodes_of(self, node_type);
-            return copied_array(nodes.tree(), nodes.size());
-          },
-          py::arg("node_type"))
-      .def(
-          "edges",
-          [](const Batch& self, int edge_type) {
-            require(self.with_edge(), "edges were asked for, but the batch was started without edge ids");
-            const EdgeSet& edges = edges_of(self, edge_type);
-            return copied_array(edges.edge.data(), edges.edge.size());
-          },
-          py::arg("edge_type"))
-      .def(
-          "num_nodes", [](const Batch& self, int type) { return nodes_of(self, type).size(); }, py::arg("node_type"))
-      .def(
-          "num_edges", [](const Batch& self, int type) { return edges_of(self, type).row.size(); },
-          py::arg("edge_type"))
-      .def(
-          "num_sampled_nodes", [](const Batch& self, int type) { return nodes_of(self, type).num_sampled(); },
-          py::arg("node_type"))
-      .def(
-          "num_sampled_edges", [](const Batch& self, int type) { return edges_of(self, type).num_sampled; },
-          py::arg("edge_type"))
-      .def("hand_over", &hand_over,
+      .def("induce", method(+[](Batch& self, const std::vector<CsrArg>& csrs, int num_threads) {
+             checked_threads(num_threads);
+             const std::vector<PartedCsr> graphs = graphs_of(csrs);
+             WithoutGil nogil;
+             self.induce(graphs, num_threads);
+           }),
+           "Replaces the sampled edges by all edges among the sampled nodes.", py::arg("csrs"),
+           py::arg("num_threads") = 1)
+      .def("begin_induce", method(&Batch::begin_induce),
+           "Drops the sampled edges; induce_from brings those among the nodes.")
+      .def("induce_from", method(+[](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
+             edges_of(self, edge_type);
+             const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
+             WithoutGil nogil;
+             self.induce_from(edge_type, views);
+           }),
+           "The edges of a type among the nodes: tuples as in expand_from, by position among all nodes.",
+           py::arg("edge_type"), py::arg("parts"))
+      .def("frontier", method(+[](const Batch& self, int node_type) {
+             const NodeSet& nodes = nodes_of(self, node_type);
+             return copied_array(nodes.node() + nodes.frontier_begin(), nodes.frontier_size());
+           }),
+           py::arg("node_type"))
+      .def("frontier_trees", method(+[](const Batch& self, int node_type) {
+             require_trees(self);
+             const NodeSet& nodes = nodes_of(self, node_type);
+             return copied_array(nodes.tree() + nodes.frontier_begin(), nodes.frontier_size());
+           }),
+           py::arg("node_type"))
+      .def("nodes", method(+[](const Batch& self, int node_type) {
+             const NodeSet& nodes = nodes_of(self, node_type);
+             return copied_array(nodes.node(), nodes.size());
+           }),
+           py::arg("node_type"))
+      .def("trees", method(+[](const Batch& self, int node_type) {
+             require_trees(self);
+             const NodeSet& nodes = nodes_of(self, node_type);
+             return copied_array(nodes.tree(), nodes.size());
+           }),
+           py::arg("node_type"))
+      .def("edges", method(+[](const Batch& self, int edge_type) {
+             require(self.with_edge(), "edges were asked for, but the batch was started without edge ids");
+             const EdgeSet& edges = edges_of(self, edge_type);
+             return copied_array(edges.edge.data(), edges.edge.size());
+           }),
+           py::arg("edge_type"))
+      .def("num_nodes", method(+[](const Batch& self, int type) { return nodes_of(self, type).size(); }),
+           py::arg("node_type"))
+      .def("num_edges", method(+[](const Batch& self, int type) { return edges_of(self, type).row.size(); }),
+           py::arg("edge_type"))
+      .def("num_sampled_nodes", method(+[](const Batch& self, int type) { return nodes_of(self, type).num_sampled(); }),
+           py::arg("node_type"))
+      .def("num_sampled_edges", method(+[](const Batch& self, int type) { return edges_of(self, type).num_sampled; }),
+           py::arg("edge_type"))
+      .def("hand_over", method(&hand_over),
            "([(ids, trees or None)] of node types, [(both ends [2, n], edge ids or None)] of edge types), int64: the "
            "batch's own memory where it is much. It takes no call but start afterwards.")
-      .def("copy_nodes", &copy_nodes,
+      .def("copy_nodes", method(&copy_nodes),
            "Ids, as int64, or as int32 if they fit, and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
            py::arg("node"), py::arg("tree") = py::none())
-      .def("copy_edges", &copy_edges,
+      .def("copy_edges", method(&copy_edges),
            "Local ids of neighbours and of expanded nodes, and edge ids, as int64, or as int32 if they fit.",
            py::arg("edge_type"), py::arg("row"), py::arg("col"), py::arg("edge") = py::none());
 }

@@ -1,13 +1,18 @@
-// Native work beside which other Python threads run, and Python functions that it calls.
+// Native work beside which other Python threads run, the objects that it works on, and Python functions that it calls.
 #pragma once
 
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
+#include <stdexcept>
+#include <utility>
 
+#include "core/check.h"
 #include "core/threads.h"
 #include "python/arrays.h"
 
@@ -51,6 +56,62 @@ class WithGil {
   ~WithGil() { PyEval_SaveThread(); }
   WithGil(const WithGil&) = delete;
   WithGil& operator=(const WithGil&) = delete;
+};
+
+// An object of a class that is for one thread at a time. While one works on it without the GIL, another may come.
+template <typename T>
+class OneUser : public T {
+ public:
+  using T::T;
+
+  // That a call works on the object. A second one is refused.
+  class Use {
+   public:
+    Use(OneUser& object, const char* name) : object_(object) {
+      if (object_.is_used_.exchange(true, std::memory_order_acquire))
+        throw std::runtime_error(text("the ", name,
+                                      " is in use by another thread: expected one thread at a time; give "
+                                      "each thread a ",
+                                      name, " of its own"));
+    }
+    ~Use() { object_.is_used_.store(false, std::memory_order_release); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    OneUser& object_;
+  };
+
+ private:
+  std::atomic<bool> is_used_{false};
+};
+
+// Makes methods of such a class, which Python calls by this name, of functions that take a T, or T's own.
+template <typename T>
+struct OneUserMethods {
+  const char* name;
+
+  template <typename Result, typename Self, typename... Args>
+  auto operator()(Result (*call)(Self&, Args...)) const {
+    return method<Result, Args...>(call);
+  }
+  template <typename Result, typename Self, typename... Args>
+  auto operator()(Result (Self::*call)(Args...)) const {
+    return method<Result, Args...>(call);
+  }
+  template <typename Result, typename Self, typename... Args>
+  auto operator()(Result (Self::*call)(Args...) const) const {
+    return method<Result, Args...>(call);
+  }
+
+ private:
+  template <typename Result, typename... Args, typename Call>
+  auto method(Call call) const {
+    return [call, name = name](OneUser<T>& self, Args... args) -> Result {
+      const typename OneUser<T>::Use use(self, name);
+      return std::invoke(call, self, std::forward<Args>(args)...);
+    };
+  }
 };
 
 // A Python function that is told how far a long call has come. Also lets Ctrl-C end the call, without a function too.

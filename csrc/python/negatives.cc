@@ -65,33 +65,34 @@ void register_negatives(py::module_& m) {
            py::kw_only(), py::arg("num_nodes"), py::arg("weight_sum") = 0, py::arg("given") = 0, py::arg("time") = 0,
            py::arg("earliest") = 0, py::arg("earliest_time") = 0);
 
-  py::class_<DeviceNegatives>(m, "DeviceNegatives")
+  constexpr OneUserMethods<DeviceNegatives> method{"DeviceNegatives"};
+  py::class_<OneUser<DeviceNegatives>>(m, "DeviceNegatives")
       .def(py::init([](int device, const std::string& order, uint64_t shuffle_seed, int num_threads) {
-             return std::make_unique<DeviceNegatives>(launcher_of(device, order, shuffle_seed, num_threads, false));
+             return std::make_unique<OneUser<DeviceNegatives>>(
+                 launcher_of(device, order, shuffle_seed, num_threads, false));
            }),
            "device -1 runs the kernel's body on the host, threads and blocks in `order`.", py::kw_only(),
            py::arg("device"), py::arg("order") = "forward", py::arg("shuffle_seed") = 0, py::arg("num_threads") = 1)
-      .def(
-          "launch",
-          [](DeviceNegatives& self, const cuda::DeviceRows* rows, bool from_destination, cuda::NegativeEnd src,
-             cuda::NegativeEnd dst, uint64_t batch_key, int64_t num_slots, uint32_t max_attempts, uintptr_t seed_time,
-             uintptr_t src_out, uintptr_t dst_out, uintptr_t gave_up, uintptr_t stream) {
-            src.draws.batch_key = dst.draws.batch_key = batch_key;
-            dst.draws.side = 1;
-            const cuda::FindNegatives find{rows ? *rows : cuda::DeviceRows{},
-                                           from_destination,
-                                           {src, dst},
-                                           at<const int64_t>(seed_time),
-                                           max_attempts,
-                                           {at<int64_t>(src_out), at<int64_t>(dst_out)},
-                                           at<uint64_t>(gave_up)};
-            WithoutGil nogil;
-            self.launch(find, num_slots, at<void>(stream));
-          },
-          "Writes the ends of each slot's negative, and to gave_up, 2^64 - 1 before, the lowest slot without one.",
-          py::arg("rows"), py::kw_only(), py::arg("from_destination"), py::arg("src"), py::arg("dst"),
-          py::arg("batch_key"), py::arg("num_slots"), py::arg("max_attempts"), py::arg("seed_time") = 0,
-          py::arg("src_out"), py::arg("dst_out"), py::arg("gave_up"), py::arg("stream") = 0);
+      .def("launch",
+           method(+[](DeviceNegatives& self, const cuda::DeviceRows* rows, bool from_destination, cuda::NegativeEnd src,
+                      cuda::NegativeEnd dst, uint64_t batch_key, int64_t num_slots, uint32_t max_attempts,
+                      uintptr_t seed_time, uintptr_t src_out, uintptr_t dst_out, uintptr_t gave_up, uintptr_t stream) {
+             src.draws.batch_key = dst.draws.batch_key = batch_key;
+             dst.draws.side = 1;
+             const cuda::FindNegatives find{rows ? *rows : cuda::DeviceRows{},
+                                            from_destination,
+                                            {src, dst},
+                                            at<const int64_t>(seed_time),
+                                            max_attempts,
+                                            {at<int64_t>(src_out), at<int64_t>(dst_out)},
+                                            at<uint64_t>(gave_up)};
+             WithoutGil nogil;
+             self.launch(find, num_slots, at<void>(stream));
+           }),
+           "Writes the ends of each slot's negative, and to gave_up, 2^64 - 1 before, the lowest slot without one.",
+           py::arg("rows"), py::kw_only(), py::arg("from_destination"), py::arg("src"), py::arg("dst"),
+           py::arg("batch_key"), py::arg("num_slots"), py::arg("max_attempts"), py::arg("seed_time") = 0,
+           py::arg("src_out"), py::arg("dst_out"), py::arg("gave_up"), py::arg("stream") = 0);
 }
 
 }  // namespace glt::python

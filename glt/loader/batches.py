@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import queue
 import threading
 import weakref
@@ -401,7 +402,10 @@ class BatchesAhead(MadeBatches):
             except queue.Empty:
                 gone = not self._thread.is_alive() and self._made.empty()
                 if gone and not self._stop.is_set():  # set meanwhile: closed, by another thread
-                    raise RuntimeError("the thread that makes batches stayed behind when this process forked") from None
+                    raise RuntimeError(
+                        f"this process (pid {os.getpid()}) is a fork, and the thread that makes batches stayed behind: "
+                        "iterate where this iteration began, or begin another here"
+                    ) from None
         return None
 
     def close(self) -> None:

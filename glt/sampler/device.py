@@ -49,6 +49,7 @@ class DeviceHotness:
     ) -> None:
         self.device, self.placed, self.ends, self.facts = device, placed, ends, facts
         self._native = _core.DeviceHotness(device=device_index(device), **options)
+        self._lock = threading.Lock()  # around the native object, which is for one thread at a time
         self._bits = [(self._to_device(fact.repeated), self._to_device(fact.mutual)) for fact in facts]
 
     def doubts(self, config: SamplingConfig, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -64,20 +65,21 @@ class DeviceHotness:
             if mutual is not None:
                 back = self.facts[r].back
                 way_back = {"mutual": mutual.data_ptr(), "back": self.placed[back].rows, "back_neighbors": counts[back]}
-            self._native.add_doubt(
-                self.placed[r].rows,
-                counts[r],
-                weighted=config.weighted,
-                replace=config.replace,
-                hop=hop,
-                expanded=address_of(tables[expanded]),
-                neighbor=address_of(tables[neighbor]),
-                num_columns=found[neighbor].shape[1],
-                doubt=sums[neighbor].data_ptr(),
-                repeated=address_of(repeated),
-                stream=current_stream(self.device),
-                **way_back,
-            )
+            with self._lock:
+                self._native.add_doubt(
+                    self.placed[r].rows,
+                    counts[r],
+                    weighted=config.weighted,
+                    replace=config.replace,
+                    hop=hop,
+                    expanded=address_of(tables[expanded]),
+                    neighbor=address_of(tables[neighbor]),
+                    num_columns=found[neighbor].shape[1],
+                    doubt=sums[neighbor].data_ptr(),
+                    repeated=address_of(repeated),
+                    stream=current_stream(self.device),
+                    **way_back,
+                )
         return [each.cpu().numpy() for each in sums]
 
     def _to_device(self, values: np.ndarray | None) -> Tensor | None:

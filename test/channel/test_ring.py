@@ -52,6 +52,31 @@ def test_an_abandoned_or_forgotten_message_is_skipped():
         assert ring.consumer.receive(0)[0] == TIMEOUT
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_that_sends_or_receives_is_told_so_and_changes_nothing():
+    ring = Ring()
+    slot, large = (ring.producer.reserve(nbytes, 1)[1] for nbytes in (50, 40_000))  # the second in pieces, by a thread
+    calls = [slot.commit, large.commit, lambda: ring.producer.reserve(50, 1), lambda: ring.consumer.receive(1)]
+    pid = os.getpid()
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        try:
+            for call in calls:
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused += "is a fork of the one that" in str(error) and f"(pid {pid})" in str(error)
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
+    assert ring.consumer.receive(0)[0] == TIMEOUT, "nothing was sent"
+    for each, number in ((slot, 3), (large, 4)):
+        each.array[:] = number
+        each.commit()
+    assert [int(ring.consumer.receive(10)[1][-1]) for _ in range(2)] == [3, 4]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_sizes_with_release_in_any_order_against_a_model(seed):
     rng = random.Random(seed)

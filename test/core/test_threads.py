@@ -1,5 +1,6 @@
 """Threads of the native pool: their work, what it hands over, how it ends."""
 
+import contextlib
 import gc
 import os
 import resource
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -321,6 +323,42 @@ def test_threads_hand_over_and_let_go_at_will(large):
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(work, n) for n in range(4)]:
             done.result(timeout=120)
+
+
+def test_a_second_thread_is_told_that_the_batch_is_in_use(large):
+    batch, part, none = batch_of(large), [], np.zeros((3, 0), np.int64)
+    expected, is_over = copied(sampled(batch_of(large), large, 600, 3)), threading.Event()
+    calls = [partial(sampled, batch, large, 5, 1), partial(batch.induce, [large]), batch.begin_induce, batch.end_hop]
+    calls += [partial(batch.expand_from, 0, part), partial(batch.induce_from, 0, part), batch.hand_over]
+    calls += [partial(batch.copy_nodes, 0, none[0]), partial(batch.copy_edges, 0, *none)]
+    counts = [batch.num_nodes, batch.num_edges, batch.num_sampled_nodes, batch.num_sampled_edges]
+    calls += [partial(call, 0) for call in [batch.frontier, batch.nodes, batch.edges, *counts]]
+
+    def keep_sampling():
+        while not is_over.is_set():
+            with contextlib.suppress(RuntimeError, ValueError):  # the other thread is in a call, or was between two
+                sampled(batch, large, 20_000, 0)
+
+    def is_refused(call):
+        try:
+            call()
+        except (ValueError, IndexError):  # not in this state of the batch
+            return False
+        except RuntimeError as error:
+            return "the Batch is in use by another thread" in str(error)
+        return False
+
+    with ThreadPoolExecutor(1) as pool:
+        sampling = pool.submit(keep_sampling)
+        try:
+            for call in calls:
+                began_s = time.monotonic()
+                while not is_refused(call):
+                    assert time.monotonic() - began_s < 60, call
+        finally:
+            is_over.set()
+        sampling.result(timeout=60)
+    assert same(copied(sampled(batch, large, 600, 3)), expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -1,5 +1,9 @@
 """Batches from the kernels equal the CPU's, bit for bit: their bodies on the host in any order, and on a GPU."""
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import numpy as np
 import pytest
 import torch
@@ -222,6 +226,29 @@ def test_rows_of_a_later_hop_are_those_that_a_partition_would_answer(seed, repla
         assert torch.bincount(col, minlength=len(nodes)).tolist() == count.tolist()
         assert batch.nodes(found, False)[0][row].tolist() == neighbor.tolist() and got_edge.tolist() == edge.tolist()
         batch.end()
+
+
+def test_a_second_thread_is_told_that_the_batch_is_in_use():
+    world = device_world(3)
+    batch, graphs, rng = DeviceBatch(world.num_nodes, world.ends, CPU), world.placed(CPU), np.random.default_rng(3)
+    given, is_over = {"seeds": world.seeds(rng), "num_neighbors": [[3, 3]] * len(world.ends), "batch_key": 1}, Event()
+
+    def keep_sampling():
+        while not is_over.is_set():
+            with contextlib.suppress(RuntimeError, ValueError):  # the other thread is in a call, or was between two
+                sampled(batch, graphs, **given)
+
+    with ThreadPoolExecutor(1) as pool:
+        sampling = pool.submit(keep_sampling)
+        try:
+            with pytest.raises(RuntimeError, match="the DeviceBatch is in use by another thread"):
+                for _ in range(10**6):
+                    with contextlib.suppress(ValueError):
+                        batch._native.induced_bytes()
+        finally:
+            is_over.set()
+        sampling.result(timeout=60)
+    assert_equals(sampled(batch, graphs, **given), world.expected(**given))
 
 
 def test_what_means_nothing_is_refused():

@@ -1,7 +1,9 @@
 """From rows of the input to a message: requests, link seeds, the concurrent sampler and producers."""
 
 import asyncio
+import os
 import random
+import signal
 import threading
 from dataclasses import fields
 from types import SimpleNamespace
@@ -199,6 +201,25 @@ def sampler_on(parts):
     yield make
     for loop in loops:
         loop.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_loop_of_the_parent_takes_nothing_in_a_fork():
+    loop = glt.distributed.ConcurrentEventLoop(1)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        signal.alarm(30)
+        try:
+            for call in (lambda: loop.submit(lambda: asyncio.sleep(0)).result(), lambda: loop.run_native(int)):
+                try:
+                    call()
+                except RuntimeError as error:
+                    refused += "is a fork of the process" in str(error)
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    loop.shutdown()
 
 
 @pytest.mark.parametrize("concurrency", [1, 6])

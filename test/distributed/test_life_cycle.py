@@ -276,18 +276,28 @@ def test_a_trainer_that_failed_is_not_waited_for_to_take_leave(world):
         cluster.expect_nothing_left()
 
 
+def is_told_of_the_fork(batches):
+    try:
+        next(batches)
+    except RuntimeError as error:
+        return "is a fork of the trainer" in str(error)
+    return False
+
+
 def fork_and_stop(trainer, path):
-    """A forked child that ends takes nothing along; a stopped worker is not waited for for ever."""
+    """A forked child that goes on iterating is told that it cannot, and one that ends takes nothing
+    along; a stopped worker is not waited for for ever."""
     data = join(trainer, path)
     with make(trainer, data, "mp", channel_size="32KB") as loader:
         batches = iter(loader)
         next(batches)
         child = os.fork()
         if child == 0:
+            told = is_told_of_the_fork(batches)
             del loader, batches
             gc.collect()
-            os._exit(0)
-        os.waitpid(child, 0)
+            os._exit(not told)
+        assert os.waitpid(child, 0)[1] == 0
         assert len(list(batches)) == len(loader) - 1
         batches = iter(loader)
         next(batches)
@@ -301,15 +311,17 @@ def fork_and_stop(trainer, path):
 
 
 def fork_collocated(trainer, path):
-    """The child runs its exit handlers, those of loaders among them, while this process goes on asking its peer."""
+    """The child is told that it cannot go on, and runs its exit handlers, those of loaders among them, while this
+    process goes on asking its peer."""
     data = join(trainer, path)
     with make(trainer, data, "collocated") as loader:
         batches = iter(loader)
         next(batches)
         child = os.fork()
         if child == 0:
+            told = is_told_of_the_fork(batches)
             atexit._run_exitfuncs()
-            os._exit(0)
+            os._exit(not told)
         assert os.waitpid(child, 0)[1] == 0
         return 1 + len(list(batches))
 

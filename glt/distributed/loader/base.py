@@ -29,9 +29,9 @@ from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import SamplingJob, Seeds, SeedTable
 from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
 from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
-from glt.distributed.server.client import refuse_fork
 from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
+from glt.distributed.wire.threads import refuse_fork
 from glt.errors import GltError, MessageError
 from glt.sampler.config import SamplingConfig
 from glt.sampler.graph import bidirectional
@@ -256,14 +256,17 @@ class DistLoader(Resumable):
         """Begins an epoch; an earlier iteration that was left early ends with this."""
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
-        if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
-            refuse_fork(self._pid, "iterate where the loader was created, or create it in the fork", "trainer")
+        self._refuse_fork()
         with self._one_thread:
             if self._written is not None:
                 self._written.begin()
             begun = self._position.begin(len(self))
             self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._one_thread.over(self._batches(begun))
+
+    def _refuse_fork(self) -> None:
+        if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
+            refuse_fork(self._pid, "iterate where the loader was created, or create it in the fork", "trainer")
 
     def _batches(self, begun: Iteration) -> Generator[Data | HeteroData, None, None]:
         ahead: Message | GltError | None = None
@@ -275,6 +278,7 @@ class DistLoader(Resumable):
                 )
             if self._closed:
                 raise RuntimeError("the loader was shut down during this iteration")
+            self._refuse_fork()
             start = time.perf_counter()
             message = self._receive(begun.iteration, index, ahead)
             if self._copies is not None and index + 1 < len(self):

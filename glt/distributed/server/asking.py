@@ -21,14 +21,14 @@ from glt.channel.shm import ShmChannel
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.answers import Question
-from glt.distributed.server.client import DistClient, refuse_fork
+from glt.distributed.server.client import DistClient
 from glt.distributed.server.remote import MAX_BATCH_BYTES, open_questions
 from glt.distributed.server.remote_loader import GrantedLoader, RemoteLoader
 from glt.distributed.server.stream import IN_FRAME, IN_RING
 from glt.distributed.wire.beats import add_tick, discard_tick
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.frames import Frame
-from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop, wait_for
+from glt.distributed.wire.threads import NativePool, call_on_loop, process_loop, refuse_fork, wait_for
 from glt.errors import GltError, PeerLost, TooManyRequests, WorkerDied
 
 logger = logging.getLogger(__name__)

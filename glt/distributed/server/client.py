@@ -26,7 +26,7 @@ from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, enco
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.frames import Frame
 from glt.distributed.wire.handshake import Hint, dial, introduce
-from glt.distributed.wire.threads import call_on_loop, process_loop, refuse_loop, wait_for
+from glt.distributed.wire.threads import call_on_loop, process_loop, refuse_fork, refuse_loop, wait_for
 from glt.errors import GltError, PeerLost, RendezvousError, WorkerDied
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 
@@ -138,12 +138,6 @@ class RemoteDataset:
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------
-
-
-def refuse_fork(pid: int, remedy: str, what: str = "client") -> None:
-    """Raises RuntimeError in a fork of the process ``pid``, which has its connections and nothing that reads them."""
-    if os.getpid() != pid:
-        raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the {what} (pid {pid}): {remedy}")
 
 
 class Reply(Future[Any]):

@@ -22,10 +22,10 @@ from glt.distributed.engine.client_rows import MOST_BYTES
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt.distributed.server.client import DistClient, ServerSession, refuse_fork
+from glt.distributed.server.client import DistClient, ServerSession
 from glt.distributed.server.remote import ClientStream, open_stream
 from glt.distributed.server.remote_loader import GrantedLoader, RemoteLoader
-from glt.distributed.wire.threads import process_loop, wait_for
+from glt.distributed.wire.threads import process_loop, refuse_fork, wait_for
 from glt.errors import ConnectionLost, GltError
 
 logger = logging.getLogger(__name__)

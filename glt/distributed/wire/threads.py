@@ -19,6 +19,12 @@ from glt._reprs import says
 T = TypeVar("T")
 
 
+def refuse_fork(pid: int, remedy: str, what: str = "client") -> None:
+    """Raises RuntimeError in a fork of the process ``pid``, which has its threads and what they work on."""
+    if os.getpid() != pid:
+        raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the {what} (pid {pid}): {remedy}")
+
+
 class NativePool:
     """A fixed number of daemon threads that run calls; all are started at once.
 
@@ -198,7 +204,7 @@ class ConcurrentEventLoop:
         self._pool = NativePool(min(concurrency, 8), f"{name}-native")
         self._tasks: set[concurrent.futures.Future[Any]] = set()
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed, self._pid = False, os.getpid()
 
     def submit(
         self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
@@ -209,7 +215,11 @@ class ConcurrentEventLoop:
             make_task: Makes the coroutine; not called before there is a place for it.
             is_stopped: Asked while waiting; when true, or when the loop was shut down, nothing is started and None is
                 returned.
+
+        Raises:
+            RuntimeError: In a fork of the process that made this.
         """
+        self._refuse_fork()
         while not self._places.acquire(timeout=0.1):
             if is_stopped() or self._closed:
                 return None
@@ -232,10 +242,15 @@ class ConcurrentEventLoop:
 
         Raises:
             asyncio.CancelledError: If the loop was shut down.
+            RuntimeError: In a fork of the process that made this.
         """
+        self._refuse_fork()
         if self._closed:
             raise asyncio.CancelledError("the loop was shut down")
         return asyncio.wrap_future(self._pool.submit(call, *args), loop=self._loop)
+
+    def _refuse_fork(self) -> None:
+        refuse_fork(self._pid, "make a loop of its own there", "process whose threads it needs")
 
     def wait_all(self, timeout_s: float) -> bool:
         """Waits for the tasks in flight, ``timeout_s`` seconds at most; false if some were not done in time. Their

@@ -427,7 +427,6 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     loop of links, or too long, and OSError as :func:`open` does."""
     try:
         with naming_the_limit(path):
-            with naming_the_limit(path):
             opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
