@@ -33,6 +33,7 @@ from typing import Any
 
 _POLL_S = 0.05
 _DRAIN_S = 2.0  # for output that is still in the pipes, and for processes that are about to end by themselves
+_LAST_WORDS_S = 10.0  # the same, where output keeps coming: what a process has left behind may write for ever
 _KILL_S = 10.0  # until a process that SIGKILL does not end, since the kernel holds it, is given up
 _FULL_BYTES = 1 << 18  # of output that waits for the launcher: then no more is read
 _MAX_LINE_BYTES = 1 << 16
@@ -79,7 +80,7 @@ class Keeper:
         self.token = ""
         self.token_env: dict[str, str] = {}
         self.heard_s = time.monotonic()
-        self.read_s = self.heard_s  # when output last came, or could not be passed on
+        self.read_s = self.full_s = self.heard_s  # when output last came, or could not be passed on; the latter alone
         self.stop_s: float | None = None  # when SIGTERM has had its time
         self.is_signalled = False
 
@@ -118,7 +119,7 @@ class Keeper:
         self._tell_endings()
         now = time.monotonic()
         if len(self.outgoing) > _FULL_BYTES:
-            self.read_s = now
+            self.read_s = self.full_s = now
         silent_s = (self.plan or {}).get("silent_s")
         if self.is_signalled or (silent_s is not None and now - self.heard_s > silent_s):
             self.is_signalled = False
@@ -290,7 +291,9 @@ class Keeper:
         for ending in list(self.endings):  # said when its last words are, but a child of it may hold its pipes open
             ended_s, name, code, is_stopped = ending
             is_drained = all(pipe.fd < 0 for pipe in self.pipes if pipe.name in self.streams[name])
-            if is_drained or time.monotonic() > max(ended_s, self.read_s) + _DRAIN_S:
+            now = time.monotonic()
+            is_late = now > min(max(ended_s, self.read_s) + _DRAIN_S, max(ended_s, self.full_s) + _LAST_WORDS_S)
+            if is_drained or is_late:
                 self.endings.remove(ending)
                 self.say(event="ended", name=name, code=code, stopped=is_stopped)
 

@@ -85,6 +85,18 @@ def test_servers_that_outlive_the_trainers_are_named(launch, script):
     assert "server-0@localhost still ran 0.5 s after the last trainer had ended" in launched.err
 
 
+@pytest.mark.parametrize("role", ["server", "trainer"])
+def test_a_child_that_is_left_behind_and_writes_for_ever_does_not_keep_the_job(launch, script, role):
+    """It holds the output of the process that started it, whose last words are waited for."""
+    child = "import time\nwhile True: print('still here', flush=True); time.sleep(0.2)"
+    leave = f"subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True); print('left it')"
+    launched = launch(script, env={f"DO_{role}": leave})
+    begin = time.monotonic()
+    assert launched.ended() == 0, launched.err
+    assert time.monotonic() - begin < 120
+    assert "left it" in launched.out and "still here" in launched.out
+
+
 def test_a_signal_stops_everything_even_what_refuses(launch, script, tmp_path):
     """A trainer that ignores SIGTERM and its child in another session are killed in bounded time; no file is left."""
     stay = (

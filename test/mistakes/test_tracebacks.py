@@ -54,7 +54,7 @@ def test_errors_of_the_users_functions_are_whole():
     names, _ = functions(lambda: next(iter(NeighborLoader(DATA, [2], transform=misuse))))
     assert "filter_fn" in names and names[-2:] == ["misuse", "_counts"]
     names, _ = functions(lambda: list(DistDataLoader(torch.arange(4), collate_fn=collate)))
-    assert "__iter__" in names and names[-1] == "collate"
+    assert "_batches" in names and names[-1] == "collate"
 
 
 def test_what_may_be_a_bug_is_whole(monkeypatch):

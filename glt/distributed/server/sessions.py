@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 # Calls of one client:
 _MOST_CALLS = 4  # that run or whose answers are being sent
 _MOST_DEFERRED = 1024  # whose answers wait for what other clients do
+_LEAVE = "glt.leave"
 _MOST_WAITING, _MOST_WAITING_BYTES = 4096, 1 << 28  # that wait to run, and their arguments
 
 # The longest arguments of one call. Those who only read send ids: at most the seeds of a loader, 268 million, and in
@@ -67,6 +68,7 @@ class ClientSession:
         self.is_guest = not connection.may_write
         self.most_bytes = _MOST_READ_BYTES if self.is_guest else _MOST_WRITE_BYTES
         self.has_left, self.left_why = False, ""
+        self._goodbye: Frame | None = None  # the call by which it says so
         self._find, self._pool = find, pool
         self._on_end: Callable[[str], None] | None = None
         self._lock = threading.Lock()
@@ -93,6 +95,12 @@ class ClientSession:
             return
         on_end, self._on_end = self._on_end, None
         discard_tick(self._look)
+        if self._goodbye is not None and not self.has_left:
+            # Its turn has not come: a client that said that it leaves is none that was lost, for which others wait.
+            try:
+                self._compute(self._goodbye)
+            except Exception as error:
+                logger.warning("%s leaves with nonsense: %s", self, error)
         with self._lock:
             self._waiting.clear()
             self._waiting_bytes = 0
@@ -113,6 +121,8 @@ class ClientSession:
         """Runs a call, or keeps it until others are answered: one client must not hold all threads."""
         if self._on_end is None:
             return
+        if frame.value.get("name") == _LEAVE:
+            self._goodbye = frame
         missing = {"name", "arguments"} - frame.value.keys()
         if missing or len(self._waiting) >= _MOST_WAITING:
             what = f"a call without {min(missing)}" if missing else f"more than {_MOST_WAITING} calls before an answer"
@@ -151,15 +161,15 @@ class ClientSession:
         self._pool.submit(self._run_call, frame)
 
     def _run_call(self, frame: Frame) -> None:
-        def call() -> Any:
-            found = self._find(str(frame.value["name"]))
-            args, kwargs = decode_value(frame.value["arguments"], frame.data)
-            return found(self, tuple(args), dict(kwargs))
-
-        self._answer(frame, call)
+        self._answer(frame, lambda: self._compute(frame))
         if self.has_left:
             call_on_loop(self.end, "")
         self._when_sent(self._done)
+
+    def _compute(self, frame: Frame) -> Any:
+        found = self._find(str(frame.value["name"]))
+        args, kwargs = decode_value(frame.value["arguments"], frame.data)
+        return found(self, tuple(args), dict(kwargs))
 
     def _done(self) -> None:
         with self._lock:

@@ -128,6 +128,21 @@ def test_what_a_client_asked_that_is_gone_is_not_begun(served):
     assert [number for number, _ in served.seen] in ([0], [0, 1])
 
 
+def test_a_client_that_said_that_it_leaves_is_none_that_was_lost(served):
+    """On a busy host its connection ends before its call has its turn; the server would wait for it for a minute."""
+
+    def leave(session, args, kwargs):
+        session.has_left, session.left_why = True, args[0]
+
+    other = served.session._find
+    served.session._find = lambda name: leave if name == "glt.leave" else other(name)
+    served.line.call("f", 1)  # takes the only place
+    served.line.call("glt.leave", "a mistake")
+    served.line.connection.close()
+    assert served.ends.get(timeout=60.0) == "it left, having failed: a mistake"
+    assert served.session.has_left and served.seen == []
+
+
 def test_a_client_that_gives_no_sign_of_life_is_told_so(served, monkeypatch):
     monkeypatch.setattr(deadlines, "LEASE_S", 0.0)
     assert "no sign of life for 0 s" in served.ends.get(timeout=60.0)
