@@ -234,12 +234,15 @@ def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
         raise ValueError(f"{name} = {value!r}: expected one of {list(known)}")
 
 
-def warn_no_effect(name: str, value: Any, instead: str) -> None:
-    """Says of an argument that was given (is not None) that it does nothing, and what does; Python says it once for a
-    line of the user's."""
-    if value is None:
-        return
+def warn_user(text: str) -> None:
+    """Warns of the user's line that called glt; Python says the same of a line once."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "glt":
         level, frame = level + 1, frame.f_back
-    warnings.warn(f"{name} = {value!r} has no effect: {instead}", stacklevel=level)
+    warnings.warn(text, stacklevel=level)
+
+
+def warn_no_effect(name: str, value: Any, instead: str) -> None:
+    """Says of an argument that was given (is not None) that it does nothing, and what does."""
+    if value is not None:
+        warn_user(f"{name} = {value!r} has no effect: {instead}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from glt._checks import warn_user
 from glt.data.arrays import as_rows
 from glt.data.schema import HOMOGENEOUS, NodeType, Schema
 from glt.data.topology import Topology, as_times, as_weights, endpoints, layout_of
@@ -171,7 +173,8 @@ def arrays_of_pyg(
     data: Data | HeteroData, *, weight_attr: str | None = None, time_attr: str | None = None, with_tables: bool = True
 ) -> GraphArrays:
     """Takes edges, node-level and edge-level attributes as PyG itself tells them apart; graph-level ones, and
-    ``edge_label_index`` and its like, are not part of a graph's tables.
+    ``edge_label_index`` and its like, are not part of a graph's tables, nor are TensorFrames, which is said in a
+    warning.
 
     Args:
         weight_attr: Name of an edge-level attribute: the weights. Edge types without it are sampled uniformly.
@@ -185,6 +188,7 @@ def arrays_of_pyg(
     from torch_geometric.data import Data, HeteroData
 
     if isinstance(data, HeteroData):
+        data = _counted(data)
         schema = Schema(tuple(data.node_types), tuple(data.edge_types))
         node_stores = [data[t] for t in schema.node_types]
         edge_stores = [data[t] for t in schema.edge_types]
@@ -201,7 +205,14 @@ def arrays_of_pyg(
 
     require_rows(data)
     edges, none = [endpoints(store.edge_index) for store in edge_stores], [None] * len(edge_stores)
-    num_nodes = [_num_nodes(store) for store in node_stores]
+    # Without any attribute only edges can tell.
+    num_nodes = [store.num_nodes if store._key is None or len(store) else None for store in node_stores]
+    frames = {name for store in (*node_stores, *edge_stores) for name, value in store.items() if _is_frame(value)}
+    if frames and with_tables:
+        warn_user(
+            f"{', '.join(sorted(frames))}: TensorFrames are left out, since tables of glt are tensors; give data "
+            "itself to glt.loader.NeighborLoader, or read their rows by n_id of a batch"
+        )
     node_tables = [_tables(store, store.is_node_attr) if with_tables else {} for store in node_stores]
     edge_tables = [_tables(store, store.is_edge_attr) if with_tables else {} for store in edge_stores]
     weight: list[Any] = none if weight_attr is None else [store.get(weight_attr) for store in edge_stores]
@@ -254,25 +265,47 @@ def _level_of(name: str, data: Any, schema: Schema, node_stores: list[Any], edge
     return "node" if of_nodes else "edge"
 
 
-def _num_nodes(store: Any) -> int | None:
-    """As PyG knows it; None where only edges can tell."""
-    if store._key is None or store.can_infer_num_nodes:
-        return store.num_nodes
-    if len(store):
-        raise ValueError(
-            f"data[{store._key!r}] has {sorted(store.keys())}, which do not tell the number of nodes to PyG: set "
-            f"data[{store._key!r}].num_nodes"
-        )
-    return None
+def _counted(data: HeteroData) -> HeteroData:
+    """The same, where each node type that has attributes tells PyG how many nodes it has. PyG finds that by a few
+    names, such as ``x``; where there is none, as in RelBench's graphs, all attributes have a row for each node."""
+    missing = {}
+    for store in data.node_stores:
+        if len(store) and not store.can_infer_num_nodes:
+            counts = {_num_rows(name, value, store) for name, value in store.items()} - {None}
+            if len(counts) != 1:
+                raise ValueError(
+                    f"data[{store._key!r}] has {sorted(store.keys())}, which do not tell the number of nodes"
+                    f"{' alike: ' + ', '.join(map(str, sorted(counts))) if counts else ''}: set "
+                    f"data[{store._key!r}].num_nodes"
+                )
+            (missing[store._key],) = counts
+    if missing:
+        data = copy.copy(data)
+        for node_type, count in missing.items():
+            data[node_type].num_nodes = count
+    return data
+
+
+def _num_rows(name: str, value: Any, store: Any) -> Any:
+    if _is_frame(value):
+        return int(value.num_rows)
+    is_rows = isinstance(value, Tensor | np.ndarray) and value.ndim
+    return value.shape[store._parent().__cat_dim__(name, value, store)] if is_rows else None
+
+
+def _is_frame(value: Any) -> bool:
+    """Whether it is a TensorFrame of PyTorch Frame, which need not be there."""
+    return hasattr(value, "num_rows")
 
 
 def _tables(store: Any, belongs: Callable[[str], bool]) -> dict[str, Tensor]:
     tables = {}
     for name, value in store.items():
-        if name in _TOPOLOGY or not belongs(name):
+        if name in _TOPOLOGY or _is_frame(value) or not belongs(name):
             continue
         is_array = isinstance(value, Tensor | np.ndarray)
-        if is_array and store._parent().__cat_dim__(name, value, store) != 0:
+        # By their name PyG has the nodes of some, such as ``kind_index``, in the last dimension.
+        if is_array and store._parent().__cat_dim__(name, value, store) % value.ndim != 0:
             continue
         if not is_array:
             raise TypeError(

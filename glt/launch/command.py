@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flag(group, "dry-run", "print what would run where, and start nothing", action="store_true")
 
     parser.add_argument("script", help="the script, relative to --workspace; or the whole command, quoted")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments; they arrive as they are")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, as they are; ours come first")
 
 
 def command_of(script: str, args: list[str]) -> tuple[list[str], str | None]:
@@ -170,7 +170,13 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, JobSpec]:
         if getattr(arguments, flag) == "":  # of a shell's variable that is not set, as a rule
             name = flag if flag == "script" else f"--{flag.replace('_', '-')}"
             raise ValueError(f"{name} is empty: expected a path")
-    hosts, reach = hosts_of(arguments), reach_of(arguments)
+    hosts = hosts_of(arguments)
+    reach = reach_of(arguments, hosts)
+    if behind := next((each for each in arguments.args if each in ("--dry-run", "--dry_run")), None):
+        raise ValueError(
+            f"{behind} stands behind the script, whose argument it would be: the flags of glt launch come first; for a "
+            f"script that has such a flag, quote the whole command: 'python {arguments.script} {behind}'"
+        )
     command, python = command_of(arguments.script, arguments.args)
     if python is not None:
         if arguments.python not in (None, python):

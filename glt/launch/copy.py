@@ -116,8 +116,9 @@ def _say(text: str) -> None:
 
 
 def _asked_for(arguments: argparse.Namespace) -> tuple[Copier, list[HostCopy]]:
-    hosts, reach = hosts_of(arguments), reach_of(arguments)
-    if shutil.which("rsync") is None:
+    hosts = hosts_of(arguments)
+    reach = reach_of(arguments, hosts, by_ssh_alone=True)
+    if not arguments.dry_run and shutil.which("rsync") is None:
         raise ValueError("there is no rsync here: install it")
     given = Path(os.path.abspath(os.path.expanduser(arguments.part_config)))
     root = given if given.is_dir() else given.parent

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from glt.distributed.job.hosts import THIS_HOST, Host, parse_hosts, read_hosts
+from glt.distributed.wire.addresses import is_own_address
 
 TORCHRUN: Final = "torchrun"  # as what torchrun itself says is marked
 
@@ -291,13 +292,19 @@ def hosts_of(arguments: argparse.Namespace) -> list[Host]:
     return [THIS_HOST] if arguments.hosts is None else parse_hosts(arguments.hosts)
 
 
-def reach_of(arguments: argparse.Namespace) -> Reach:
-    """Returns how hosts are reached; raises ValueError if ssh is needed and missing, or a flag would do nothing."""
-    over_ssh = arguments.ip_config is not None or arguments.hosts is not None
-    for flag in ("ssh_user", "ssh_port", "ssh_option"):
-        if not over_ssh and getattr(arguments, flag):
-            raise ValueError(f"--{flag.replace('_', '-')} without --ip-config or --hosts: nothing is reached over ssh")
-    if over_ssh and shutil.which("ssh") is None:
+def reach_of(arguments: argparse.Namespace, hosts: Sequence[Host], by_ssh_alone: bool = False) -> Reach:
+    """Returns how hosts are reached; raises ValueError if ssh is needed and missing, or a flag would do nothing.
+
+    A job of this host alone needs no ssh, named or not, unless a flag says how it is reached. ``by_ssh_alone``: hosts
+    that are named are always reached over ssh. Nothing is reached in a dry run.
+    """
+    named = arguments.ip_config is not None or arguments.hosts is not None
+    flags = [flag for flag in ("ssh_user", "ssh_port", "ssh_option") if getattr(arguments, flag)]
+    if flags and not named:
+        raise ValueError(f"--{flags[0].replace('_', '-')} without --ip-config or --hosts: nothing is reached over ssh")
+    is_here = len(hosts) == 1 and not flags and not by_ssh_alone and is_own_address(hosts[0].name)
+    over_ssh = named and not is_here
+    if over_ssh and not arguments.dry_run and shutil.which("ssh") is None:
         raise ValueError("hosts are reached over ssh, and there is none here: install it (openssh-client)")
     ssh = arguments.ssh_user, arguments.ssh_port, tuple(arguments.ssh_option)
     return Reach(over_ssh, arguments.python, *ssh, arguments.connect_timeout, arguments.lost_timeout)

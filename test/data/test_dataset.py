@@ -5,9 +5,13 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import HeteroData
+from torch_geometric.sampler import NodeSamplerInput
 
 from glt.data import HOMOGENEOUS, Dataset, Feature, Graph, Schema, Topology
 from glt.data.pyg import arrays_of_pyg
+from glt.loader import NeighborLoader
+from glt.sampler import NeighborSampler
 from glt.testing import ring_graph
 
 
@@ -243,6 +247,74 @@ def test_from_pyg_takes_what_pyg_indexes_by_node_or_edge():
     assert arrays.node_tables == [{}, {}] and [t.num_edges for t in arrays.topologies("in")] == [3, 2]
 
 
+class Frame:
+    """What glt knows of PyTorch Frame's TensorFrame."""
+
+    def __init__(self, num_rows):
+        self.num_rows = num_rows
+
+    def __len__(self):
+        return self.num_rows
+
+
+def relational(frame):
+    """A graph as RelBench makes it: nodes have a frame and perhaps a time, and nothing that tells PyG their number."""
+    data = HeteroData()
+    data["user"].tf = frame(4)
+    data["user"].time = torch.arange(4)
+    data["item"].tf = frame(6)
+    data["item", "f2p_user", "user"].edge_index = torch.tensor([[0, 5, 1], [0, 1, 1]])
+    data["user", "rev_f2p_user", "item"].edge_index = torch.tensor([[0, 1], [0, 3]])
+    return data
+
+
+def test_from_pyg_counts_nodes_by_whatever_they_have():
+    with pytest.warns(UserWarning, match="^tf: TensorFrames are left out") as warned:
+        dataset = Dataset.from_pyg(relational(Frame), time_attr="time")
+    assert warned[0].filename == __file__
+    assert dataset.num_nodes == {"user": 4, "item": 6} and dataset.time_level == "node"
+    assert [list(tables) for tables in dataset.node_tables] == [["time"], []]
+    index = NodeSamplerInput(None, torch.tensor([1]), torch.tensor([9]), "user")
+    out = NeighborSampler(relational(Frame), [2, 2], time_attr="time").sample_from_nodes(index)
+    assert sorted(out.node["item"].tolist()) == [1, 5]
+
+    data = relational(Frame)
+    del data["item"].tf
+    data["item"].y = torch.arange(6)
+    with pytest.warns(UserWarning, match="^tf: "):
+        assert Dataset.from_pyg(data).num_nodes == {"user": 4, "item": 6}
+    assert "num_nodes" not in data["item"], "the user's data stays as it is"
+    data["item"].class_weight = torch.ones(3)
+    with pytest.raises(ValueError, match=r"\['class_weight', 'y'\], .* of nodes alike: 3, 6: set data\['item'\]"):
+        Dataset.from_pyg(data)
+
+
+def test_graphs_with_real_frames():
+    frames = pytest.importorskip("torch_frame")
+
+    def frame(num_rows):
+        kinds = {frames.numerical: torch.arange(2.0 * num_rows).view(num_rows, 2)}
+        return frames.TensorFrame(kinds, {frames.numerical: ["a", "b"]})
+
+    data = relational(frame)
+    with pytest.warns(UserWarning, match="^tf: TensorFrames are left out"):
+        assert Dataset.from_pyg(data, time_attr="time").num_nodes == {"user": 4, "item": 6}
+    seeds = {"input_nodes": ("user", torch.tensor([1])), "input_time": torch.tensor([9]), "time_attr": "time"}
+    (batch,) = NeighborLoader(data, [2, 2], batch_size=1, **seeds)
+    for node_type in ("user", "item"):
+        assert torch.equal(batch[node_type].tf.feat_dict[frames.numerical][:, 0], 2.0 * batch[node_type].n_id)
+
+
+def test_what_pyg_has_in_the_last_dimension_for_its_name_is_taken_where_there_is_one_dimension():
+    data = ring_graph(10).to_data()
+    data.node_index, data.edge_kind_index = torch.arange(10) * 2, torch.arange(data.num_edges) * 3
+    data.pair_index = torch.zeros(2, 10)
+    dataset = Dataset.from_pyg(data)
+    assert torch.equal(dataset.node_tables[0]["node_index"].tensor, data.node_index)
+    assert torch.equal(dataset.edge_tables[0]["edge_kind_index"].tensor, data.edge_kind_index)
+    assert "pair_index" not in dataset.node_tables[0]
+
+
 def test_from_pyg_says_what_it_cannot_take():
     data = hetero_data()
     data["paper"].names = ["a", "b", "c", "d"]
@@ -260,10 +332,10 @@ def test_from_pyg_says_what_it_cannot_take():
         Dataset.from_pyg(data, time_attr="year")
     with pytest.raises(TypeError, match="data has type dict: expected a PyG Data or HeteroData"):
         Dataset.from_pyg({})
-    data["venue"].y = torch.zeros(3)
-    with pytest.raises(ValueError, match=r"data\['venue'\] has \['y'\].*set data\['venue'\].num_nodes"):
+    data["venue"].names = ["d", "e", "f"]
+    with pytest.raises(ValueError, match=r"data\['venue'\] has \['names'\].*set data\['venue'\].num_nodes"):
         Dataset.from_pyg(data)
-    data["venue"].num_nodes = 3
+    del data["venue"].names
     del data[CITES].edge_index
     with pytest.raises(ValueError, match=r"'cites'.*has no edge_index"):
         Dataset.from_pyg(data)

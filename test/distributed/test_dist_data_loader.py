@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
 from glt.data.schema import reverse_edge_type
-from glt.distributed.graph.blocks import to_block
+from glt.distributed.graph.blocks import EID, NID, to_block
 from glt.distributed.graph.loaders import (
     DistDataLoader,
     EdgeDataLoader,
@@ -270,6 +270,7 @@ def require_layers(blocks, batch):
     wide, near = blocks
     for block in blocks:
         assert set(block.edge_index) == set(kinds) == set(block.e_id)
+        assert (block.srcdata[NID], block.dstdata[NID], block.edata[EID]) == (block.src_id, block.dst_id, block.e_id)
         for t, ends in block.edge_index.items():
             count = ends.size(1)
             assert torch.equal(ends, batch[t].edge_index[:, :count])
@@ -342,7 +343,7 @@ def test_blocks_of_nodes_are_the_plain_batch(made, graph):
         require_layers(blocks, batch)
         assert list(seeds) == ["item"] and torch.equal(seeds["item"], batch["item"].n_id[: batch["item"].batch_size])
     (_, _, blocks) = next(iter(NodeDataLoader(graph, blocks=True, **given | {"collect_features": False})))
-    assert list(blocks[0].srcdata) == list(blocks[0].dstdata) == ["_ID"], "ids, and no tables"
+    assert list(blocks[0].srcdata) == list(blocks[0].dstdata) == [NID], "ids, and no tables"
     moved = next(iter(layers))[2][0].to("meta")
     assert moved.edata["w"][RATES if made.edge_dir == "in" else reverse_edge_type(RATES)].is_meta
 

@@ -12,8 +12,8 @@ from dist_world import NUM_NODES
 
 import glt
 from glt.distributed.context import current_world
-from glt.distributed.job.hosts import Host, JobEnvironment, JobRole, find_this_host, local_addresses, read_environment
-from glt.distributed.job.initialize import publishing_failures, wait_for_port
+from glt.distributed.job.hosts import JobEnvironment, JobRole, read_environment
+from glt.distributed.job.initialize import on_hosts, publishing_failures, wait_for_port
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.store import TimedStore
@@ -74,14 +74,25 @@ def test_environments_that_make_no_sense(env, match):
         read_environment(env)
 
 
-def test_this_host_is_found_or_its_addresses_named():
-    here, there = Host("127.0.0.1"), Host("192.0.2.1")
-    assert find_this_host([there, here], "f") == 1
-    assert any("127.0.0.1" in each for each in local_addresses())
-    with pytest.raises(RendezvousError, match=r"\['192.0.2.1'\], and none of them is .*interfaces have \['127.0.0.1"):
-        find_this_host([there], "f")
-    with pytest.raises(RendezvousError, match="are all this host"):
-        find_this_host([here, Host("localhost")], "f")
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        (["127.0.0.1 4711", "192.0.2.1"], 0),  # the line that is this host's
+        (["192.0.2.1 4711", "127.0.0.1"], 1),
+        (["127.0.0.1 4711", "127.0.0.2"], 1),  # two addresses of this host: torchrun says which host it is
+        (["192.0.2.1 4711", "192.0.2.2"], 1),  # behind NAT
+        (["no-such-host.invalid 4711", "192.0.2.2"], 1),
+    ],
+)
+def test_which_host_of_a_file_this_is(tmp_path, lines, at):
+    (tmp_path / "hosts").write_text("\n".join(lines))
+    found = on_hosts(read_environment(TORCHRUN), tmp_path / "hosts")
+    assert (found.host_index, found.master) == (at, (lines[0].split()[0], 4711))
+    for env in (SERVER, {**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"}, {}):  # they have been told already
+        assert on_hosts(read_environment(env), tmp_path / "hosts") == read_environment(env)
+    (tmp_path / "hosts").write_text("127.0.0.1\n")
+    with pytest.raises(ValueError, match="names 1 hosts, and torchrun has started trainers on 2"):
+        on_hosts(read_environment(TORCHRUN), tmp_path / "hosts")
 
 
 def test_where_server_0_is_is_told_or_why_it_is_not():
@@ -168,8 +179,8 @@ def test_wrong_arguments_leave_nothing_behind(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="neither part_config nor GLT_PART_CONFIG says which"):
         glt.distributed.initialize()
-    (tmp_path / "hosts").write_text("192.0.2.1\n")
-    with pytest.raises(RendezvousError, match=r"192\.0\.2\.1"):
+    (tmp_path / "hosts").write_text("one two three\n")
+    with pytest.raises(ValueError, match="line 1: 'one two three': expected ADDRESS"):
         glt.distributed.initialize(tmp_path / "hosts")
 
 

@@ -3,15 +3,18 @@
 import hashlib
 import os
 import re
+import shutil
 import signal
 import socket
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from launch_world import SLEEP, marked, said
 
 from glt.distributed.wire.credentials import Token
+from glt.partition import RandomPartitioner
 
 
 def test_processes_are_given_the_contract(launch, script, tmp_path):
@@ -193,6 +196,44 @@ def test_a_dry_run_starts_nothing(command, script):
     assert [line.partition(":")[0] for line in lines] == ["server-0@h1", "torchrun@h1", "server-1@h2", "torchrun@h2"]
     assert "GLT_SERVER_RANK=1" in lines[2] and "--node-rank=1" in lines[3] and "--master-addr=h1" in lines[3]
     assert lines[0].endswith("--x 'a b'")
+
+
+@pytest.fixture
+def without_programs(monkeypatch):
+    """A host that has neither ssh nor rsync."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+@pytest.mark.usefixtures("without_programs")
+def test_this_host_needs_no_ssh_and_a_dry_run_none_anywhere(command, script, tmp_path):
+    (tmp_path / "hosts").write_text("127.0.0.1 4711\n")
+    for flags in (("--hosts", "localhost"), ("--ip-config", tmp_path / "hosts")):
+        status, out, err = command("launch", *flags, "--num-servers", 0, script)
+        assert status == 0, err
+        (told,) = said(out).values()
+        assert told["env"]["WORLD_SIZE"] == "1"
+    status, out, err = command("launch", "--ip-config", tmp_path / "hosts", "--dry-run", script)
+    assert status == 0 and "server-0@127.0.0.1: " in out and "GLT_MASTER_PORT=4711" in out, err
+    status, out, err = command("launch", "--dry-run", "--hosts", "h1,h2", "--workspace", "/w", script)
+    assert status == 0 and "torchrun@h2: " in out, err
+
+    RandomPartitioner(tmp_path / "parts", 2, 3, np.array([[0, 1], [1, 2]])).partition()
+    given = ("--hosts", "h1,h2", "--part-config", tmp_path / "parts", "--workspace", "/w")
+    status, out, err = command("copy", *given, "--dry-run")
+    assert status == 0 and out.startswith("h1: partitions 0, "), err
+    for flags in ((), ("--ssh-port", 22)):
+        status, _, err = command("launch", "--hosts", "h1" if not flags else "localhost", *flags, script)
+        assert status == 2 and "install it (openssh-client)" in err
+    status, _, err = command("copy", *given)
+    assert status == 2 and "install it" in err
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--dry_run"])
+def test_a_dry_run_that_is_asked_for_behind_the_script_starts_nothing(command, script, flag):
+    status, out, err = command("launch", script, "--lr", "0.1", flag)
+    assert (status, out) == (2, "") and f"{flag} stands behind the script" in err and "quote the whole command" in err
+    status, out, err = command("launch", "--dry-run", f"python '{script}' {flag}")  # the script's own
+    assert status == 0 and out.splitlines()[0].endswith(flag), err
 
 
 def test_what_is_missing_is_named_before_anything_starts(command, script, tmp_path):

@@ -120,6 +120,7 @@ def test_methods_are_the_partitioners(tmp_path, capsys, monkeypatch, flags, part
     assert Manifest.read(tmp_path / "got").run_id == wanted.run_id
     out = capsys.readouterr().out
     assert f"{partitioner.__name__}: 50 nodes" in out and ("  node, 0, 1: " in out) == ("--balance" in flags)
+    assert ("  node to node, 0, 1: " in out) == ("--balance-edges" in flags), "of edges, too"
 
 
 def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, capsys):

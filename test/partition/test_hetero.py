@@ -380,6 +380,11 @@ def test_types_of_pyg_keep_their_order_and_their_gaps(tmp_path):
 
 def test_what_stays_behind_is_said(caplog):
     data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, name="g", edge_label_index=torch.zeros(2, 3))
+    data.hop_index, data.rank_index = torch.zeros(3, 2), torch.arange(2)
     with caplog.at_level("INFO"):
-        graph_arguments(data)
-    assert "left out, being of no node or edge: edge_label_index, name" in caplog.text
+        assert list(graph_arguments(data)["node_attrs"]) == ["rank_index"]
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [
+        ("WARNING", "left out, the first dimension not being that of the rows: hop_index"),
+        ("INFO", "left out, being of no node or edge: edge_label_index, name"),
+    ]

@@ -2,16 +2,20 @@
 
 import csv
 import gzip
+import importlib.util
 import itertools
 import json
 import os
 import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from covering import covering
 from input_world import CITES, WRITES, assert_same, plain, typed
+from partition_world import load_all
 from torch_geometric.data import Data, HeteroData
 
 from glt.cli import main
@@ -382,6 +386,60 @@ def test_a_folder_of_ogb_in_csv(tmp_path):
     root.rename(tmp_path / "mine")
     with pytest.raises(ValueError, match="state add_inverse_edge"):
         read_graph(tmp_path / "mine", tmp_path)
+
+
+# What docs/moving/glt.md says of the package ogb, and the first lines of GLT's tutorial.
+WITH_OGB = """
+import os
+import pickle
+import sys
+
+import torch
+from ogb.nodeproppred import PygNodePropPredDataset
+
+root = sys.argv[1]
+try:
+    PygNodePropPredDataset("ogbn-products", root)
+except pickle.UnpicklingError as error:
+    print("refused:", "weights_only" in str(error))
+os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
+dataset = PygNodePropPredDataset("ogbn-products", root)
+data, split = dataset[0], dataset.get_idx_split()
+
+import glt
+from glt.data.tasks import read_ogb
+from glt.partition import RandomPartitioner, graph_arguments, read_graph
+
+task = read_ogb("ogbn-products", root)
+assert torch.equal(task.edge_index, data.edge_index) and torch.equal(task.x, data.x)
+assert torch.equal(task.y, data.y.squeeze())
+assert torch.equal(task.train_idx, split["train"]) and torch.equal(task.val_idx, split["valid"])
+read = read_graph(os.path.join(root, "ogbn_products"), root)
+assert torch.equal(torch.as_tensor(read["edge_index"]), data.edge_index)
+assert torch.equal(torch.as_tensor(read["node_feat"]), data.x)
+assert torch.equal(torch.as_tensor(read["node_label"]), data.y)
+RandomPartitioner(os.path.join(root, "parts"), 2, **graph_arguments(data)).partition()
+print("read:", data.num_nodes, data.num_edges)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ogb") is None, reason="needs ogb: pip install ogb")
+def test_the_package_ogb_reads_the_same(tmp_path):
+    root = tmp_path / "ogbn_products"
+    csv_gz(root / "raw/edge.csv.gz", np.array([[0, 1], [1, 2], [4, 5]]))
+    csv_gz(root / "raw/num-node-list.csv.gz", [[6]])
+    csv_gz(root / "raw/num-edge-list.csv.gz", [[3]])
+    csv_gz(root / "raw/node-feat.csv.gz", np.random.default_rng(0).integers(0, 8, (6, 2)) / 8)
+    csv_gz(root / "raw/node-label.csv.gz", COLUMN)
+    write_split(root / "split/sales_ranking")
+    (root / "RELEASE_v1.txt").touch()
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-c", WITH_OGB, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "refused: True" in done.stdout and "read: 6 6" in done.stdout
+    assert len(load_all(tmp_path / "parts")) == 2
 
 
 def test_a_folder_of_ogb_in_npz(tmp_path):

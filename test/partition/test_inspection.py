@@ -8,7 +8,7 @@ import pytest
 from partition_world import hetero_world
 
 from glt.cli import main
-from glt.partition import RandomPartitioner, inspect_partitions, load_partition
+from glt.partition import FennelPartitioner, RandomPartitioner, inspect_partitions, load_partition
 from glt.partition.inspect import MAX_VALUES
 
 
@@ -67,6 +67,17 @@ def test_what_the_partitioner_was_asked_to_balance_is_reported(world, tmp_path, 
     ]
     assert main(["inspect", str(tmp_path / "parts")]) == 0
     assert "  balanced 1: 4 (2 2), balance 1.000" in capsys.readouterr().out
+
+
+def test_the_edges_that_were_balanced_by_labels_of_their_nodes_are_reported(tmp_path, capsys):
+    ring, mask = np.stack([np.arange(40), (np.arange(40) + 1) % 40]), np.arange(40) < 8
+    options = {"balance_ntypes": mask, "balance_edges": True, "edge_assign_strategy": "by_dst"}
+    FennelPartitioner(tmp_path / "parts", 2, 40, ring, **options).partition()
+    (edges,) = inspect_partitions(tmp_path / "parts").edges
+    found = [(each.label, each.num_edges, each.balance_ratio) for each in edges.balanced]
+    assert found == [((0,), 32, 1.0), ((1,), 8, 1.0)]
+    assert main(["inspect", str(tmp_path / "parts")]) == 0
+    assert "  balanced of nodes 1: 8 (4 4), balance 1.000" in capsys.readouterr().out
 
 
 def test_relabelled_directories_say_so_and_are_sound(world, tmp_path, capsys):

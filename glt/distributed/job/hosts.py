@@ -3,19 +3,14 @@ names all hosts."""
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import os
 import re
-import socket
-import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-
-from glt.errors import RendezvousError
 
 
 class JobRole(Enum):
@@ -174,46 +169,3 @@ def _checked(hosts: list[Host], where: str) -> list[Host]:
             "processes each host runs"
         )
     return hosts
-
-
-_SIOCGIFADDR = 0x8915
-
-
-def find_this_host(hosts: Sequence[Host], path: str | os.PathLike[str]) -> int:
-    """The position of this host. RendezvousError, which names its addresses, if none is, or several are."""
-    mine = [at for at, host in enumerate(hosts) if _is_local(host.name)]
-    if len(mine) == 1:
-        return mine[0]
-    names = [host.name for host in hosts]
-    what = "none of them is an address of this host" if not mine else f"{[names[at] for at in mine]} are all this host"
-    raise RendezvousError(
-        f"ip_config = {os.fspath(path)!r} names {names}, and {what}, {socket.gethostname()}, whose interfaces have "
-        f"{local_addresses()}: name each host once, by an address that it has"
-    )
-
-
-def local_addresses() -> list[str]:
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # it has none
-            found.append(f"{socket.inet_ntoa(answer[20:24])} ({name})")
-    return found
-
-
-def _is_local(address: str) -> bool:
-    try:
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise RendezvousError(f"ip_config names {address!r}: there is no such host ({error})") from error
-    for family, kind, protocol, _, where in found:
-        with socket.socket(family, kind, protocol) as probe:
-            try:
-                probe.bind(where)  # only at an address of this host
-            except OSError:
-                continue
-            return True
-    return False

@@ -28,7 +28,7 @@ from glt.distributed.context import (
     resign,
 )
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.job.hosts import JobEnvironment, JobRole, find_this_host, read_environment, read_hosts
+from glt.distributed.job.hosts import JobEnvironment, JobRole, read_environment, read_hosts
 from glt.distributed.job.worlds import (
     MOST_WHY,
     HostServer,
@@ -47,6 +47,7 @@ from glt.distributed.server.api import (
     wait_and_shutdown_server,
 )
 from glt.distributed.tensors.tensor import Handles, flush_all
+from glt.distributed.wire.addresses import is_own_address
 from glt.distributed.wire.credentials import (
     Credentials,
     LentToken,
@@ -130,9 +131,10 @@ def initialize(
     does nothing.
 
     Args:
-        ip_config: A file with a host on each line, ``ADDRESS [PORT]``, this one among them; ``#`` begins a comment.
-            Default: as the environment says. Under torchrun, server 0 is at the first line's address, and port if it
-            has one.
+        ip_config: A file with a host on each line, ``ADDRESS [PORT]``; ``#`` begins a comment. Default: as the
+            environment says. Under torchrun, server 0 is at the first line's address, and port if it has one, and hosts
+            have the numbers of their lines. A host of which none of the addresses is its own (NAT), or several are, has
+            the number that torchrun gave it (``GROUP_RANK``): lines are then in the order of ``--node-rank``.
         num_workers: Sampling processes of each server to start with. Default: ``GLT_NUM_WORKERS``, or 0. A server has
             one at least; a standalone process with 0 samples by itself.
         part_config: The partitions: their directory, or a JSON file in it. Default: ``GLT_PART_CONFIG``.
@@ -149,7 +151,7 @@ def initialize(
             another token.
         OSError: If a file cannot be read.
         glt.errors.PartitionError: If partitions are damaged or missing.
-        glt.errors.RendezvousError: If this host is not in ``ip_config``, or the others are not reached in time.
+        glt.errors.RendezvousError: If the others are not reached in time.
 
     Example:
         >>> glt.distributed.initialize(part_config="parts")  # in a notebook; under torchrun, the same line
@@ -194,7 +196,7 @@ def initialize(
                 f"glt.distributed.initialize was called with {_job.given}, and now with {given}: call "
                 "glt.distributed.finalize() in between"
             )
-        env = _on_hosts(read_environment(), ip_config)
+        env = on_hosts(read_environment(), ip_config)
         listens = env.role in (JobRole.SERVER, JobRole.PEER)
         _job = _Job(env, given, part_config, use_credentials(token_file, tls, require_auth, listens=listens))
         try:
@@ -208,21 +210,21 @@ def initialize(
         _job.at_exit = util.Finalize(None, _at_exit, exitpriority=2)
 
 
-def _on_hosts(env: JobEnvironment, ip_config: str | os.PathLike[str] | None) -> JobEnvironment:
-    """Checks that the file of hosts names this one; peers take from it their host's position and the master."""
+def on_hosts(env: JobEnvironment, ip_config: str | os.PathLike[str] | None) -> JobEnvironment:
+    """Peers take from the file of hosts the master, and their host's position where one line alone is an address of
+    this host. Where several are, or none is, as behind NAT, the environment says which host this is."""
     if ip_config is None:
         return env
     hosts = read_hosts(ip_config)
-    if env.role is JobRole.STANDALONE:
-        return env  # such a script runs anywhere
-    at = find_this_host(hosts, ip_config)
     if env.role is not JobRole.PEER:
-        return env
+        return env  # glt launch has said everything; a process alone runs anywhere
     if len(hosts) != env.num_servers:
         raise ValueError(
             f"ip_config = {os.fspath(ip_config)!r} names {len(hosts)} hosts, and torchrun has started trainers on "
             f"{env.num_servers}: expected the same"
         )
+    mine = [at for at, host in enumerate(hosts) if is_own_address(host.name)]
+    at = mine[0] if len(mine) == 1 else env.host_index
     return replace(env, host_index=at, master=(hosts[0].name, hosts[0].port))
 
 

@@ -34,7 +34,7 @@ from glt.distributed.server.server import DistServer
 from glt.distributed.tensors.barrier import Barriers, checked_timeout
 from glt.distributed.tensors.store import Call, TensorStore, update_calls
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.addresses import host_id, own_address
+from glt.distributed.wire.addresses import host_id, is_own_address, own_address
 from glt.errors import GltError, PeerLost
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,8 @@ class HostServer(DistServer):
         self, env: JobEnvironment, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
     ) -> None:
         rank = env.host_index
-        bind = master if rank == 0 else (own_address(master), 0)
+        host = own_address(master) if rank else master[0] if is_own_address(master[0]) else "0.0.0.0"  # behind NAT
+        bind = (host, 0 if rank else master[1])
         options = ServerOptions(rpc_timeout=timeout_s, num_workers=max(1, num_workers))
         context = DistContext(
             DistRole.SERVER, env.num_servers, rank, "distributed-server", env.num_servers + env.num_trainers, rank

@@ -54,6 +54,22 @@ def own_address(master: tuple[str, int]) -> str:
         ) from error
 
 
+def is_own_address(host: str) -> bool:
+    """Whether a name or address is one of this host's own; a name that there is not is none."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return False
+    for family, kind, protocol, _, where in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(where)  # only at an address of this host
+            except OSError:
+                continue
+            return True
+    return False
+
+
 def host_id() -> str:
     """Tells hosts apart, and containers with names of their own."""
     return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"

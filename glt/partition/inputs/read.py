@@ -345,8 +345,10 @@ def graph_arguments(
     """Returns the keyword arguments of any partitioner that carry a PyG graph, nothing copied.
 
     ``x``, ``y`` and ``edge_attr`` become ``node_feat``, ``node_label`` and ``edge_feat``; all other node-level and
-    edge-level attributes, as PyG tells them apart, ``node_attrs`` and ``edge_attrs`` under their own names. Others
-    (``edge_label_index`` and its like) stay behind; the log (level INFO) names them.
+    edge-level attributes, as PyG tells them apart, ``node_attrs`` and ``edge_attrs`` under their own names, so that
+    batches have them, as those of in-process loaders. Others (``edge_label_index`` and its like) stay behind; the log
+    (level INFO) names them, at level WARNING those of nodes or edges whose rows are not in the first dimension. A
+    TensorFrame stays behind with a warning.
 
     Args:
         data: The graph.
@@ -396,9 +398,20 @@ def _arguments(kind: str, tables: Mapping[str, Any], time_attr: str | None = Non
 
 
 def _log_what_stays(data: Any, taken: set[str]) -> None:
-    left = sorted({name for store in data.stores for name in store.keys()} - taken - _NO_TABLES)
-    if left:
-        logger.info("left out, being of no node or edge: %s", ", ".join(left))
+    left = {name for store in data.stores for name in store.keys()} - taken - _NO_TABLES
+    rows = {each for store in data.stores for each in left & set(store.keys()) if _has_rows(store, each)}
+    if rows:
+        logger.warning("left out, the first dimension not being that of the rows: %s", ", ".join(sorted(rows)))
+    if left - rows:
+        logger.info("left out, being of no node or edge: %s", ", ".join(sorted(left - rows)))
+
+
+def _has_rows(store: Any, name: str) -> bool:
+    """Whether PyG takes an array for one of nodes or edges; ``edge_label_index``, of other edges, is none."""
+    if name == "edge_label_index" or not isinstance(store[name], Tensor | np.ndarray):
+        return False
+    is_of = [getattr(store, f"is_{kind}_attr", None) for kind in ("node", "edge")]
+    return any(each is not None and each(name) for each in is_of)
 
 
 def dataset_arguments(data: Dataset, *, weight_attr: str | None = None) -> dict[str, Any]:

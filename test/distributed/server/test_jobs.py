@@ -171,6 +171,27 @@ def test_trainers_that_also_serve(world, tmp_path):
         stage.end(0)
 
 
+def test_a_file_of_two_addresses_of_one_host_leaves_it_to_the_environment_who_is_who(world, tmp_path):
+    made = world(2, "out", "xye")
+    hosts = tmp_path / "ip_config.txt"
+    with Stage(2) as stage:
+        hosts.write_text(f"127.0.0.1 {stage.port}\n127.0.0.2\n")
+        for rank in (0, 1):
+            env = {"RANK": str(rank), "LOCAL_RANK": "0", "GROUP_RANK": str(rank), "WORLD_SIZE": "2"}
+            env |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
+            stage.begin(rank, "run_function", take_part, env, ip_config=hosts, part_config=made.path)
+        for rank in (0, 1):
+            assert stage.result(rank) == (rank, 2)
+        for rank in (0, 1):
+            stage.begin(rank, "run_function", look, made.path)
+        require_right([stage.result(rank) for rank in (0, 1)], made, 2)
+        for rank in (0, 1):
+            stage.begin(rank, "run_function", finalize)
+        for rank in (0, 1):
+            stage.result(rank)
+        stage.end(0, 1)
+
+
 def begin_script(folder, text, *args):
     """Writes a script; what it returns starts it as the trainer of a rank of two on this host."""
     (folder / "script.py").write_text(text)
