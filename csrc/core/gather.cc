@@ -136,12 +136,12 @@ RowCopy row_copy_for([[maybe_unused]] int64_t row_bytes, [[maybe_unused]] int64_
   return copy_plain;
 }
 
-template <typename T>
-void copy_elements(const PickedRows& from, std::byte* to) {
-  T* out = reinterpret_cast<T*>(to);
-  for (int64_t i = 0; i < from.n; ++i) prefetch(from.rows[i]);
-  for (int64_t i = 0; i < from.n; ++i)
-    out[from.positions ? from.positions[i] : i] = *reinterpret_cast<const T*>(from.rows[i]);
+// By a load and a store each, wherever rows begin.
+template <int64_t kBytes>
+void copy_elements(const PickedRows& from, std::byte* out) {
+  const auto [row_bytes, rows, positions, n] = from;
+  for (int64_t i = 0; i < n; ++i) prefetch(rows[i]);
+  for (int64_t i = 0; i < n; ++i) std::memcpy(out + (positions ? positions[i] : i) * kBytes, rows[i], kBytes);
 }
 
 void copy_picked(const PickedRows& from, RowCopy copy, std::byte* out) {
@@ -149,13 +149,13 @@ void copy_picked(const PickedRows& from, RowCopy copy, std::byte* out) {
     case 0:
       return;  // nothing to copy, but the ids have been checked
     case 1:
-      return copy_elements<uint8_t>(from, out);
+      return copy_elements<1>(from, out);
     case 2:
-      return copy_elements<uint16_t>(from, out);
+      return copy_elements<2>(from, out);
     case 4:
-      return copy_elements<uint32_t>(from, out);
+      return copy_elements<4>(from, out);
     case 8:
-      return copy_elements<uint64_t>(from, out);
+      return copy_elements<8>(from, out);
     default:
       return copy(from, out);
   }

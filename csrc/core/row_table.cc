@@ -97,11 +97,14 @@ void RowTable::require_rows(const SomeRows& some) const {
 }
 
 template <typename T>
-void RowTable::read_elements(const SomeRows& some, int64_t first, int64_t last, T* out) const {
+void RowTable::read_elements(const SomeRows& some, int64_t first, int64_t last, std::byte* out) const {
   T* table = reinterpret_cast<T*>(rows_);
   if (some.numbers)
     for (int64_t i = first; i < last; ++i) prefetch(table + some.numbers[i]);
-  for (int64_t i = first; i < last; ++i) out[i] = __atomic_load_n(table + some[i], __ATOMIC_RELAXED);
+  for (int64_t i = first; i < last; ++i) {
+    const T value = __atomic_load_n(table + some[i], __ATOMIC_RELAXED);
+    std::memcpy(out + i * sizeof(T), &value, sizeof(T));  // the table is aligned, but nothing says that `out` is
+  }
 }
 
 int64_t RowTable::chunk_rows(const SomeRows& some) const {
@@ -135,7 +138,7 @@ void RowTable::read(const SomeRows& some, std::byte* out, int num_threads) const
   if (row_bytes_ == 0) return;
   for_chunks(some.n, chunk_rows(some), helpers(some.n, row_bytes_, num_threads), [&](int64_t first, int64_t last) {
     if (is_word_)
-      as_word(row_bytes_, [&](auto word) { read_elements(some, first, last, reinterpret_cast<decltype(word)*>(out)); });
+      as_word(row_bytes_, [&](auto word) { read_elements<decltype(word)>(some, first, last, out); });
     else
       read_rows(some, first, last, out);
   });

@@ -160,8 +160,8 @@ void update_rows_of(const RowMerge& merge, RowTable& weights, const Step& step, 
         for (const RowTable* table : tables) prefetch(table->row(merge.row(i + 1)));
       merge.sum(i, step.scale, grad);
       held.hold(row);
-      const auto* at = reinterpret_cast<const Stored*>(weights.row(row));
-      for (int64_t d = 0; d < dim; ++d) weight[d] = static_cast<float>(at[d]);
+      std::memcpy(stored.data(), weights.row(row), dim * sizeof(Stored));
+      for (int64_t d = 0; d < dim; ++d) weight[d] = static_cast<float>(stored[d]);
       for (size_t s = 0; s < kNum; ++s) std::memcpy(state[s], states[s]->row(row), state_bytes);
       Kind::update(step, dim, grad, weight, state.data());
       for (int64_t d = 0; d < dim; ++d) stored[d] = static_cast<Stored>(weight[d]);

@@ -30,13 +30,20 @@ inline void require_contiguous(const py::array& a, const char* name) {
   require(a.flags() & py::array::c_style, name, ": expected a contiguous array; call .contiguous() first");
 }
 
+// Of elements that are used as what they are. Rows that are moved as bytes may begin anywhere.
+inline void require_aligned(const py::array& a, const char* name) {
+  require_contiguous(a, name);
+  require(a.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_, name,
+          ": expected an array whose elements are aligned, of ", a.itemsize(), " bytes each; copy it first");
+}
+
 // A one-dimensional contiguous array of exactly this type.
 template <typename T>
 const T* read(const py::array& a, const char* name) {
   if (!py::isinstance<py::array_t<T>>(a) || a.ndim() != 1)
     throw py::type_error(text(name, ": expected a 1-d array of ", py::str(py::dtype::of<T>()).cast<std::string>(),
                               ", got ", describe(a)));
-  require_contiguous(a, name);
+  require_aligned(a, name);
   return static_cast<const T*>(a.data());
 }
 

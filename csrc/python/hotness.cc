@@ -31,7 +31,7 @@ const float* read_found(const py::array& a, const char* name, int64_t num_nodes,
   require(a.ndim() == 2 && a.shape(0) == num_nodes && a.shape(1) == num_columns, name, ": expected [", num_nodes, ", ",
           num_columns, "]");
   if (!py::isinstance<py::array_t<float>>(a)) throw py::type_error(text(name, ": expected float32"));
-  require_contiguous(a, name);
+  require_aligned(a, name);
   return static_cast<const float*>(a.data());
 }
 

@@ -112,7 +112,7 @@ T* matrix(py::array& a, const char* name, int64_t num_rows, int64_t dim) {
         text(name, ": expected an array of ", py::str(py::dtype::of<T>()).cast<std::string>(), ", got ", describe(a)));
   require(a.ndim() == 2 && a.shape(0) == num_rows && a.shape(1) == dim, name, ": expected [", num_rows, ", ", dim,
           "] elements");
-  require_contiguous(a, name);
+  require_aligned(a, name);
   require(a.writeable(), name, ": expected a writeable array");
   return static_cast<T*>(a.mutable_data());
 }
@@ -136,7 +136,7 @@ class PyRowMerge {
         throw py::type_error(text("grads: expected float32, got ", describe(grads)));
       require(grads.ndim() == 2 && grads.shape(0) == rows.size() && grads.shape(1) == dim, "grads: expected [",
               rows.size(), ", ", dim, "] elements");
-      require_contiguous(grads, "grads");
+      require_aligned(grads, "grads");
       views.push_back({read<int64_t>(rows, "rows"), static_cast<const float*>(grads.data()), rows.size()});
     }
     WithoutGil nogil;
@@ -167,7 +167,7 @@ void register_row_table(py::module_& m) {
       [](py::array out, const std::optional<py::array>& ids, int64_t first, bool normal, double a, double b,
          uint64_t key, int num_threads) {
         require(out.ndim() == 2, "out: expected two dimensions");
-        require_contiguous(out, "out");
+        require_aligned(out, "out");
         if (ids) require_size(*ids, "ids", out.shape(0));
         const SomeRows some{ids ? read<int64_t>(*ids, "ids") : nullptr, first, out.shape(0)};
         const RandomValues values{normal, a, b, key};

@@ -104,6 +104,10 @@ def test_arrays_of_the_wrong_kind_are_named():
             _core.Csr(*bad)
     for bad, name in [
         ((indptr, np.zeros(4, np.int64)[::2]), "indices: expected a contiguous array"),
+        (
+            (indptr, np.frombuffer(bytes(17), np.int64, 2, 1)),
+            "indices: expected an array whose elements are aligned, of 8",
+        ),
         ((indptr, indices, np.arange(3)), "edge_ids has 3 elements: expected 2"),
         ((indptr, indices, None, np.zeros(3, np.uint32), 2), "row_of has 3 elements: expected 2"),
         ((indptr, indices, None, None, 3), "num_nodes = 3 but indptr has 2 rows"),

@@ -32,7 +32,7 @@ def test_every_width_and_nothing_beside_it(row_bytes, num_threads, out_bytes):
     assert (room[[0, -1]] == 255).all()
 
 
-@covering(offset=[0, 1, 8, 15, 32, 63], width=[16, 100, 512, 515], out_bytes=[1 << 20, STREAMED_BYTES])
+@covering(offset=[0, 1, 8, 15, 32, 63], width=[2, 4, 8, 16, 100, 512, 515], out_bytes=[1 << 20, STREAMED_BYTES])
 def test_output_and_table_at_any_address(offset, width, out_bytes):
     n = out_bytes // width
     memory = np.full(n * width + 192, 255, np.uint8)

@@ -56,6 +56,30 @@ def test_ranges_as_numpy(num_rows, width, data):
     np.testing.assert_array_equal(out, expected[first : first + n])
 
 
+@pytest.mark.parametrize("table_at", [0, 1])
+@pytest.mark.parametrize("out_at", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["int16", "float32", "int64"])
+def test_rows_of_a_word_at_any_address(dtype, out_at, table_at):
+    """Nothing says that they are aligned; sanitizers see whether they are taken to be."""
+
+    def at(offset, values):
+        room = np.empty(values.nbytes + 8, np.uint8)[offset : offset + values.nbytes].view(dtype).reshape(values.shape)
+        room[:] = values
+        return room
+
+    table, ids = at(table_at, rows_like(np.empty((300, 1), dtype), 300, 0)), np.arange(299, -1, -3)
+    values = at(out_at, rows_like(table, len(ids), 1))
+    native, expected = _core.RowTable(table), table.copy()
+    native.write(ids, 0, values)
+    native.add(ids, 0, values, dtype)
+    expected[ids] = 2 * values
+    np.testing.assert_array_equal(table, expected)
+    for numbers, first, wanted in ((ids, 0, expected[ids]), (None, 7, expected[7:107])):
+        out = at(out_at, np.zeros((100, 1), dtype))
+        native.read(numbers, first, out)
+        np.testing.assert_array_equal(out, wanted)
+
+
 def test_many_rows_and_many_duplicates_do_not_depend_on_threads():
     ids = np.random.default_rng(0).integers(0, 500, 60_000)
     values = np.random.default_rng(1).random((60_000, 24), np.float32)

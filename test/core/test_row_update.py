@@ -150,6 +150,17 @@ def test_weights_of_two_bytes_are_rounded_once_per_step(dtype):
         assert torch.equal(weights, expected) and torch.equal(total, state)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_weights_at_any_address(dtype):
+    weights, total = np.ones((5, 3), dtype), np.zeros((5, 3), np.float32)
+    odd = np.empty(weights.nbytes + 1, np.uint8)[1:].view(dtype).reshape(weights.shape)
+    odd[:] = weights
+    merge = _core.RowMerge([(np.array([1, 4]), np.ones((2, 3), np.float32))], 5, 3)
+    for each in (weights, odd):
+        merge.adagrad(_core.RowTable(each), dtype, _core.RowTable(total.copy()), 1.0, 0.5, 1e-10)
+    assert (odd == weights).all() and weights[:, 0].tolist() == [1, 0.5, 1, 1, 0.5]
+
+
 def test_special_values_survive_two_bytes():
     weights = torch.tensor([[float("inf"), float("nan"), -0.0, 3.38e38]], dtype=torch.bfloat16)
     merge = merge_of((torch.tensor([0]), torch.zeros(1, 4)), num_rows=1)
