@@ -375,6 +375,23 @@ def test_metrics_are_for_those_with_the_read_token(guarded, caplog):
     assert str(token)[10:] not in caplog.text and str(token.for_reading())[10:] not in caplog.text
 
 
+def test_metrics_of_a_process_that_has_no_token_any_more_are_not_told(tmp_path, caplog):
+    pytest.importorskip("prometheus_client")
+    token = Token.new()
+    token.write(tmp_path / "token")
+    before = use_credentials(str(tmp_path / "token"))
+    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0, asks_for_token=True)
+    header = {"Authorization": f"Bearer {token.for_reading()}"}
+    try:
+        assert ask(opened, None, **header)[0] == 200
+        set_credentials(before)
+        assert ask(opened, None, **header) == (401, b"")
+    finally:
+        set_credentials(before)
+        opened.close()
+    assert "Traceback" not in caplog.text
+
+
 def test_those_who_ask_for_metrics_are_bounded(endpoint):
     """In number, and in what they may send."""
     silent = [socket.create_connection(endpoint.address, timeout=30) for _ in range(80)]
