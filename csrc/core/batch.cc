@@ -115,7 +115,8 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
   has_time_ = seed_time != nullptr;
   induced_ = false;
   handed_over_ = false;
-  seed_time_.clear();
+  seed_time_.end_use();
+  end_use_of_scratch();
   if (has_time_) seed_time_.append(seed_time, num_times);
   for (size_t t = 0; t < nodes_.size(); ++t) nodes_[t].start(num_seeds[t], disjoint);
   for (EdgeSet& edges : edges_) edges.start();
@@ -125,6 +126,13 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
     tree += static_cast<uint32_t>(n);
   }
   for (NodeSet& nodes : nodes_) nodes.end_hop();
+}
+
+void Batch::end_use_of_scratch() {
+  for (Buffer<int64_t>* each : {&frontier_, &frontier_time_}) each->end_use();
+  for (Buffer<uint32_t>* each : {&frontier_tree_, &edge_tree_, &local_}) each->end_use();
+  buffers_.end_use();
+  merger_.end_use();
 }
 
 void Batch::sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, int num_threads) {

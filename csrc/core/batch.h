@@ -29,7 +29,7 @@ class EdgeSet {
   void start() {
     row.clear();
     edge.clear();
-    count.clear();
+    count.end_use();
     num_sampled.clear();
     before_hop_ = 0;
   }
@@ -97,7 +97,8 @@ class Batch {
   // `num_nodes` per node type; `ends` per edge type: the node types whose nodes are expanded, and found.
   Batch(const std::vector<int64_t>& num_nodes, const std::vector<std::pair<int, int>>& ends, int64_t dense_limit);
 
-  // Begins a batch; everything of the last one is forgotten, its memory is kept. The seeds are the roots of trees
+  // Begins a batch; everything of the last one is forgotten, its memory is kept, unless it is more than batches have
+  // needed of late: see ExpectedRoom. The seeds are the roots of trees
   // 0, 1, 2, ... in order. seed_time [num_times], one per tree, only in a disjoint batch; null: none.
   void start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint, const int64_t* seed_time,
              int64_t num_times);
@@ -138,6 +139,7 @@ class Batch {
   void require_graphs(const std::vector<PartedCsr>& graphs) const;
   void expand(int edge_type, const PartedCsr& graph, const HopSpec& spec, int num_threads);
   void require_not_expanded(int edge_type) const;
+  void end_use_of_scratch();
   void take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int64_t num_rows);
 
   std::deque<NodeSet> nodes_;  // deque: neither moves nor copies what it holds

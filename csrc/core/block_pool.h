@@ -16,6 +16,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/memory.h"
+
 namespace glt {
 
 // Memory obtained from the kernel by mmap, given back when the object dies.
@@ -114,10 +116,10 @@ class PooledBuffer {
   // Begins anew. Room for what the last ones needed, and some more, is kept or got at once, since a buffer that grows
   // is copied; room that they have not needed for a while is not.
   void clear() {
-    needed_ = std::max(needed_, size_);
-    expected_ = std::max(needed_ + needed_ / 8, expected_ - expected_ / 8);
+    const int64_t needed = std::max(needed_, size_);
+    room_.used(needed + needed / 8);
     needed_ = size_ = 0;
-    if (capacity_ > 2 * expected_ + kPage) drop();
+    if (room_.is_too_much(capacity_, kPage)) drop();
   }
 
   // Room for `more` elements behind the last; pointers into the buffer may move.
@@ -156,7 +158,7 @@ class PooledBuffer {
     size_ = capacity_ = 0;
   }
   void grow(int64_t needed) {
-    const int64_t wanted = std::max({needed, capacity_ + capacity_ / 2, expected_});
+    const int64_t wanted = std::max({needed, capacity_ + capacity_ / 2, room_.expected()});
     BlockPool::Block fresh = copied_to(wanted * sizeof(T));
     block_.reset();
     block_.emplace(std::move(fresh));
@@ -167,7 +169,8 @@ class PooledBuffer {
   std::optional<BlockPool::Block> block_;
   T* data_ = nullptr;
   int64_t size_ = 0, capacity_ = 0;
-  int64_t needed_ = 0, expected_ = 0;  // elements of the last one; of the next one, at most, unless it is unusual
+  int64_t needed_ = 0;  // elements of the last one
+  ExpectedRoom room_;
 };
 
 }  // namespace glt

@@ -53,6 +53,20 @@ inline void advise_huge_pages(void* data, size_t bytes) {
   if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
+// How much room to expect of uses of which each needs what it needs: what the last one needed, or what one before it
+// did, less an eighth for each that came since. What holds more than twice of that, and a page, lets go of all: what
+// one hub needed, whose edges were all taken, is gone six batches later.
+class ExpectedRoom {
+ public:
+  // Of elements; after a use that needed so many.
+  void used(int64_t needed) { expected_ = std::max(needed, expected_ - expected_ / 8); }
+  int64_t expected() const { return expected_; }
+  bool is_too_much(int64_t capacity, int64_t page) const { return capacity > 2 * expected_ + page; }
+
+ private:
+  int64_t expected_ = 0;
+};
+
 // A growable array that never initialises what it grows by and keeps its memory between uses.
 template <typename T>
 class Buffer {
@@ -75,7 +89,16 @@ class Buffer {
   T& operator[](int64_t i) { return data_[i]; }
   const T& operator[](int64_t i) const { return data_[i]; }
   T* end() { return data_ + size_; }
-  void clear() { size_ = 0; }
+  void clear() {
+    most_ = std::max(most_, size_);
+    size_ = 0;
+  }
+  // Clears after the last of the uses that ExpectedRoom calls one, of a batch for example.
+  void end_use() {
+    clear();
+    room_.used(std::exchange(most_, 0));
+    if (room_.is_too_much(capacity_, kPage)) *this = Buffer();
+  }
 
   // Room for `more` elements behind the last; pointers into the buffer may move.
   void reserve_more(int64_t more) {
@@ -89,6 +112,7 @@ class Buffer {
   }
   void resize(int64_t n) {
     if (n > capacity_) grow(n);
+    most_ = std::max(most_, n);
     size_ = n;
   }
   void append(const T* items, int64_t n) {
@@ -98,6 +122,8 @@ class Buffer {
   }
 
  private:
+  static constexpr int64_t kPage = std::max<int64_t>(4096 / sizeof(T), 1);
+
   void grow(int64_t capacity) {
     // Whole cache lines, and whole huge pages once it is large.
     const size_t align = capacity * sizeof(T) >= (size_t{4} << 20) ? size_t{2} << 20 : 64;
@@ -114,10 +140,13 @@ class Buffer {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     std::swap(capacity_, other.capacity_);
+    std::swap(most_, other.most_);
+    std::swap(room_, other.room_);
   }
 
   T* data_ = nullptr;
-  int64_t size_ = 0, capacity_ = 0;
+  int64_t size_ = 0, capacity_ = 0, most_ = 0;  // most_: elements of an earlier part of this use
+  ExpectedRoom room_;
 };
 
 }  // namespace glt

@@ -36,6 +36,9 @@ class PartScratch {
     }
     put_together(rows.n, out);
   }
+  void end_use() {  // of what grows with a row
+    for (RowSamples& found : found_) found.end_use();
+  }
 
  private:
   Rows sort(const Book& book, const Rows& rows);
@@ -102,10 +105,18 @@ struct ReadScratch {
   PartScratch parts;
 };
 
-// The memory that one caller reads ahead with, kept between calls.
+// The memory that one caller reads ahead with, kept between calls, as ExpectedRoom says, from one end_use to the next.
 struct ReadBuffers {
   std::vector<std::unique_ptr<ChunkSlot>> slots;
   std::vector<std::unique_ptr<ReadScratch>> scratch;  // by thread, the calling one first
+
+  void end_use() {
+    for (auto& slot : slots) slot->rows.end_use();
+    for (auto& each : scratch) {
+      each->rows.end_use();
+      each->parts.end_use();
+    }
+  }
 };
 
 // Cuts n rows into chunks of chunk_rows, has each read by read(first, count, ReadScratch&, RowSamples& out) on one of
@@ -274,6 +285,13 @@ class PartMerger {
   // chunk, unless the parts answer for each of the `num_rows` rows of `question` (a name for messages) exactly once.
   void merge(const std::vector<RowsPart>& parts, int64_t num_rows, bool with_edge, const char* question,
              const std::function<void(const RowSamples&, int64_t, int64_t)>& consume);
+
+  void end_use() {
+    part_of_.end_use();
+    begin_.end_use();
+    count_.end_use();
+    rows_.end_use();
+  }
 
  private:
   Buffer<uint32_t> part_of_;  // per row

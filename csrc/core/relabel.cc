@@ -10,7 +10,7 @@ namespace glt {
 void NodeSet::start(int64_t num_seeds, bool disjoint) {
   disjoint_ = disjoint;
   node_.clear();
-  tree_.clear();
+  tree_.end_use();
   frontier_begin_ = frontier_end_ = 0;
   num_sampled_.clear();
   if (dense())

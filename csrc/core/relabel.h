@@ -64,7 +64,10 @@ class DenseTable {
 class HashTable {
  public:
   void begin(int64_t) {
-    if (slots_.size() == 0) clear(1 << 12);
+    room_.used(num_entries_);
+    if (room_.is_too_much(slots_.size() / 4, kMinSlots))
+      slots_ = Buffer<Slot>();  // a quarter was filled, at most a half
+    if (slots_.size() == 0) clear(kMinSlots);
     if (base_ + used_ > UINT32_MAX / 2) clear(slots_.size());
     base_ += used_;
     used_ = 0;
@@ -86,6 +89,7 @@ class HashTable {
   uint32_t word(int64_t node, uint32_t tree = 0) const { return slots_[place(node, tree)].word; }
 
  private:
+  static constexpr int64_t kMinSlots = 1 << 12;
   struct Slot {
     int64_t node;
     uint32_t tree;
@@ -125,6 +129,7 @@ class HashTable {
   int shift_ = 0;
   uint64_t base_ = 1, used_ = 0;
   int64_t num_entries_ = 0;
+  ExpectedRoom room_;
 };
 
 // Local id of a node (and tree), or kAbsent.

@@ -97,7 +97,8 @@ void RowTable::require_rows(const SomeRows& some) const {
 }
 
 template <typename T>
-void RowTable::read_elements(const SomeRows& some, int64_t first, int64_t last, std::byte* out) const {
+void RowTable::read_elements(const SomeRows& rows, int64_t first, int64_t last, std::byte* out) const {
+  const SomeRows some = rows;  // which the bytes that are written cannot be, as the compiler sees
   T* table = reinterpret_cast<T*>(rows_);
   if (some.numbers)
     for (int64_t i = first; i < last; ++i) prefetch(table + some.numbers[i]);

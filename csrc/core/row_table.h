@@ -109,7 +109,7 @@ class RowTable {
   template <typename Change>
   void change(const SomeRows& some, int num_threads, const Change& change_rows);
   template <typename T>
-  void read_elements(const SomeRows& some, int64_t first, int64_t last, std::byte* out) const;
+  void read_elements(const SomeRows& rows, int64_t first, int64_t last, std::byte* out) const;
   void read_rows(const SomeRows& some, int64_t first, int64_t last, std::byte* out) const;
 
   std::byte* rows_;

@@ -83,6 +83,10 @@ void fill_from_weightless(DrawnRow& row, const RowSpans& spans) {
     else if (row.weight_of(e) == 0)
       weightless.push_back(row.begin + e);
   }
+  require(weightless.size() >= row.count - row.done, "a row of ", row.degree, " edges has no weight left after ",
+          row.done, " draws, but only ", weightless.size(),
+          " edges without weight: its weights (weight_sum) are damaged; restore "
+          "their file, or partition again");
   PickSet picks;
   int64_t* position = row.position + row.done;
   floyd(0, weightless.size(), row.count - row.done, row.draws, static_cast<uint32_t>(row.done), position, picks);
@@ -109,12 +113,12 @@ class WeightTree {
   void remove(int64_t edge, uint64_t weight) {
     for (size_t at = edge + 1; at < node_.size(); at += at & -at) node_[at] -= weight;
   }
-  // The edge that `u`, below the sum of all, falls on.
+  // The edge that `u`, below the sum of all, falls on; the last one if sums that are no sums say otherwise.
   int64_t find(uint64_t u) const {
     size_t at = 0;
     for (size_t step = std::bit_floor(node_.size() - 1); step > 0; step /= 2)
       if (at + step < node_.size() && node_[at + step] <= u) u -= node_[at += step];
-    return static_cast<int64_t>(at);
+    return static_cast<int64_t>(std::min(at, node_.size() - 2));
   }
 
  private:
@@ -145,7 +149,7 @@ void draw_side_by_side(const std::vector<DrawnRow*>& rows, bool replace, UsedRan
     if (active.empty()) return;
     for (DrawnRow* row : active) {
       row->aim(used);
-      if (row->cut) prefetch(row->cut + (row->target >> row->shift));
+      if (row->cut) prefetch(row->cut + row->piece());
     }
     for (DrawnRow* row : active) {
       row->narrow();

@@ -47,6 +47,11 @@ struct RowSamples {
     neighbor.clear();
     edge.clear();
   }
+  void end_use() {
+    count.end_use();
+    neighbor.end_use();
+    edge.end_use();
+  }
 };
 
 constexpr int64_t kRunSlack = 8;  // elements behind the end that write_run may overwrite
@@ -64,6 +69,11 @@ struct RowScratch {
   Buffer<int64_t> position;  // where in the edge arrays a pick is
   RowSpans spans;
   RowDraws draws;
+
+  void end_use() {  // of what grows with a row; the others have at most kChunkRows times a constant
+    position.end_use();
+    spans.excluded.end_use();
+  }
 };
 
 // Appends the samples of `rows`, kChunkRows at most, to `out`. Without replacement by Floyd's algorithm (Bentley &

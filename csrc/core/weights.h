@@ -27,6 +27,9 @@ GLT_HOST_DEVICE int bit_width(uint64_t value) {
 }
 
 // The cut points of one row: guide[j] is the first edge whose sum exceeds j << shift.
+//
+// Both arrays come from files whose contents nobody need have checked. What they say may lead to another edge of the
+// row, never out of it.
 struct WeightGuide {
   int64_t first;  // of the row, in weight_guide
   uint64_t size;
@@ -39,6 +42,7 @@ struct WeightGuide {
     // The smallest shift with (total - 1) >> shift < size.
     shift = bit_width(total - 1) - bit_width(size);
     shift += (total - 1) >> shift >= size;
+    if (shift > 63) shift = 63;  // no sum of build_weights is that large
   }
 };
 
@@ -136,9 +140,14 @@ struct WeightedRow {
     low = 0;
     high = degree - 1;
     if (!cut) return;
-    const uint64_t piece = target >> shift;
-    low = cut[piece];
-    if (piece + 1 < num_cuts) high = cut[piece + 1];
+    const uint64_t at = piece();
+    low = within(cut[at]);
+    if (at + 1 < num_cuts) high = within(cut[at + 1]);
+  }
+  // Which cut point the search starts from.
+  GLT_HOST_DEVICE uint64_t piece() const {
+    const uint64_t at = target >> shift;
+    return at < num_cuts ? at : num_cuts - 1;
   }
   // Takes the edge that the number falls on; `ranges` has room for it behind used_end.
   GLT_HOST_DEVICE void land(bool replace, UsedRange* ranges) {
@@ -153,6 +162,8 @@ struct WeightedRow {
   }
 
  private:
+  GLT_HOST_DEVICE int64_t within(int64_t edge) const { return edge < degree ? edge : degree - 1; }
+
   // The first edge of [low, high] whose sum exceeds the number; the last one's does.
   GLT_HOST_DEVICE int64_t find_edge() const {
     const uint64_t* first = sum + low;

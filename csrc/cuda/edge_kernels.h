@@ -256,13 +256,18 @@ struct DrawByWeight {
     return {part.position, part.num_below(row.begin + row.degree)};
   }
 
-  // Once no weight is left, edges without weight fill what is missing, each equally likely.
+  // Once no weight is left, edges without weight fill what is missing, each equally likely. Where there are not enough,
+  // because weights contradict their sum, the last edge does.
   GLT_HOST_DEVICE static void fill_from_weightless(WeightedRow& row, const ExcludedRows::Part& excluded) {
     int64_t num_weightless = 0;
     for (int64_t e = 0; e < row.degree; ++e) num_weightless += row.weight_of(e) == 0;
     for (int64_t s = 0; s < excluded.count; ++s) num_weightless -= row.weight_of(excluded.position[s] - row.begin) == 0;
     int64_t* rank = row.position + row.done;
     const int64_t missing = row.count - row.done;
+    if (num_weightless < missing) {
+      for (int64_t j = 0; j < missing; ++j) rank[j] = row.begin + row.degree - 1;
+      return;
+    }
     for (int64_t j = 0; j < missing; ++j)
       rank[j] = floyd_drawn(num_weightless, missing, j, row.draws(static_cast<uint32_t>(row.done + j)));
     // Backwards: a pick reads the draws up to its own.

@@ -1,6 +1,7 @@
 """Batches of the native core."""
 
 import itertools
+import resource
 import subprocess
 from pathlib import Path
 
@@ -64,6 +65,36 @@ def test_batches_equal_the_reference(shape, seeds, num_neighbors, replace, key, 
     for limit in (DENSE, HASHED):
         batch = batch_of(graph.num_nodes, limit)
         assert_same(run(batch, csr, seeds, num_neighbors, replace, reference_key(*key)), expected)
+
+
+def resident_bytes():
+    """Of this process, without what the pool has, which is told and bounded elsewhere."""
+    pool = _core.BlockPool.of_process().stats()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() - pool["free_bytes"] - pool["used_bytes"]
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_the_room_of_a_hub_is_let_go_some_batches_later(disjoint):
+    """What slots, scratch and the hash table of disjoint batches hold: 24 bytes and more for each edge of the hub."""
+    num_edges = 6_000_000  # of arrays that malloc gives back to the kernel as soon as they are freed
+    indptr = np.full(num_edges + 2, num_edges)
+    indptr[0] = 0
+    csr = _core.Csr(indptr, np.arange(1, num_edges + 1, dtype=np.int32))
+    batch = batch_of(num_edges + 1)
+
+    def sample(seed):
+        batch.start([(0, np.array([seed]))], disjoint=disjoint)
+        batch.sample([csr], [[-1]], replace=False, batch_key=0)
+        return batch.num_edges(0)
+
+    sample(1)
+    before = resident_bytes()
+    assert sample(0) == num_edges
+    at_most = resident_bytes() - before
+    for _ in range(16):
+        sample(1)
+    assert at_most > 20 * num_edges and resident_bytes() - before < at_most / 8
 
 
 @pytest.mark.parametrize("replace", [False, True])

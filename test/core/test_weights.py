@@ -6,10 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from row_world import one_hop, star, table, weighted_star, weights_of
+import torch
+from row_world import damaged_weights, one_hop, star, table, weighted_star, weights_of
 from scipy import stats
 
 from glt import _core
+from glt.sampler.device_batch import DeviceBatch, PlacedRows
 
 INDPTR = np.array([0, 2, 2, 5])
 
@@ -61,6 +63,45 @@ def test_arrays_of_the_wrong_kind_and_damaged_ones_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             star(2, 0, 3, **columns)
+
+
+DEGREES = [17, 3, 300, 0, 900]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("k", [2, 16, 40, 290])
+def test_damaged_weights_lead_out_of_no_row(k, replace):
+    """Files may be used unverified: other edges of the row, or an error, but nothing else."""
+    rng, indptr, refused = np.random.default_rng(k), np.concatenate([[0], np.cumsum(DEGREES)]), 0
+    for key in range(150):
+        csr = star(*DEGREES, **damaged_weights(rng, indptr), check_indices=False)
+        try:
+            rows = one_hop(csr, np.arange(len(DEGREES)), k, replace, key)
+        except ValueError as error:
+            assert "its weights (weight_sum) are damaged" in str(error)
+            refused += 1
+            continue
+        for node, edges in enumerate(rows):
+            assert len(edges) == (k if replace and DEGREES[node] else min(k, DEGREES[node]))
+            assert ((edges >= indptr[node]) & (edges < indptr[node + 1])).all()
+    assert refused < 100
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("k", [2, 16, 40, 290])
+def test_nor_do_they_lead_kernels_out_of_it(k, replace):
+    rng, indptr = np.random.default_rng(k), np.concatenate([[0], np.cumsum(DEGREES)])
+    neighbors, excluded = torch.arange(indptr[-1]), _core.Exclusions(np.array([0, 2, 2]), np.array([5, 20, 300]))
+    for key in range(100):
+        weights = tuple(map(torch.from_numpy, damaged_weights(rng, indptr).values()))
+        rows = PlacedRows.of(torch.from_numpy(indptr), neighbors, num_neighbor_nodes=len(neighbors), weights=weights)
+        batch = DeviceBatch([len(DEGREES), len(neighbors)], [(0, 1)], torch.device("cpu"))
+        options = {"exclusions": [excluded]} if key % 2 else {}
+        batch.launch([rows], [(0, torch.arange(len(DEGREES)))], [[k]], batch_key=key, replace=replace, **options)
+        batch.finish()
+        row, col, _ = batch.edges(0, False)
+        edge, center = batch.nodes(1, False)[0][row].numpy(), col.numpy()
+        assert ((edge >= indptr[center]) & (edge < indptr[center + 1])).all()
 
 
 def test_options_that_exclude_each_other_are_refused():

@@ -65,10 +65,14 @@ def row_hotness(part: Partition, node_type: int) -> Tensor:
 
 
 def count_neighbors(indices: np.ndarray, found: np.ndarray) -> None:
-    """Adds to ``found``, by node, how often the node is among ``indices``."""
+    """Adds to ``found``, by node, how often the node is among ``indices``; IndexError if one is no node."""
     step = max(_STEP, len(found))
     for begin in range(0, len(indices), step):
-        found += np.bincount(indices[begin : begin + step], minlength=len(found))[: len(found)]
+        some = indices[begin : begin + step]
+        if not 0 <= some.min() <= some.max() < len(found):  # it would count up to there, whatever memory that takes
+            bad = some[(some < 0) | (some >= len(found))][0]
+            raise IndexError(f"neighbour id {bad} is outside [0, {len(found)}): the graph's columns are damaged")
+        found += np.bincount(some, minlength=len(found))
 
 
 @dataclass(frozen=True)
