@@ -383,8 +383,8 @@ def staging(
 
 
 def _replace(target: Path, whole: Path) -> None:
-    """Puts ``whole`` in the place of ``target``, which takes the name of ``whole``. Whoever is killed in between leaves
-    what was there under a name that no run removes."""
+    """Puts ``whole`` in the place of ``target``, which takes the name of ``whole``. A process that is killed in between
+    leaves what was there under a name that no run removes."""
     old = target.with_name(f"{target.name}.old-{uuid.uuid4().hex[:8]}")
     target.rename(old)
     try:
