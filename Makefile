@@ -35,7 +35,7 @@ test-full: lint
 wheel: $(VENV)/built
 	$(BIN)/python .ci/wheel.py
 
-# Strangers, damage, kills and freezes, for so many seconds; prints what was tried, held and failed.
+# Strangers, kills and freezes, damaged files and sanitizers, for so many seconds; prints what was tried, held and failed.
 CAMPAIGN_S ?= 1200
 campaign: $(VENV)/built
 	$(BIN)/python test/campaign --seconds $(CAMPAIGN_S)

@@ -1,5 +1,5 @@
 """``python test/campaign [PART ...] [--only WORDS] [--seconds 1200] [--seed N] [--toy]``: hostile connections, kills,
-freezes.
+freezes, damaged files, sanitizers.
 
 Prints what was tried, what held and what failed; the exit status is 1 if anything failed.
 """
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "test" / "distributed"), str(ROOT / "test"), str(ROOT)]
 
 import kills_part  # noqa: E402
+import native_part  # noqa: E402
 import service_part  # noqa: E402
 import wire_part  # noqa: E402
 from score import Clock, Score  # noqa: E402
@@ -22,14 +23,20 @@ from score import Clock, Score  # noqa: E402
 from glt.distributed.wire.addresses import allow_descriptors  # noqa: E402
 from glt.testing.cluster import Cluster  # noqa: E402
 
-PARTS = {"wire": (wire_part.run, 1.0), "services": (service_part.run, 2.0), "kills": (kills_part.run, 6.0)}
+PARTS = {
+    "wire": (wire_part.run, 1.0),
+    "services": (service_part.run, 2.0),
+    "kills": (kills_part.run, 6.0),
+    "damage": (native_part.damage, 3.0),
+    "sanitizers": (native_part.sanitizers, 1.0),  # takes what it takes
+}
 """What each runs, and its weight in the time."""
 
 _TOY_CONNECTIONS = 3
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Hostile connections, kills and freezes: tried, held, failed.")
+    parser = argparse.ArgumentParser(description="Hostile connections, kills, freezes, damage: tried, held, failed.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which: {', '.join(PARTS)} (default: all)")
     default_s = float(os.environ.get("CAMPAIGN_S") or 1200.0)
     parser.add_argument(
