@@ -12,7 +12,7 @@ _OPTIONS = {
     # Python keeps much until its end, which is no leak. What asks for too much memory gets a MemoryError, as ever.
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:max_allocation_size_mb=8192",
     "UBSAN_OPTIONS": "halt_on_error=1:abort_on_error=1:print_stacktrace=1",
-    "TSAN_OPTIONS": f"halt_on_error=1:suppressions={ROOT / 'test' / 'tsan.supp'}",
+    "TSAN_OPTIONS": "halt_on_error=1",
 }
 MARKS = ("Sanitizer", "runtime error:")  # of what they report
 
