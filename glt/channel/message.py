@@ -402,9 +402,10 @@ def rebuild_error(
     """Returns the exception to raise for one of another process: a :class:`glt.errors.PeerLost` or
     :class:`glt.errors.PartitionError` as that, everything else as :class:`glt.errors.RemoteError`."""
     error = RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)
-    for kind in (PeerLost, PartitionError):
+    texts = {PeerLost: message, PartitionError: f"{message}\n  in {role} {rank} (pid {pid} on {host})"}
+    for kind, text in texts.items():
         if type_name == f"{kind.__module__}.{kind.__qualname__}":
-            told = kind(message)
+            told = kind(text)
             told.__cause__ = error
             return told
     return error

@@ -189,7 +189,7 @@ def test_a_directory_that_was_replaced_since_it_was_loaded(tmp_path):
     """What the trainer knows, seeds and counts among it, is of the graph that was there before."""
     with Cluster(1, load_then_partition_anew, write_world(tmp_path, 1).path) as cluster:
         (outcome,) = cluster.outcomes()
-        expect_error(outcome, "RemoteError", "load the dataset again")
+        expect_error(outcome, "PartitionError", "load the dataset again")
         cluster.expect_nothing_left()
 
 
@@ -213,8 +213,8 @@ def test_workers_that_cannot_start_are_named_everywhere(private_world, world_siz
         say_all(cluster)
         outcomes = cluster.outcomes()
         after(outcomes, start)
-        own, *others = sorted(outcomes, key=lambda outcome: outcome.error_type != "RemoteError")
-        expect_error(own, "RemoteError", "node_feat", "of trainer 1")
+        own, *others = sorted(outcomes, key=lambda outcome: outcome.error_type != "PartitionError")
+        expect_error(own, "PartitionError", "node_feat", "of trainer 1")
         for other in others:
             expect_error(other, "PeerLost", "trainer 1 (host", "node_feat")
         cluster.expect_nothing_left()

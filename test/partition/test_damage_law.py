@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from glt.errors import GltError, PartitionError
 from glt.partition import Manifest, RandomPartitioner, inspect_partitions, load_partition
 from glt.partition.format import files as npy_file
+from glt.partition.format import verify as contents
 from glt.partition.format.manifest import digest_of, text_of
 from glt.partition.methods import partitioner
 
@@ -374,7 +375,7 @@ def test_a_disk_that_fails_or_a_file_that_may_not_be_read_is_not_a_damaged_file(
         def fail(*args, number=number, **options):
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(npy_file if verify else np, "open" if verify else "load", fail, raising=not verify)
+        monkeypatch.setattr(contents if verify else np, "open" if verify else "load", fail, raising=not verify)
         with pytest.raises(OSError, match=rf"(?s){os.strerror(number)}.*{words}.*\.npy") as caught:
             load_partition(directory, 0, verify=verify)
         assert caught.value.errno == number
