@@ -301,7 +301,15 @@ class DistGraph:
         counts = self._data.num_edges_of
         return sum(counts) if etype is None else counts[self.schema.edge_index(etype)]
 
-    number_of_nodes, number_of_edges = num_nodes, num_edges  # DGL's other names
+    @short_traceback
+    def number_of_nodes(self, ntype: NodeType | None = None) -> int:
+        """DGL's other name of :meth:`num_nodes`."""
+        return self.num_nodes(ntype)
+
+    @short_traceback
+    def number_of_edges(self, etype: EdgeType | None = None) -> int:
+        """DGL's other name of :meth:`num_edges`."""
+        return self.num_edges(etype)
 
     @property
     def ndata(self) -> Any:
