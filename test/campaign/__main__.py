@@ -17,6 +17,7 @@ sys.path[1:1] = [str(ROOT / "test" / "distributed"), str(ROOT / "test"), str(ROO
 import kills_part  # noqa: E402
 import native_part  # noqa: E402
 import service_part  # noqa: E402
+import soak_part  # noqa: E402
 import wire_part  # noqa: E402
 from score import Clock, Score  # noqa: E402
 
@@ -27,6 +28,7 @@ PARTS = {
     "wire": (wire_part.run, 1.0),
     "services": (service_part.run, 2.0),
     "kills": (kills_part.run, 6.0),
+    "soak": (soak_part.run, 3.0),
     "damage": (native_part.damage, 3.0),
     "sanitizers": (native_part.sanitizers, 1.0),  # takes what it takes
 }
@@ -57,7 +59,7 @@ def main() -> int:
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     allow_descriptors()
     # Sampling processes are forked, as in the tests: the time goes into what is tried.
-    Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers", "players", "stand_in")
+    Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers", "players", "stand_in", "soaker")
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     score = Score(seed, tuple(options.only))
     print(f"campaign: --seed {score.seed}, {options.seconds:g} s", flush=True)

@@ -47,6 +47,15 @@ class Pace:
             self._asked.clear()
 
 
+def keep_output(cluster: Cluster, error: BaseException) -> None:
+    """Keeps what the processes wrote, since something failed, and says where."""
+    folder = Path(tempfile.gettempdir(), f"glt-campaign-{os.getpid()}")
+    folder.mkdir(exist_ok=True)
+    log, outputs = folder / f"{next(_numbers)}.log", map(cluster.output, range(cluster.world_size))
+    log.write_text("\n---\n".join([f"{type(error).__name__}: {error}", *outputs]))
+    print(f"what they wrote: {log}", flush=True)
+
+
 class Actors(Cluster):
     """``count`` processes, each with an actor, a class named ``module.class``. What they wrote is kept if anything
     fails."""
@@ -61,11 +70,7 @@ class Actors(Cluster):
 
     def __exit__(self, kind, error, traceback) -> None:
         if error is not None:
-            folder = Path(tempfile.gettempdir(), f"glt-campaign-{os.getpid()}")
-            folder.mkdir(exist_ok=True)
-            log = folder / f"{next(_numbers)}.log"
-            log.write_text(f"{type(error).__name__}: {error}\n{self._outputs(range(self.world_size))}")
-            print(f"what they wrote: {log}", flush=True)
+            keep_output(self, error)
         super().__exit__(kind, error, traceback)
         self._made.close()
 
