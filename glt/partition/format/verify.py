@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -86,27 +86,28 @@ class Contents:
             self.compare()
             return
         with closing(record):
-            until_s = time.monotonic() + deadlines.STUCK_S
-            while not (is_mine := record.lock()) and record.found() is None and time.monotonic() < until_s:
+            while not (is_mine := record.lock()) and record.found() is None and not record.is_still():
                 time.sleep(deadlines.FAST_POLL_S)  # another process reads it
             if record.found() == "":
                 return
             try:
-                self.compare()
+                self.compare(record.advance)
             except BaseException:
                 record.path.unlink(missing_ok=True)
                 raise
             if is_mine:
                 record.write("")
 
-    def wrong(self) -> str:
+    def wrong(self, advance: Callable[[int], object]) -> str:
         """What :meth:`compare` raises, on one thread, in words; ``""`` if all is well."""
         try:
-            self.compare(num_threads=1)
+            self.compare(advance, num_threads=1)
         except PartitionError as error:
             return str(error)
         except OSError as error:
             return f"{self.path} cannot be read to its end ({error.strerror}): look after the disk"
+        except MemoryError:
+            return f"{self.path} cannot be compared with its checksums, this host has no memory left: free some"
         return ""
 
 
@@ -202,14 +203,15 @@ class Watch:
             for each in files:
                 contents, record = each
                 with self._lock:
-                    is_mine = each in self._unknown and record.found() is None and record.lock()
+                    is_unknown = each in self._unknown and record.found() is None
+                    is_mine = is_unknown and (record.lock() or record.is_still())
                 if is_mine:
-                    start, found = time.monotonic(), contents.wrong()
+                    start, found = time.monotonic(), contents.wrong(record.advance)
                     logger.info("%s was compared with its checksums in %.1f s", contents.path, time.monotonic() - start)
                     with self._lock:
                         record.write(found)
                         self._settle(each, found)
-            time.sleep(deadlines.POLL_S)  # others are at the rest; should they end before they are done, this one is
+            time.sleep(deadlines.POLL_S)  # others are at the rest; should they end or stop before, this one does it
             self._look()
 
 
@@ -254,6 +256,15 @@ class Record:
         except OSError as error:
             return error.errno not in (errno.EACCES, errno.EAGAIN)  # a file system without locks: all do the work
         return True
+
+    def advance(self, _: int = 0) -> None:
+        """Another block has been read."""
+        with suppress(OSError):  # then others read the file too
+            os.utime(self._fd)
+
+    def is_still(self) -> bool:
+        """Whether the process that has the lock has read nothing for so long that it must be stopped."""
+        return time.time() - os.fstat(self._fd).st_mtime > deadlines.STUCK_S
 
     def write(self, wrong: str | None) -> None:
         said = "" if wrong is None else json.dumps({"file": self._state, "wrong": wrong[: _MOST_SAID // 8]}) + "\n"
