@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "test" / "distributed"), str(ROOT / "test"), str(ROOT)]
+# For the fork server of clusters, which is not given sys.path.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:4], os.environ.get("PYTHONPATH")]))
 
 import kills_part  # noqa: E402
 import native_part  # noqa: E402

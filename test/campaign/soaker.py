@@ -3,10 +3,12 @@ where it, or the process before it, was stopped. Each batch is compared, each se
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
 import random
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -194,6 +196,8 @@ class Soaker:
         wait_for_drains()
         gc.collect()
         said = {"cycle": number, "lost": lost, **held_by("self")}
+        heap = _mallinfo2()
+        said["held"] |= {"heap": heap.uordblks + heap.hblkhd, "blocks": sys.getallocatedblocks()}
         with open(self._folder / "cycles", "a") as file:
             file.write(json.dumps(said) + "\n")
 
@@ -205,6 +209,15 @@ def held_by(pid):
     num_bytes = sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssShmem")) << 10
     held = {"memory": num_bytes, "descriptors": len(census.fds), "threads": census.num_threads}
     return {"pid": int(lines["Pid"]), "at_s": time.monotonic(), "held": held}
+
+
+class _MallInfo(ctypes.Structure):
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
+
+
+_mallinfo2 = ctypes.CDLL(None).mallinfo2  # bytes that are in use, of glibc's heap: what is free in between is not
+_mallinfo2.restype = _MallInfo
 
 
 def _fail(batch):
