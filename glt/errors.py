@@ -14,6 +14,7 @@ __all__ = [
     "PeerLost",
     "RemoteError",
     "RendezvousError",
+    "TableError",
     "TooManyRequests",
     "WorkerDied",
 ]
@@ -66,6 +67,10 @@ class PeerLost(GltError):
 
 class RendezvousError(GltError):
     """Trainers, clients and servers do not find each other, were given options that differ, or a port is taken."""
+
+
+class TableError(GltError, ValueError):
+    """A description of tables, a table or a row of it does not fit; the text names it, and says what was expected."""
 
 
 class TooManyRequests(GltError):

@@ -1,0 +1,196 @@
+"""From the rows of one table, as an engine returns them, to what a graph keeps of them: features, labels, times, splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from glt.errors import TableError
+from glt.tables.description import SPLITS, EdgeTable, Feature, NodeTable, Split
+from glt.tables.sources import Column, seconds_of
+from glt.tables.transforms import Fit, LabelCode, Transform
+
+
+def where_of(table: NodeTable | EdgeTable) -> str:
+    """What messages call a table."""
+    return f"node type {table.name!r}" if isinstance(table, NodeTable) else f"edge type {list(table.type)}"
+
+
+def columns_of(table: NodeTable | EdgeTable) -> list[Column]:
+    """The columns of a table that carry something, beside keys; those that edges are ordered by come first."""
+    found = []
+    if table.time is not None:
+        found.append(Column("time", table.time.column, "time", unit=table.time.unit))
+    if isinstance(table, EdgeTable) and table.weight is not None:
+        found.append(Column("weight", table.weight, "number"))
+    if table.label is not None:
+        kind = "category" if table.label.kind == "class" else "number"
+        found.append(Column("label", table.label.column, kind, is_nullable=True))
+    if table.split is not None and table.split.column is not None:
+        found.append(Column("split", table.split.column, "category", is_nullable=True))
+    for i, each in enumerate(table.features):
+        kind = {"timestamp": "time", "text": "string"}.get(each.kind, each.kind)
+        nullable = each.missing == "indicator"
+        found.append(Column(f"feature{i}", each.column, kind, nullable, each.unit, each.length))
+    return found
+
+
+class Fits:
+    """What is fitted on the rows of a table: see :class:`glt.tables.transforms.Fit`."""
+
+    def __init__(self, table: NodeTable | EdgeTable) -> None:
+        self._table, self._where = table, where_of(table)
+        self._fits = [Fit(each, self._where) for each in table.features]
+        self._classes: set[str] = set()
+
+    @property
+    def needs_rows(self) -> bool:
+        has_classes = self._table.label is not None and self._table.label.kind == "class"
+        return has_classes or any(_is_fitted(each) for each in self._table.features)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        names = batch.schema.names
+        if "label" in names and self._table.label is not None and self._table.label.kind == "class":
+            self._classes |= set(pc.unique(batch.column("label")).drop_null().to_pylist())
+        is_training = None if self._table.split is None else pa.array(split_codes(self._table, batch) == 0)
+        for i, fit in enumerate(self._fits):
+            column = batch.column(f"feature{i}")
+            fit.add(column if is_training is None else column.filter(is_training))
+
+    def merge(self, other: Fits) -> None:
+        self._classes |= other._classes
+        for one, more in zip(self._fits, other._fits, strict=True):
+            one.merge(more)
+
+    def finish(self) -> Fitted:
+        label = self._table.label
+        code = None if label is None else LabelCode.of(label, self._classes)
+        return Fitted(self._table, tuple(each.finish() for each in self._fits), code)
+
+
+def _is_fitted(feature: Feature) -> bool:
+    is_plain = feature.kind == "number" and feature.scale == "none" and feature.missing == "error"
+    return not is_plain and feature.kind not in ("boolean", "vector", "text")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Turns rows of a table into what is kept of them."""
+
+    table: NodeTable | EdgeTable
+    transforms: tuple[Transform, ...]
+    label: LabelCode | None
+
+    @property
+    def feature_names(self) -> list[str]:
+        return [name for each in self.transforms for name in each.names]
+
+    @property
+    def schema(self) -> list[pa.Field]:
+        """The columns of :meth:`__call__`, in their order."""
+        found = []
+        if self.table.features:
+            found.append(pa.field("x", pa.list_(pa.float32(), len(self.feature_names))))
+        if self.label is not None:
+            found.append(pa.field("label", pa.int64() if self.label.label.kind == "class" else pa.float32()))
+        if self.table.time is not None:
+            found.append(pa.field("time", pa.int64()))
+        if isinstance(self.table, EdgeTable) and self.table.weight is not None:
+            found.append(pa.field("weight", pa.float32()))
+        if self.table.split is not None:
+            found += [pa.field(f"{name}_mask", pa.bool_()) for name in SPLITS]
+        return found
+
+    def __call__(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        found: dict[str, pa.Array] = {}
+        if self.table.features:
+            x = np.concatenate([each(batch.column(f"feature{i}")) for i, each in enumerate(self.transforms)], 1)
+            found["x"] = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), x.shape[1])
+        if self.label is not None:
+            found["label"] = pa.array(self.label(batch.column("label")))
+        if self.table.time is not None:
+            found["time"] = batch.column("time")
+        if isinstance(self.table, EdgeTable) and self.table.weight is not None:
+            found["weight"] = batch.column("weight").cast(pa.float32())
+        if self.table.split is not None:
+            codes = split_codes(self.table, batch)
+            found |= {f"{name}_mask": pa.array(codes == code) for code, name in enumerate(SPLITS)}
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        classes = {} if self.label is None or not self.label.classes else {"classes": list(self.label.classes)}
+        return {"features": [each.to_dict() for each in self.transforms]} | classes
+
+    @classmethod
+    def of(cls, table: NodeTable | EdgeTable, kept: Mapping[str, Any]) -> Fitted:
+        """What :meth:`to_dict` returned, of an earlier build."""
+        where = where_of(table)
+        names = [each["name"] for each in kept["features"]]
+        if names != [each.name for each in table.features]:
+            raise TableError(
+                f"{where}: features are {[each.name for each in table.features]}, those that were fitted {names}: expected "
+                "the same, in the same order"
+            )
+        transforms = tuple(
+            Transform.of(f, each, where) for f, each in zip(table.features, kept["features"], strict=True)
+        )
+        return cls(table, transforms, None if table.label is None else LabelCode(table.label, kept.get("classes", ())))
+
+
+def split_codes(table: NodeTable | EdgeTable, batch: pa.RecordBatch) -> np.ndarray:
+    """Of each row 0, 1 or 2, for training, validation and test, or -1."""
+    split = table.split or Split()
+    if split.column is not None:
+        column = batch.column("split")
+        codes = pc.index_in(column, pa.array(SPLITS))
+        if codes.null_count > column.null_count:
+            wrong = pc.unique(column.filter(pc.is_null(codes))).drop_null()[0].as_py()
+            raise TableError(
+                f"{where_of(table)}: split column {split.column!r} has the value {wrong!r}: expected one of "
+                f"{', '.join(map(repr, SPLITS))}, or null"
+            )
+        return np.asarray(pc.fill_null(codes, -1))
+    if split.time is not None:
+        borders = [seconds_of(each, f"{where_of(table)}: split.time") for each in split.time]
+        time = batch.column("time")
+        codes = np.searchsorted(np.array(borders), np.asarray(pc.fill_null(time, 0)), "right")
+        return np.where(np.asarray(pc.is_valid(time)), codes, -1)
+    train, val, _ = split.ratio or (1.0, 0.0, 0.0)
+    return np.searchsorted(np.array([train, train + val]), np.asarray(batch.column("hash")), "right")
+
+
+def deduplicated(batches: Iterable[pa.RecordBatch], how: str) -> Iterator[pa.RecordBatch]:
+    """Edges in their order, one of those between the same nodes: the ``last``, or the ``sum`` of weights and numbers
+    with the last time."""
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        if held is not None:
+            batch = pa.concat_batches([held, batch])
+        if not batch.num_rows:
+            continue
+        src, dst = (np.asarray(batch.column(name)) for name in ("src", "dst"))
+        begins = np.flatnonzero(np.concatenate([[True], (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])]))
+        held = batch.slice(int(begins[-1]))  # the next batch may go on with the same nodes
+        if len(begins) > 1:
+            yield _one_each(batch.slice(0, int(begins[-1])), begins[:-1], how)
+    if held is not None:
+        yield _one_each(held, np.zeros(1, np.int64), how)
+
+
+def _one_each(batch: pa.RecordBatch, begins: np.ndarray, how: str) -> pa.RecordBatch:
+    last = batch.take(pa.array(np.append(begins[1:], batch.num_rows) - 1))
+    if how == "last":
+        return last
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name == "weight" or name.startswith("feature"):
+            columns.append(pa.array(np.add.reduceat(np.asarray(pc.fill_null(column, 0.0)), begins)))
+        else:
+            columns.append(last.column(name))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
