@@ -1,5 +1,6 @@
 """Contents are compared with their checksums before they are used, or behind, once per host; what is found is heard."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -252,6 +253,22 @@ def test_a_file_that_cannot_be_read_to_its_end_is_told_as_such(behind, monkeypat
     monkeypatch.setattr(verify, "BEFORE_USE_BYTES", 1 << 30)
     with pytest.raises(OSError, match=r"Input/output error: '.*\.npy'"):
         load_partition(behind, 0)
+
+
+def test_too_few_descriptors_while_it_is_compared_are_no_damage(behind, monkeypatch):
+    """It is compared when there are some again."""
+    few = [OSError(errno.EMFILE, "Too many open files")]
+    preadv = os.preadv
+
+    def sometimes(*given):
+        if few:
+            raise few.pop()
+        return preadv(*given)
+
+    part = load_partition(behind, 0, verify="elsewhere")
+    monkeypatch.setattr(os, "preadv", sometimes)
+    part.watch.compare_behind()
+    assert part.wait_until_verified(20.0) and not few
 
 
 def test_the_thread_behind_ends(behind):

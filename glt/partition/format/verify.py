@@ -31,7 +31,7 @@ import numpy as np
 
 from glt import _core
 from glt import _deadlines as deadlines
-from glt._checks import naming_the_limit
+from glt._checks import is_exhausted, naming_the_limit
 from glt.errors import PartitionError
 from glt.partition.format.files import FileEntry, require_file
 
@@ -99,13 +99,16 @@ class Contents:
             if is_mine:
                 record.write("")
 
-    def wrong(self) -> str:
-        """What :meth:`compare` raises, on one thread, in words; ``""`` if all is well."""
+    def wrong(self) -> str | None:
+        """What :meth:`compare` raises, on one thread, in words; ``""`` if all is well. None: this process has no
+        descriptors or memory left to find out, which says nothing of the file."""
         try:
             self.compare(num_threads=1)
         except PartitionError as error:
             return str(error)
         except OSError as error:
+            if is_exhausted(error):
+                return None
             return f"{self.path} cannot be read to its end ({error.strerror}): look after the disk"
         return ""
 
@@ -205,6 +208,8 @@ class Watch:
                     is_mine = each in self._unknown and record.found() is None and record.lock()
                 if is_mine:
                     start, found = time.monotonic(), contents.wrong()
+                    if found is None:
+                        continue  # and try again
                     logger.info("%s was compared with its checksums in %.1f s", contents.path, time.monotonic() - start)
                     with self._lock:
                         record.write(found)
