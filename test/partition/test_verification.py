@@ -271,6 +271,17 @@ def test_too_few_descriptors_while_it_is_compared_are_no_damage(behind, monkeypa
     assert part.wait_until_verified(20.0) and not few
 
 
+@pytest.mark.parametrize("how", ["overwrite", "move"])
+def test_a_job_goes_on_with_files_that_were_replaced_before_they_were_compared(behind, world, how):
+    part = load_partition(behind, 0, verify="elsewhere")
+    if how == "move":
+        behind.rename(behind.with_name("old"))
+    else:
+        RandomPartitioner(behind, 2, **world.arguments(), random_seed=7, overwrite=True).partition()
+    part.watch.compare_behind()
+    assert part.wait_until_verified(20.0)
+
+
 def test_the_thread_behind_ends(behind):
     part = load_partition(behind, 0)
     assert part.wait_until_verified(20.0)

@@ -211,9 +211,13 @@ class Watch:
                     if found is None:
                         continue  # and try again
                     logger.info("%s was compared with its checksums in %.1f s", contents.path, time.monotonic() - start)
+                    is_other = bool(found) and record.is_of_another_file()  # overwrite=True, for example
+                    if is_other:
+                        logger.warning("%s was replaced before it was compared: the old stays in use", contents.path)
                     with self._lock:
-                        record.write(found)
-                        self._settle(each, found)
+                        if not is_other:
+                            record.write(found)
+                        self._settle(each, "" if is_other else found)
             time.sleep(deadlines.POLL_S)  # others are at the rest; should they end before they are done, this one is
             self._look()
 
@@ -259,6 +263,13 @@ class Record:
         except OSError as error:
             return error.errno not in (errno.EACCES, errno.EAGAIN)  # a file system without locks: all do the work
         return True
+
+    def is_of_another_file(self) -> bool:
+        """Whether its path leads to another file now, or to none: the one that it is of cannot be read any more."""
+        try:
+            return _state_of(Path(str(self._state[0])))[:3] != self._state[:3]
+        except OSError:
+            return True
 
     def write(self, wrong: str | None) -> None:
         said = "" if wrong is None else json.dumps({"file": self._state, "wrong": wrong[: _MOST_SAID // 8]}) + "\n"
