@@ -282,6 +282,15 @@ def test_a_job_goes_on_with_files_that_were_replaced_before_they_were_compared(b
     assert part.wait_until_verified(20.0)
 
 
+@pytest.mark.parametrize("verify", [1, np.True_, "yes", None])
+def test_what_does_not_say_whether_to_verify_is_refused(root, verify):
+    """It is not taken for verify=False."""
+    damage(root)
+    for load in (lambda: load_partition(root, 0, verify=verify), lambda: load_id_map(root, verify=verify)):
+        with pytest.raises(TypeError, match=r"^verify = .*: expected True or False"):
+            load()
+
+
 def test_the_thread_behind_ends(behind):
     part = load_partition(behind, 0)
     assert part.wait_until_verified(20.0)
