@@ -206,7 +206,11 @@ def test_who_waits_for_another_process_goes_on_if_that_dies(behind):
             part.wait_until_verified(20.0)
 
 
-@pytest.mark.parametrize("what", ["open to others", "a file", "a link", "nowhere"])
+def raise_none_usable():
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+
+@pytest.mark.parametrize("what", ["open to others", "a file", "a link", "nowhere", "read-only"])
 def test_where_nothing_can_be_remembered_all_is_compared_before_it_is_used(behind, read, what, monkeypatch):
     folder = verify.records_dir()
     folder.rmdir()
@@ -217,6 +221,9 @@ def test_where_nothing_can_be_remembered_all_is_compared_before_it_is_used(behin
         folder.write_text("")
     elif what == "a link":
         folder.symlink_to(behind)
+    elif what == "read-only":
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_get_default_tempdir", raise_none_usable)
     else:
         monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     assert [num_reads_of_feat(behind, read) for _ in range(2)] == [1, 1]

@@ -282,8 +282,8 @@ class Record:
 
 def records_dir() -> Path | None:
     """The directory of this user on this host; None if there is none that others cannot write to."""
-    folder = Path(tempfile.gettempdir(), f"glt-verified-{os.getuid()}")
     try:
+        folder = Path(tempfile.gettempdir(), f"glt-verified-{os.getuid()}")  # FileNotFoundError: all are read-only
         folder.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(folder)
     except OSError as error:
