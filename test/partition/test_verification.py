@@ -1,7 +1,9 @@
 """Contents are compared with their checksums before they are used, or behind, once per host; what is found is heard."""
 
+import copy
 import errno
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -113,6 +115,23 @@ def test_a_large_file_is_compared_behind_and_its_damage_is_heard_by_all_processe
     damage(behind)  # as it was
     os.utime(behind / FEAT)
     assert load_partition(behind, 0).wait_until_verified(20.0)
+
+
+def test_copies_of_a_partition_hear_of_damage(behind):
+    damage(behind)
+    part = load_partition(behind, 0, verify="elsewhere")
+    copies = [pickle.loads(pickle.dumps(part)), copy.deepcopy(part)]
+    for each in copies:
+        each.require_sound()
+        np.testing.assert_array_equal(each.nodes[0].feat, part.nodes[0].feat)
+    part.watch.compare_behind()
+    for each in (*copies, part):
+        with pytest.raises(PartitionError, match="was altered"):
+            each.wait_until_verified(20.0)
+    assert all(heard(pickle.loads(pickle.dumps(each))) for each in copies)
+    copied = pickle.dumps(load_partition(behind, 0, verify="elsewhere"))
+    (behind / FEAT).unlink()
+    pickle.loads(copied)
 
 
 def heard(part):

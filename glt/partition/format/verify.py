@@ -155,6 +155,10 @@ class Watch:
         self._wrong = ""
         self._look_at_s = 0.0
 
+    def __reduce__(self) -> tuple[Callable[..., Watch], tuple[Any, ...]]:
+        """Copies of a partition, also in other processes of the host, hear of the same."""
+        return _watch_again, (self._wrong, [contents for contents, _ in self._unknown])
+
     def require_sound(self) -> None:
         """Raises PartitionError if a process of this host has found one of them damaged. Looks twice a second, and
         costs next to nothing in between."""
@@ -220,6 +224,13 @@ class Watch:
                         self._settle(each, "" if is_other else found)
             time.sleep(deadlines.POLL_S)  # others are at the rest; should they end before they are done, this one is
             self._look()
+
+
+def _watch_again(wrong: str, files: list[Contents]) -> Watch:
+    records = [(each, Record.of(each)) for each in files if each.path.exists()]  # on another host it may not
+    watch = Watch((each, record) for each, record in records if record is not None)
+    watch._wrong = wrong
+    return watch
 
 
 # -- what is remembered --------------------------------------------------------------------------------------------
