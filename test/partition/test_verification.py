@@ -1,5 +1,6 @@
 """Contents are compared with their checksums before they are used, or behind, once per host; what is found is heard."""
 
+import contextlib
 import copy
 import errno
 import os
@@ -115,6 +116,34 @@ def test_a_large_file_is_compared_behind_and_its_damage_is_heard_by_all_processe
     damage(behind)  # as it was
     os.utime(behind / FEAT)
     assert load_partition(behind, 0).wait_until_verified(20.0)
+
+
+def test_a_process_that_loads_a_partition_twice(behind, monkeypatch):
+    """Both compare its file. Who is late writes to no record that is closed, whose descriptor is another file's now."""
+    is_told, failed, first = threading.Event(), [], []
+    wrong = verify.Contents.wrong
+
+    def late_the_first_time(self):
+        is_first = not first
+        first.append(self)
+        return (wrong(self), is_first and is_told.wait(60.0))[0]
+
+    monkeypatch.setattr(verify.Contents, "wrong", late_the_first_time)
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    parts = [load_partition(behind, 0)]
+    while not first:
+        time.sleep(0.01)
+    (thread,) = [each for each in threading.enumerate() if each.name == "glt-verify"]
+    parts.append(load_partition(behind, 0))
+    assert all(part.wait_until_verified(20.0) for part in reversed(parts))
+    mine = behind.parent / "mine"
+    mine.write_text("mine")
+    with contextlib.ExitStack() as opened:
+        for _ in range(20):
+            opened.enter_context(open(mine, "r+b"))
+        is_told.set()
+        thread.join(20.0)
+    assert not thread.is_alive() and not failed and mine.read_text() == "mine"
 
 
 def test_copies_of_a_partition_hear_of_damage(behind):

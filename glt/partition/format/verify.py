@@ -196,9 +196,10 @@ class Watch:
     def compare_behind(self) -> None:
         """Has a thread of this process compare them, but for those that another process of this host is at. What was
         found to be damaged before is read again: the disk may have been at fault."""
-        for _, record in self._unknown:
-            if record.found() and record.lock():
-                record.write(None)
+        with self._lock:
+            for _, record in self._unknown:
+                if record.found() and record.lock():
+                    record.write(None)
         self._look()
         if self._unknown:
             threading.Thread(target=self._compare_all, name="glt-verify", daemon=True).start()
@@ -219,6 +220,8 @@ class Watch:
                     if is_other:
                         logger.warning("%s was replaced before it was compared: the old stays in use", contents.path)
                     with self._lock:
+                        if each not in self._unknown:
+                            continue  # another watch of this process was faster: the record is closed
                         if not is_other:
                             record.write(found)
                         self._settle(each, "" if is_other else found)
