@@ -267,6 +267,8 @@ class Dataset:
             layout_of(edge_dir or "in")  # refuses what is no direction
             self._set(Schema((), ()), edge_dir or "in", (), [])
             return
+        if not isinstance(graph, Graph):
+            raise TypeError(f"graph is a {type(graph).__name__}: expected a Graph; of several types use from_arrays")
         if edge_dir not in (None, graph.edge_dir):
             raise ValueError(f"edge_dir = {edge_dir!r}, but the graph has {graph.edge_dir!r}: leave edge_dir out")
         if graph.num_nodes != graph.num_neighbor_nodes:
