@@ -328,8 +328,8 @@ class Dataset:
         weight_attr: str | None = None,
         time_attr: str | None = None,
     ) -> Dataset:
-        """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes but
-        TensorFrames, which a warning names.
+        """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes
+        whose first dimension is that of the nodes or edges, but TensorFrames, which a warning names.
 
         ``weight_attr`` names the edge-level attribute to weight draws by, ``time_attr`` the node-level or edge-level
         one to sample by time; an unusable one is a TypeError or ValueError that names it.
