@@ -267,6 +267,8 @@ class Dataset:
             layout_of(edge_dir or "in")  # refuses what is no direction
             self._set(Schema((), ()), edge_dir or "in", (), [])
             return
+        if not isinstance(graph, Graph):
+            raise TypeError(f"graph is a {type(graph).__name__}: expected a Graph; of several types use from_arrays")
         if edge_dir not in (None, graph.edge_dir):
             raise ValueError(f"edge_dir = {edge_dir!r}, but the graph has {graph.edge_dir!r}: leave edge_dir out")
         if graph.num_nodes != graph.num_neighbor_nodes:
@@ -326,8 +328,8 @@ class Dataset:
         weight_attr: str | None = None,
         time_attr: str | None = None,
     ) -> Dataset:
-        """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes but
-        TensorFrames, which a warning names.
+        """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes
+        whose first dimension is that of the nodes or edges, but TensorFrames, which a warning names.
 
         ``weight_attr`` names the edge-level attribute to weight draws by, ``time_attr`` the node-level or edge-level
         one to sample by time; an unusable one is a TypeError or ValueError that names it.

@@ -188,7 +188,7 @@ def arrays_of_pyg(
     from torch_geometric.data import Data, HeteroData
 
     if isinstance(data, HeteroData):
-        data = _counted(data)
+        data = counted(data)
         schema = Schema(tuple(data.node_types), tuple(data.edge_types))
         node_stores = [data[t] for t in schema.node_types]
         edge_stores = [data[t] for t in schema.edge_types]
@@ -265,11 +265,14 @@ def _level_of(name: str, data: Any, schema: Schema, node_stores: list[Any], edge
     return "node" if of_nodes else "edge"
 
 
-def _counted(data: HeteroData) -> HeteroData:
-    """The same, where each node type that has attributes tells PyG how many nodes it has. PyG finds that by a few
-    names, such as ``x``; where there is none, as in RelBench's graphs, all attributes have a row for each node."""
+def counted(data: Any) -> Any:
+    """The same, where each node type of a HeteroData that has attributes tells PyG how many nodes it has. PyG finds
+    that by a few names, such as ``x``; where there is none, as in RelBench's graphs, all attributes have a row for each
+    node."""
+    from torch_geometric.data import HeteroData
+
     missing = {}
-    for store in data.node_stores:
+    for store in data.node_stores if isinstance(data, HeteroData) else ():
         if len(store) and not store.can_infer_num_nodes:
             counts = {_num_rows(name, value, store) for name, value in store.items()} - {None}
             if len(counts) != 1:

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -250,6 +250,11 @@ def as_pyg(data: Any) -> Any:
     does not tell how many nodes it has."""
     if isinstance(data, Graph):
         raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
+    if isinstance(data, Mapping):
+        raise TypeError(
+            "data is a dict, of graphs by edge type perhaps, which samplers take: loaders take a HeteroData, or a glt "
+            "Dataset, whose init_graph takes dicts of edges"
+        )
     if isinstance(data, Data):
         require_num_nodes(data)
     if isinstance(data, Data | HeteroData):

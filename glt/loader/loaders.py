@@ -15,6 +15,7 @@ from torch_geometric.typing import InputEdges, InputNodes
 from glt._tracebacks import short_traceback
 from glt.data.arrays import require_data
 from glt.data.dataset import Dataset
+from glt.data.pyg import counted
 from glt.data.schema import HOMOGENEOUS, EdgeType
 from glt.loader.base import KeyedBatches
 from glt.loader.batches import as_pyg
@@ -114,6 +115,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
+        data = counted(data)  # else PyG hands out whole the attributes of a type that has no ``x``
         given = locals()
         source = as_pyg(data)
         sampler = self._choose_sampler(given)
@@ -304,6 +306,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
+        data = counted(data)  # else PyG hands out whole the attributes of a type that has no ``x``
         given = locals()
         source = as_pyg(data)
         sampler = self._choose_sampler(given)

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from multiprocessing import parent_process
 from pathlib import Path
 
 from dist_world import join, options
@@ -114,8 +115,8 @@ class Soaker:
 
     def go(self):
         """Cycles until the file ``stop`` says which is the last. Others that share the job do the same."""
-        number, stop = 0, self._folder / "stop"
-        while not (stop.exists() and number >= int(stop.read_text())):
+        number, stop, campaign = 0, self._folder / "stop", parent_process()
+        while campaign.is_alive() and not (stop.exists() and number >= int(stop.read_text())):
             lost = ""
             try:
                 with contextlib.suppress(Failure):

@@ -188,6 +188,7 @@ def test_the_limit_of_descriptors_is_named(tmp_path):
     """With a descriptor after the other, and no more of them."""
     np.savez(tmp_path / "x.npz", x=np.arange(3))
     torch.save(torch.arange(3), tmp_path / "x.pt")
+    shared_memory = glt.channel.SharedMemory  # imported here, since a module is a file too
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)
@@ -198,7 +199,7 @@ def test_the_limit_of_descriptors_is_named(tmp_path):
             lambda: load_npy(tmp_path / "x.npz"),
             lambda: load_saved(tmp_path / "x.pt", "x", "a tensor"),
             lambda: NpzFile(tmp_path / "x.npz"),
-            lambda: glt.channel.SharedMemory(64),
+            lambda: shared_memory(64),
         ):
             with pytest.raises(OSError, match="Too many open files: ") as caught:
                 read()

@@ -10,7 +10,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from glt.data import HOMOGENEOUS, Dataset, Feature, Graph, Schema, Topology
 from glt.data.pyg import arrays_of_pyg
-from glt.loader import NeighborLoader
+from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import ring_graph
 
@@ -287,6 +287,19 @@ def test_from_pyg_counts_nodes_by_whatever_they_have():
     data["item"].class_weight = torch.ones(3)
     with pytest.raises(ValueError, match=r"\['class_weight', 'y'\], .* of nodes alike: 3, 6: set data\['item'\]"):
         Dataset.from_pyg(data)
+
+
+def test_loaders_give_rows_of_nodes_that_pyg_cannot_count():
+    data = HeteroData()
+    data["user"].time, data["item"].y = torch.arange(4), torch.arange(6) * 2
+    data["item", "to", "user"].edge_index = torch.tensor([[0, 5, 1], [0, 1, 1]])
+    batches = list(NeighborLoader(data, [2], input_nodes="user", batch_size=2, random_seed=0))
+    assert len(batches) == 2
+    links = LinkNeighborLoader(data, [2], edge_label_index=("item", "to", "user"), batch_size=2, random_seed=0)
+    for batch in (*batches, *links):
+        assert torch.equal(batch["user"].time, batch["user"].n_id)
+        assert torch.equal(batch["item"].y, batch["item"].n_id * 2)
+    assert "num_nodes" not in data["item"], "the user's data stays as it is"
 
 
 def test_graphs_with_real_frames():

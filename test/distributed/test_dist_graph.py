@@ -1,5 +1,7 @@
 """A distributed graph says what the arrays say that it was made of, whatever the partitions."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from glt.distributed.graph.blocks import to_block
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
+from glt.errors import PartitionError
 from glt.partition import load_id_map
 
 PARTS = [(1, "in"), (2, "in"), (4, "out"), (4, "in"), (2, "out")]
@@ -45,6 +48,17 @@ def test_counts_types_and_ends_of_edges(graph, small):
     assert graph.find_edges(torch.empty(0, dtype=torch.int64)).shape == (2, 0)
     with pytest.raises(IndexError, match=rf"edge_ids\[1\] = {NUM_EDGES} is outside"):
         graph.find_edges([0, NUM_EDGES])
+
+
+def test_damage_of_a_partition_that_nobody_loaded_is_noticed(world, tmp_path, alone):
+    path = shutil.copytree(world(2).path, tmp_path / "parts")
+    with open(path / "part1/node_feat/node.npy", "r+b") as file:
+        file.seek(1000)
+        file.write(bytes(64))
+    with pytest.raises(PartitionError, match=r"part1/node_feat/node\.npy was altered"):
+        _ = open_graph(path).ndata["x"][torch.arange(NUM_NODES)]
+    with pytest.raises(ValueError, match=r"part1/node_feat/node\.npy was altered"):
+        glt.distributed.DistNeighborLoader(glt.distributed.DistDataset().load(path, 0), [2], torch.arange(NUM_NODES))
 
 
 def test_edges_without_a_book_are_found(world):

@@ -161,6 +161,10 @@ def test_a_bare_graph_is_to_be_wrapped():
     for loader in (NeighborLoader, LinkNeighborLoader):
         with pytest.raises(TypeError, match=r"data is a glt Graph.*Dataset\(graph\)"):
             loader(graph, [2])
+        with pytest.raises(TypeError, match=r"data is a dict, .*loaders take a HeteroData, or a glt Dataset"):
+            loader({("a", "to", "b"): graph}, [2])
+    with pytest.raises(TypeError, match=r"graph is a dict: expected a Graph; .*from_arrays"):
+        Dataset({("a", "to", "b"): graph})
     assert len(NeighborLoader(Dataset(graph), [2])) == 40
 
 

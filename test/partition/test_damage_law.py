@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glt.errors import GltError, PartitionError
-from glt.partition import Manifest, RandomPartitioner, inspect_partitions, load_partition
+from glt.partition import FennelPartitioner, Manifest, RandomPartitioner, inspect_partitions, load_partition
 from glt.partition.format import files as npy_file
 from glt.partition.format import verify as contents
 from glt.partition.format.manifest import digest_of, text_of
@@ -344,6 +344,28 @@ def test_what_is_no_file_in_place_of_the_manifest_is_refused_at_once(directory, 
     (directory / "part0/node_feat/node.npy").unlink()
     os.mkfifo(directory / "part0/node_feat/node.npy")
     refused(directory, "node_feat/node.npy is not a file")
+
+
+def test_a_manifest_that_the_disk_does_not_give_is_named(directory):
+    (directory / "manifest.json").unlink()
+    (directory / "manifest.json").symlink_to("/proc/self/mem")  # address 0, which cannot be read
+    with pytest.raises(OSError, match=r"the disk failed.*manifest\.json"):
+        load_partition(directory, 0)
+
+
+def test_what_is_said_of_each_partition_is_said_of_all(tmp_path):
+    graph = arguments("homogeneous", 0)
+    more = {"hotness": np.arange(14.0), "cache_ratio": 0.2, "balance_ntypes": np.arange(14) % 2, "balance_edges": True}
+    manifest = FennelPartitioner(tmp_path / "parts", 2, **graph, **more).partition()
+    (node,), (edge,) = manifest.node_types, manifest.edge_types
+    for change in (
+        {"node_types": (replace(node, forecast=replace(node.forecast, num_reads=(1.0,))),)},
+        {"node_types": (replace(node, forecast=replace(node.forecast, num_cached=(1, 1, 1))),)},
+        {"node_types": (replace(node, balanced_labels=(replace(node.balanced_labels[0], part_num_nodes=(7,)),)),)},
+        {"edge_types": (replace(edge, balanced_labels=(replace(edge.balanced_labels[0], part_num_edges=(7,)),)),)},
+    ):
+        replace(manifest, **change).signed().write(tmp_path / "parts")
+        refused(tmp_path / "parts", "partitions: expected 2")
 
 
 @pytest.mark.parametrize("verify", [True, False])

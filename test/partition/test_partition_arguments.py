@@ -122,7 +122,7 @@ def test_a_target_that_holds_something_is_refused_and_kept(directory, world):
 def test_partitions_are_replaced_where_that_is_asked_for_once_the_new_ones_are_whole(tmp_path):
     target = tmp_path / "parts"
     first = RandomPartitioner(target, 2, 3, EDGES).partition()
-    (target / "graph.json").write_text("{}")  # a part_config
+    (target / "graph.json").write_text('{"num_parts": 2}')  # a part_config
     opened = load_partition(target, 0)
 
     class Failing(RandomPartitioner):
@@ -151,6 +151,12 @@ def test_nothing_but_partitions_is_replaced(tmp_path):
     with pytest.raises(PartitionError, match=r"parts holds 'label.pt', which is not glt's: overwrite=True replaces"):
         RandomPartitioner(target, 2, 3, EDGES, overwrite=True)
     (target / "label.pt").unlink()
+    for name in ("results.json", "part1/notes.txt", "part1/node_ids/mine/x.json", "plots/a.npy"):
+        (target / name).parent.mkdir(exist_ok=True)
+        (target / name).write_text('{"accuracy": 1}')
+        with pytest.raises(PartitionError, match=f"parts holds '{name}', which is not glt's: overwrite=True replaces"):
+            RandomPartitioner(target, 2, 3, EDGES, overwrite=True)
+        (target / name).unlink()
     (target / "manifest.json").unlink()
     with pytest.raises(PartitionError, match=r"parts lacks manifest.json: overwrite=True replaces"):
         RandomPartitioner(target, 2, 3, EDGES, overwrite=True)

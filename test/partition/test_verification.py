@@ -1,6 +1,10 @@
 """Contents are compared with their checksums before they are used, or behind, once per host; what is found is heard."""
 
+import contextlib
+import copy
+import errno
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -114,6 +118,51 @@ def test_a_large_file_is_compared_behind_and_its_damage_is_heard_by_all_processe
     assert load_partition(behind, 0).wait_until_verified(20.0)
 
 
+def test_a_process_that_loads_a_partition_twice(behind, monkeypatch):
+    """Both compare its file. Who is late writes to no record that is closed, whose descriptor is another file's now."""
+    is_told, failed, first, before = threading.Event(), [], [], threading.enumerate()
+    wrong = verify.Contents.wrong
+
+    def late_the_first_time(self, advance):
+        is_first = not first
+        first.append(self)
+        return (wrong(self, advance), is_first and is_told.wait(60.0))[0]
+
+    monkeypatch.setattr(verify.Contents, "wrong", late_the_first_time)
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    parts = [load_partition(behind, 0)]
+    while not first:
+        time.sleep(0.01)
+    (thread,) = [each for each in threading.enumerate() if each.name == "glt-verify" and each not in before]
+    parts.append(load_partition(behind, 0))
+    assert all(part.wait_until_verified(20.0) for part in reversed(parts))
+    mine = behind.parent / "mine"
+    mine.write_text("mine")
+    with contextlib.ExitStack() as opened:
+        for _ in range(20):
+            opened.enter_context(open(mine, "r+b"))
+        is_told.set()
+        thread.join(20.0)
+    assert not thread.is_alive() and not failed and mine.read_text() == "mine"
+
+
+def test_copies_of_a_partition_hear_of_damage(behind):
+    damage(behind)
+    part = load_partition(behind, 0, verify="elsewhere")
+    copies = [pickle.loads(pickle.dumps(part)), copy.deepcopy(part)]
+    for each in copies:
+        each.require_sound()
+        np.testing.assert_array_equal(each.nodes[0].feat, part.nodes[0].feat)
+    part.watch.compare_behind()
+    for each in (*copies, part):
+        with pytest.raises(PartitionError, match="was altered"):
+            each.wait_until_verified(20.0)
+    assert all(heard(pickle.loads(pickle.dumps(each))) for each in copies)
+    copied = pickle.dumps(load_partition(behind, 0, verify="elsewhere"))
+    (behind / FEAT).unlink()
+    pickle.loads(copied)
+
+
 def heard(part):
     with pytest.raises(PartitionError, match="was altered"):
         part.require_sound()
@@ -221,18 +270,11 @@ def test_a_process_that_reads_is_waited_for_and_not_one_that_is_stopped(behind, 
         process.kill()
 
 
-def test_without_memory_to_compare_it_is_an_error_at_the_next_batch(behind, monkeypatch):
-    def broken(*_):
-        raise MemoryError
-
-    part = load_partition(behind, 0, verify="elsewhere")
-    monkeypatch.setattr(os, "preadv", broken)
-    part.watch.compare_behind()
-    with pytest.raises(PartitionError, match=r"node\.npy cannot be compared .* no memory left"):
-        part.wait_until_verified(20.0)
+def raise_none_usable():
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
 
-@pytest.mark.parametrize("what", ["open to others", "a file", "a link", "nowhere"])
+@pytest.mark.parametrize("what", ["open to others", "a file", "a link", "nowhere", "read-only"])
 def test_where_nothing_can_be_remembered_all_is_compared_before_it_is_used(behind, read, what, monkeypatch):
     folder = verify.records_dir()
     folder.rmdir()
@@ -243,6 +285,9 @@ def test_where_nothing_can_be_remembered_all_is_compared_before_it_is_used(behin
         folder.write_text("")
     elif what == "a link":
         folder.symlink_to(behind)
+    elif what == "read-only":
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_get_default_tempdir", raise_none_usable)
     else:
         monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     assert [num_reads_of_feat(behind, read) for _ in range(2)] == [1, 1]
@@ -279,6 +324,42 @@ def test_a_file_that_cannot_be_read_to_its_end_is_told_as_such(behind, monkeypat
     monkeypatch.setattr(verify, "BEFORE_USE_BYTES", 1 << 30)
     with pytest.raises(OSError, match=r"Input/output error: '.*\.npy'"):
         load_partition(behind, 0)
+
+
+def test_too_few_descriptors_while_it_is_compared_are_no_damage(behind, monkeypatch):
+    """It is compared when there are some again."""
+    few = [OSError(errno.EMFILE, "Too many open files")]
+    preadv = os.preadv
+
+    def sometimes(*given):
+        if few:
+            raise few.pop()
+        return preadv(*given)
+
+    part = load_partition(behind, 0, verify="elsewhere")
+    monkeypatch.setattr(os, "preadv", sometimes)
+    part.watch.compare_behind()
+    assert part.wait_until_verified(20.0) and not few
+
+
+@pytest.mark.parametrize("how", ["overwrite", "move"])
+def test_a_job_goes_on_with_files_that_were_replaced_before_they_were_compared(behind, world, how):
+    part = load_partition(behind, 0, verify="elsewhere")
+    if how == "move":
+        behind.rename(behind.with_name("old"))
+    else:
+        RandomPartitioner(behind, 2, **world.arguments(), random_seed=7, overwrite=True).partition()
+    part.watch.compare_behind()
+    assert part.wait_until_verified(20.0)
+
+
+@pytest.mark.parametrize("verify", [1, np.True_, "yes", None])
+def test_what_does_not_say_whether_to_verify_is_refused(root, verify):
+    """It is not taken for verify=False."""
+    damage(root)
+    for load in (lambda: load_partition(root, 0, verify=verify), lambda: load_id_map(root, verify=verify)):
+        with pytest.raises(TypeError, match=r"^verify = .*: expected True or False"):
+            load()
 
 
 def test_the_thread_behind_ends(behind):

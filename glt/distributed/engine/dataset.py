@@ -248,13 +248,17 @@ class DistDataset:
         self._args = args
         return self
 
-    def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:
+    def map_other(
+        self, graph_dir: str | os.PathLike[str], partition_idx: int, is_loaded: bool = True
+    ) -> LocalPartition:
         """Maps another partition of the same graph, whose files are on this host, to read it without asking a process.
+        ``is_loaded``: a process of this host has loaded it, and compares it with its checksums; else this one does.
 
         Raises:
             glt.errors.PartitionError: If it cannot be read, or is of another partitioning run.
         """
-        part = load_partition(graph_dir, partition_idx, verify="elsewhere" if self._verify else False)
+        verify: bool | Literal["elsewhere"] = "elsewhere" if self._verify and is_loaded else self._verify
+        part = load_partition(graph_dir, partition_idx, verify=verify)
         if part.manifest.run_id != self.manifest.run_id:
             raise PartitionError(
                 f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "

@@ -343,7 +343,7 @@ class GraphQueries:
         _require_position("partition", part, data.num_partitions)
         with self._lock:
             if part not in self._parts:
-                self._parts[part] = data.map_other(data.load_args["graph_dir"], part)
+                self._parts[part] = data.map_other(data.load_args["graph_dir"], part, is_loaded=False)
             found = self._parts[part]
         found.require_sound()
         return found

@@ -286,7 +286,7 @@ class _Run:
         self.ids: dict[NodeType, IdMap] = {}
         for node_type in self.num_nodes if original_ids else ():
             if data.manifest.node_types[self.schema.node_index(node_type)].offsets is not None:
-                self.ids[node_type] = load_id_map(data.load_args["graph_dir"], node_type, verify=False)
+                self.ids[node_type] = load_id_map(data.load_args["graph_dir"], node_type)
         self.kept: list[LayerRows] = []  # deleted in the end
         self.checked: set[tuple[int, NodeType]] = set()  # layers and types that were found to read one hop only
 

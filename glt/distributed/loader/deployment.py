@@ -329,7 +329,7 @@ class _AmongTrainers(Deployment):
         loaded = [theirs["partition_idx"] for theirs in everyone]
         unread: dict[int, str] = {}
         for index in sorted(set(range(data.num_partitions)) - set(loaded)):
-            if (why := self._map(index, mine["graph_dir"])) is not None:
+            if (why := self._map(index, mine["graph_dir"], is_loaded=False)) is not None:
                 unread[index] = why
         for theirs in everyone:
             index = theirs["partition_idx"]
@@ -354,12 +354,12 @@ class _AmongTrainers(Deployment):
         if any(theirs["num_read"] < data.num_partitions for theirs in found):
             self.serving = group
 
-    def _map(self, index: int, graph_dir: str) -> str | None:
+    def _map(self, index: int, graph_dir: str, is_loaded: bool = True) -> str | None:
         """Maps a partition to read it here; says why it cannot."""
         if not self.options.read_local:
             return "read_local=False"
         try:
-            self.others[index] = self.data.map_other(graph_dir, index)
+            self.others[index] = self.data.map_other(graph_dir, index, is_loaded)
         except (PartitionError, OSError) as error:
             if is_exhausted(error):
                 raise  # of this process, not of the files

@@ -21,7 +21,6 @@ from glt.distributed.wire.handshake import Hint, connect, introduce, refuse
 from glt.distributed.wire.threads import call_on_loop, process_loop, wait_for
 from glt.distributed.wire.transport import Peer
 from glt.errors import GltError, PartitionError, RendezvousError
-from glt.partition import load_partition
 
 logger = logging.getLogger(__name__)
 
@@ -323,8 +322,7 @@ def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerE
                 other_dirs[part] = here[0].graph_dir
                 continue
             if not serving:
-                load_partition(me.graph_dir, part, verify=True)  # no server has verified it
-                data.map_other(me.graph_dir, part)
+                data.map_other(me.graph_dir, part, is_loaded=False)
                 other_dirs[part] = me.graph_dir
                 continue
         except (PartitionError, OSError) as error:

@@ -348,6 +348,7 @@ class DistServer:
     def _read_part(self, part: int) -> LocalPartition:
         with self._lock:
             if part in self._read_parts:
+                self._read_parts[part].require_sound()
                 return self._read_parts[part]
         other_dirs = self._read_plan().other_dirs
         if part not in other_dirs:

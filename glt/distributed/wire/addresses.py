@@ -37,7 +37,7 @@ def own_address(master: tuple[str, int]) -> str:
     """The address of this host on the way to another, which need not be there: nothing is sent."""
     try:
         found = socket.getaddrinfo(*master, type=socket.SOCK_DGRAM)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise RendezvousError(f"master_addr = {master[0]!r}: no such host ({error})") from error
     # IPv4 first, as servers listen: localhost, for example, has addresses of both families.
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
@@ -58,7 +58,7 @@ def is_own_address(host: str) -> bool:
     """Whether a name or address is one of this host's own; a name that there is not is none."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the latter of a name that no host can have, such as a..b
         return False
     for family, kind, protocol, _, where in found:
         with socket.socket(family, kind, protocol) as probe:

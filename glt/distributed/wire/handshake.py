@@ -247,7 +247,7 @@ async def connect(
                 kind = NotYet if answer.get("is_ending") else RendezvousError
                 raise kind(f"{peer} at {where} refused: {answer['refused']}")
             hint.give(f"{peer} at {where} refuses for now: {answer['refused']}")
-        except socket.gaierror as error:
+        except (socket.gaierror, UnicodeError) as error:
             raise RendezvousError(f"{peer}: there is no host {address[0]!r} ({error}); check master_addr") from error
         except NotProven as error:
             _close(connection)

@@ -127,7 +127,7 @@ def _is_listening(addr: str, port: int) -> bool:
     try:
         with socket.create_connection((addr, port), timeout=deadlines.HANDSHAKE_S):
             return True
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise RendezvousError(f"master_addr = {addr!r}: no such host ({error})") from error
     except OSError:
         return False  # not yet

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import json
 import logging
 import math
 import os
@@ -292,8 +293,28 @@ def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], o
         yield bar.update
 
 
-# What glt puts into a partition directory, part_configs included.
-_OURS = re.compile(rf"{re.escape(layout.MANIFEST)}|part\d+|(node|edge)_(book|row|map|map_inverse)|.+\.json")
+# The directories that glt puts into one of partitions; their files end with .npy.
+_OURS = re.compile(r"part\d+|(node|edge)_(book|row|map|map_inverse)")
+
+
+def _not_ours(root: Path) -> str | None:
+    """The first file in a directory that is no part of partitions: what a user has put there."""
+    for path in sorted(path for path in root.rglob("*") if not path.is_dir()):
+        inside = path.relative_to(root)
+        if inside.parent == Path():
+            is_ours = inside.name == layout.MANIFEST or _is_part_config(path)
+        else:
+            is_ours = _OURS.fullmatch(inside.parts[0]) is not None and path.suffix == ".npy"
+        if not is_ours:
+            return str(inside)
+    return None
+
+
+def _is_part_config(path: Path) -> bool:
+    try:
+        return path.suffix == ".json" and path.is_file() and "num_parts" in json.loads(path.read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def require_free(target: Path, name: str = "output_dir", overwrite: bool | None = None) -> None:
@@ -305,7 +326,7 @@ def require_free(target: Path, name: str = "output_dir", overwrite: bool | None 
             f"choose one inside it, such as {target / 'new'}"
         )
     if target.is_dir() and (found := sorted(path.name for path in target.iterdir())):
-        other = next((each for each in found if not _OURS.fullmatch(each)), None)
+        other = _not_ours(target) if overwrite else None
         if overwrite and (other is not None or layout.MANIFEST not in found):
             why = f"lacks {layout.MANIFEST}" if other is None else f"holds {other!r}, which is not glt's"
             raise PartitionError(

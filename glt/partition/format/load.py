@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glt import _core
-from glt._checks import integer
+from glt._checks import check_flag, integer
 from glt._reprs import repr_of_fields, says, typed
 from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
@@ -205,7 +205,7 @@ def load_partition(
             dtype of every file are always compared with the manifest, and the manifest with its own digest.
 
     Raises:
-        TypeError: If ``partition_idx`` is not an integer.
+        TypeError: If ``partition_idx`` is not an integer, or ``verify`` none of the above.
         PartitionError: If something is missing, truncated, altered or from another run, or ``partition_idx`` is not in
             the directory; names the file.
 
@@ -213,6 +213,8 @@ def load_partition(
         >>> glt.partition.load_partition("parts", 1)
         Partition(1 of 2, 20 nodes, 40 edges, edge_dir='in')
     """
+    if verify != "elsewhere":
+        check_flag("verify", verify)
     root = Path(os.path.abspath(root_dir))
     if root.is_file():
         root = read_part_config(root).directory
@@ -255,6 +257,7 @@ def load_id_map(
         >>> glt.partition.load_id_map("relabelled")
         IdMap(original=int32 [40], new=int32 [40])
     """
+    check_flag("verify", verify)
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)
     files, schema = _Files(root, manifest, 0, verify), manifest.schema

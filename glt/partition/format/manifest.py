@@ -328,6 +328,13 @@ class Manifest:
             manifest._require_counts(entry.node_type, entry.num_nodes, entry.part_num_nodes, entry.offsets)
         for edges in manifest.edge_types:
             manifest._require_counts(edges.edge_type, edges.num_edges, edges.part_num_edges, edges.offsets)
+        forecasts = [each.forecast for each in manifest.node_types if each.forecast is not None]
+        by_part = [each for of in forecasts for each in (of.num_reads, of.remote_ratio, of.hit_ratio, of.num_cached)]
+        by_part += [label.part_num_nodes for each in manifest.node_types for label in each.balanced_labels]
+        by_part += [label.part_num_edges for each in manifest.edge_types for label in each.balanced_labels]
+        wrong = next((each for each in by_part if len(each) != manifest.num_parts), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong} is of {len(wrong)} partitions: expected {manifest.num_parts}")
         for path, file in manifest.files.items():
             _require_file(path, file, manifest.checksum_block_bytes)
         return manifest
@@ -441,7 +448,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
             raise PartitionError(
                 f"{path} has {found.st_size} bytes: expected at most {most_bytes}; it is not what a partitioner wrote"
             )
-        with open(opened, "rb", closefd=False) as file:
+        with naming_the_limit(path), open(opened, "rb", closefd=False) as file:
             return file.read()
     finally:
         os.close(opened)

@@ -31,7 +31,7 @@ import numpy as np
 
 from glt import _core
 from glt import _deadlines as deadlines
-from glt._checks import naming_the_limit
+from glt._checks import is_exhausted, naming_the_limit
 from glt.errors import PartitionError
 from glt.partition.format.files import FileEntry, require_file
 
@@ -98,16 +98,19 @@ class Contents:
             if is_mine:
                 record.write("")
 
-    def wrong(self, advance: Callable[[int], object]) -> str:
-        """What :meth:`compare` raises, on one thread, in words; ``""`` if all is well."""
+    def wrong(self, advance: Callable[[int], object]) -> str | None:
+        """What :meth:`compare` raises, on one thread, in words; ``""`` if all is well. None: this process has no
+        descriptors or memory left to find out, which says nothing of the file."""
         try:
             self.compare(advance, num_threads=1)
         except PartitionError as error:
             return str(error)
         except OSError as error:
+            if is_exhausted(error):
+                return None
             return f"{self.path} cannot be read to its end ({error.strerror}): look after the disk"
         except MemoryError:
-            return f"{self.path} cannot be compared with its checksums, this host has no memory left: free some"
+            return None
         return ""
 
 
@@ -153,6 +156,10 @@ class Watch:
         self._wrong = ""
         self._look_at_s = 0.0
 
+    def __reduce__(self) -> tuple[Callable[..., Watch], tuple[Any, ...]]:
+        """Copies of a partition, also in other processes of the host, hear of the same."""
+        return _watch_again, (self._wrong, [contents for contents, _ in self._unknown])
+
     def require_sound(self) -> None:
         """Raises PartitionError if a process of this host has found one of them damaged. Looks twice a second, and
         costs next to nothing in between."""
@@ -190,9 +197,10 @@ class Watch:
     def compare_behind(self) -> None:
         """Has a thread of this process compare them, but for those that another process of this host is at. What was
         found to be damaged before is read again: the disk may have been at fault."""
-        for _, record in self._unknown:
-            if record.found() and record.lock():
-                record.write(None)
+        with self._lock:
+            for _, record in self._unknown:
+                if record.found() and record.lock():
+                    record.write(None)
         self._look()
         if self._unknown:
             threading.Thread(target=self._compare_all, name="glt-verify", daemon=True).start()
@@ -207,12 +215,34 @@ class Watch:
                     is_mine = is_unknown and (record.lock() or record.is_still())
                 if is_mine:
                     start, found = time.monotonic(), contents.wrong(record.advance)
+                    if found is None:
+                        logger.warning(
+                            "this process has no descriptors or memory left to compare %s with its checksums: it will "
+                            "try again in %g s",
+                            contents.path,
+                            deadlines.HINT_S,
+                        )
+                        time.sleep(deadlines.HINT_S)
+                        continue
                     logger.info("%s was compared with its checksums in %.1f s", contents.path, time.monotonic() - start)
+                    is_other = bool(found) and record.is_of_another_file()  # overwrite=True, for example
+                    if is_other:
+                        logger.warning("%s was replaced before it was compared: the old stays in use", contents.path)
                     with self._lock:
-                        record.write(found)
-                        self._settle(each, found)
+                        if each not in self._unknown:
+                            continue  # another watch of this process was faster: the record is closed
+                        if not is_other:
+                            record.write(found)
+                        self._settle(each, "" if is_other else found)
             time.sleep(deadlines.POLL_S)  # others are at the rest; should they end or stop before, this one does it
             self._look()
+
+
+def _watch_again(wrong: str, files: list[Contents]) -> Watch:
+    records = [(each, Record.of(each)) for each in files if each.path.exists()]  # on another host it may not
+    watch = Watch((each, record) for each, record in records if record is not None)
+    watch._wrong = wrong
+    return watch
 
 
 # -- what is remembered --------------------------------------------------------------------------------------------
@@ -260,11 +290,18 @@ class Record:
     def advance(self, _: int = 0) -> None:
         """Another block has been read."""
         with suppress(OSError):  # then others read the file too
-            os.utime(self._fd)
+            os.utime(self.path, follow_symlinks=False)  # its descriptor may be closed by now, and be another file's
 
     def is_still(self) -> bool:
         """Whether the process that has the lock has read nothing for so long that it must be stopped."""
         return time.time() - os.fstat(self._fd).st_mtime > deadlines.STUCK_S
+
+    def is_of_another_file(self) -> bool:
+        """Whether its path leads to another file now, or to none: the one that it is of cannot be read any more."""
+        try:
+            return _state_of(Path(str(self._state[0])))[:3] != self._state[:3]
+        except OSError:
+            return True
 
     def write(self, wrong: str | None) -> None:
         said = "" if wrong is None else json.dumps({"file": self._state, "wrong": wrong[: _MOST_SAID // 8]}) + "\n"
@@ -277,8 +314,8 @@ class Record:
 
 def records_dir() -> Path | None:
     """The directory of this user on this host; None if there is none that others cannot write to."""
-    folder = Path(tempfile.gettempdir(), f"glt-verified-{os.getuid()}")
     try:
+        folder = Path(tempfile.gettempdir(), f"glt-verified-{os.getuid()}")  # FileNotFoundError: all are read-only
         folder.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(folder)
     except OSError as error:

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from glt.distributed.wire.addresses import is_loopback, own_address, printed, reachable_address
+from glt.distributed.wire.addresses import is_loopback, is_own_address, own_address, printed, reachable_address
+from glt.distributed.wire.handshake import dial
 from glt.distributed.wire.listener import Listener
 from glt.errors import RendezvousError
 
@@ -33,3 +34,14 @@ def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port():
     with pytest.raises(RendezvousError, match="no such host"):
         Listener(("0.0.0.0", port), "server 1", ("nowhere.invalid", 1), lambda *_: None)
     socket.create_server(("0.0.0.0", port)).close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "nowhere.invalid", "192.0.2.7"])
+def test_what_is_no_address_of_this_host(host):
+    """Names that no host can have are a UnicodeError of Python's."""
+    assert not is_own_address(host)
+    if host != "192.0.2.7":
+        with pytest.raises(RendezvousError, match=f"'{host}': no such host"):
+            own_address((host, 1))
+        with pytest.raises(RendezvousError, match=f"there is no host '{host}'"):
+            dial((host, 1), "server 0", {}, 5.0)
