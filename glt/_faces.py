@@ -35,7 +35,10 @@ def lazy_names(
     return __getattr__, __dir__
 
 
-FACES = ["glt", *(f"glt.{room}" for room in "loader data sampler partition distributed channel testing errors".split())]
+FACES = [
+    "glt",
+    *(f"glt.{room}" for room in "loader data sampler partition tables distributed channel testing errors".split()),
+]
 
 
 def _where(package: str, name: str, here: Sequence[str]) -> str:

@@ -294,12 +294,17 @@ def _edge_table(where: str, given: Any) -> EdgeTable:
     files = _files(keys)
     if files is None:
         raise keys.refuse("files", "a path, or a list")
-    chosen = {"weight": keys.text("weight"), "reverse": keys.text("reverse")}
-    chosen |= {"duplicates": keys.one_of("duplicates", _DUPLICATES, "keep")}
-    chosen |= {"missing": keys.one_of("missing", _MISSING_ENDS, "error")}
     source, relation, destination = type_
     return EdgeTable(
-        (source, relation, destination), files, keys.texts("src"), keys.texts("dst"), **_common(keys), **chosen
+        (source, relation, destination),
+        files,
+        keys.texts("src"),
+        keys.texts("dst"),
+        weight=keys.text("weight"),
+        reverse=keys.text("reverse"),
+        duplicates=keys.one_of("duplicates", _DUPLICATES, "keep"),
+        missing=keys.one_of("missing", _MISSING_ENDS, "error"),
+        **_common(keys),
     )
 
 
@@ -400,13 +405,29 @@ def _check(description: Description) -> None:
                     f"edge type {list(each.type)}: {list(columns)} for {end!r}, whose key is {list(key)}: expected as "
                     "many columns as its key has"
                 )
+        kinds = [feature.kind for feature in each.features]
+        if each.duplicates == "sum" and (each.label or each.split or set(kinds) - {"number"}):
+            raise TableError(
+                f"edge type {list(each.type)}: duplicates = 'sum' adds weights and numbers up, and it has a label, a "
+                f"split or features of kinds {kinds}: leave these out, or sum before"
+            )
         if each.duplicates == "last" and each.time is None:
             raise TableError(f"edge type {list(each.type)}: duplicates = 'last' needs a time: say which column it is")
-    for table in (*description.node_types, *description.edge_types):
+    tables: list[NodeTable | EdgeTable] = [*description.node_types, *description.edge_types]
+    for table in tables:
         where = f"node type {table.name!r}" if isinstance(table, NodeTable) else f"edge type {list(table.type)}"
         if table.split is not None and table.split.time is not None and table.time is None:
             raise TableError(f"{where}: split by time needs a time: say which column it is")
         for feature in table.features:
+            if feature.kind in ("vector", "text") and feature.length is None:
+                raise TableError(
+                    f"{where}: feature {feature.name!r} of kind {feature.kind!r} has no length: say how many numbers it has"
+                )
+            if feature.kind != "number" and feature.scale != "none":
+                raise TableError(
+                    f"{where}: feature {feature.name!r} has scale = {feature.scale!r}: expected kind 'number', not "
+                    f"{feature.kind!r}; leave the scale out"
+                )
             if feature.kind == "text" and feature.function is None:
                 raise TableError(
                     f"{where}: feature {feature.name!r} is text without a function: expected function = "

@@ -1,14 +1,14 @@
-"""The relational part of a build, written once: keys to dense ids, rows in the order of their ids, edges with the ids of
-their ends. An :class:`Engine` runs it; the SQL is DuckDB's, and other engines translate it.
+"""The relational part of a build, written once: keys to dense ids, rows in the order of their ids, edges with the ids
+of their ends. An :class:`Engine` runs it; the SQL is DuckDB's, and other engines translate it.
 
-Ids are positions in the order of the keys (of texts: of their UTF-8 bytes), so that they depend on the keys alone. Nodes
+Ids are positions in the order of the keys (texts: of their UTF-8 bytes), so that they depend on the keys alone. Nodes
 are in the order of their ids, edges in that of destination, source and all that they carry: only equal edges may change
 places, which makes no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -78,14 +78,14 @@ class Engine(Protocol):
 
 
 class Plan:
-    """What a build asks an engine; ``node`` is the number of a node type, ``widths`` how many columns their keys have."""
+    """What a build asks an engine; ``node`` is the number of a node type, ``widths`` how many columns keys have."""
 
     def __init__(self, engine: Engine, widths: Sequence[int]) -> None:
         self._engine, self._widths = engine, widths
 
-    def begin(self, node: int, schema: pa.Schema, old: Iterator[pa.RecordBatch] = iter(())) -> None:
+    def begin(self, node: int, schema: pa.Schema, old: Iterable[pa.RecordBatch] = ()) -> None:
         """A node type begins with the keys of ``old``, in the order of their ids."""
-        self._engine.load(f"keys_{node}", old, schema)
+        self._engine.load(f"keys_{node}", iter(old), schema)
 
     def number_keys(self, node: int, source: Source, prefix: str) -> int:
         """Gives the keys of a table, in columns of this prefix, that have none yet ids in their order; returns how many

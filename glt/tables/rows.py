@@ -1,4 +1,4 @@
-"""From the rows of one table, as an engine returns them, to what a graph keeps of them: features, labels, times, splits."""
+"""From the rows of one table, as an engine returns them, to what a graph keeps: features, labels, times, splits."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ class Fitted:
         names = [each["name"] for each in kept["features"]]
         if names != [each.name for each in table.features]:
             raise TableError(
-                f"{where}: features are {[each.name for each in table.features]}, those that were fitted {names}: expected "
-                "the same, in the same order"
+                f"{where}: features are {[each.name for each in table.features]}, those that were fitted {names}: "
+                "expected the same, in the same order"
             )
         transforms = tuple(
             Transform.of(f, each, where) for f, each in zip(table.features, kept["features"], strict=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -114,6 +115,43 @@ class Source:
             with self._open_csv(file.path, None) as reader:
                 return reader.schema
 
+    def key_type(self, column: str) -> str:
+        """Whether the keys in a column are integers, as far as its files tell (of CSV: their first blocks)."""
+        for file in self.files:
+            schema = self.columns_of(file)
+            if column not in schema.names:
+                raise self._no_column(file.path, column, schema.names)
+            type_ = schema.field(column).type
+            if not pa.types.is_integer(type_.value_type if pa.types.is_dictionary(type_) else type_):
+                return "text"
+            if not _is_parquet(file.path) and self._has_leading_zero(file.path, column):
+                return "text"
+        return "int"
+
+    def find(self, prefix: str, key: Sequence[Any]) -> tuple[str, int] | None:
+        """File and row of the first row with this key, in columns that begin with ``prefix``."""
+        names = [each.name for each in self.columns if each.name[:3] == prefix and each.name[3:].isdigit()]
+        for file in self.files:
+            first = 0
+            for batch in replace(self, files=(file,)).batches(names):
+                same = [pc.equal(batch.column(n), value) for n, value in zip(names, key, strict=True)]
+                at = pc.index(reduce(pc.and_, same), True).as_py()
+                if at >= 0:
+                    return file.path, first + at
+                first += batch.num_rows
+        return None
+
+    def _no_column(self, path: str, column: str, names: Sequence[str]) -> TableError:
+        return TableError(f"{self.where}: {path} has no column {column!r}: it has {', '.join(map(repr, names))}")
+
+    def _has_leading_zero(self, path: str, column: str) -> bool:
+        """Whether the first block of a CSV file has a key such as 007, which is a text."""
+        with _readable(self.where, path), self._open_csv(path, [column]) as reader:
+            batch = next(iter(reader), None)
+        if batch is None:
+            return False
+        return pc.any(pc.match_substring_regex(batch.column(0), r"^[+-]?0\d")).as_py() is True
+
     def num_rows(self) -> int | None:
         """Rows of all files, where their metadata says so; None of CSV."""
         if not all(_is_parquet(each.path) for each in self.files):
@@ -138,7 +176,7 @@ class Source:
         names = self.columns_of(File(path, 0, 0)).names
         for name in chosen:
             if name not in names:
-                raise TableError(f"{self.where}: {path} has no column {name!r}: it has {', '.join(map(repr, names))}")
+                raise self._no_column(path, name, names)
             if names.count(name) > 1:
                 raise TableError(f"{self.where}: {path} has several columns {name!r}: rename all but one")
         with _readable(self.where, path):
@@ -413,7 +451,7 @@ def _times_of(values: pa.Array, place: _Place) -> pa.Array:
 
 
 def _as_vector(values: pa.Array, place: _Place) -> pa.Array:
-    length = place.column.length
+    length = place.column.length or 0
     if pa.types.is_string(values.type):  # 1;2;3 or [1, 2, 3]
         inner = pc.utf8_trim(values, " []")
         values = pc.split_pattern_regex(inner, r"[;,\s]+")
@@ -442,20 +480,6 @@ _CONVERT: Final = {
     "vector": _as_vector,
     "string": _as_text,
 }
-
-
-def key_type(schema: pa.Schema, column: str) -> str | None:
-    """What the keys in a column are, as far as its file tells: ``int``, ``text``, or None if they can be neither."""
-    type_ = schema.field(column).type
-    if pa.types.is_dictionary(type_):
-        type_ = type_.value_type
-    if pa.types.is_integer(type_):
-        return "int"
-    return (
-        "text"
-        if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
-        else None
-    )
 
 
 def seconds_of(text: str, where: str) -> int:

@@ -1,8 +1,8 @@
 """Columns of features to rows of ``x``: what is fitted on training rows, kept as JSON, and applied to any rows.
 
-A :class:`Fit` sees training rows in batches and any order; fits of parts of the rows merge to that of all. Sums are exact
-(integers by exponent, as in Kulisch's accumulator), counts are counts, and quantiles are those of 2^20 bins, so that
-neither the order of rows nor the engine that reads them changes a bit of what is fitted.
+A :class:`Fit` sees training rows in batches and any order; fits of parts of the rows merge to that of all. Sums are
+exact (integers by exponent, as in Kulisch's accumulator), counts are counts, and quantiles are those of 2^20 bins, so
+that neither the order of rows nor the engine that reads them changes a bit of what is fitted.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ def _numbers(feature: Feature, present: pa.Array, where: str) -> np.ndarray:
         return values
     if len(values) and values.min() < 0:
         raise TableError(
-            f"{where}: feature {feature.name!r} has the value {values.min():g}: expected none below 0, of which there is "
-            "a logarithm; choose another scale"
+            f"{where}: feature {feature.name!r} has the value {values.min():g}: expected none below 0, of which there "
+            "is a logarithm; choose another scale"
         )
     return np.log1p(values).astype(np.float32).astype(np.float64)
 
@@ -286,8 +286,8 @@ class Transform:
         rows = np.asarray(text_function(self.feature, self.where)(texts), np.float32)
         if rows.shape != (len(texts), width):
             raise TableError(
-                f"{self.where}: feature {self.feature.name!r}: {self.feature.function} returned shape {list(rows.shape)} "
-                f"for {len(texts)} texts: expected [{len(texts)}, {width}]"
+                f"{self.where}: feature {self.feature.name!r}: {self.feature.function} returned shape "
+                f"{list(rows.shape)} for {len(texts)} texts: expected [{len(texts)}, {width}]"
             )
         return rows
 
@@ -314,8 +314,8 @@ def text_function(feature: Feature, where: str) -> Callable[[list[str]], Any]:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise TableError(
-            f"{where}: feature {feature.name!r}: function = {feature.function!r}: expected 'module:function' that can be "
-            f"imported here ({error})"
+            f"{where}: feature {feature.name!r}: function = {feature.function!r}: expected 'module:function' that can "
+            f"be imported here ({error})"
         ) from error
     return found  # type: ignore[no-any-return]
 

@@ -1,0 +1,13 @@
+"""Tables of users, with their own keys, to a graph with dense ids."""
+
+from typing import TYPE_CHECKING
+
+from glt._faces import lazy_names
+
+if TYPE_CHECKING:
+    from glt.tables.description import Description
+    from glt.tables.directory import build
+
+__all__ = ["Description", "build"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"description": ["Description"], "directory": ["build"]})

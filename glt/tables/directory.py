@@ -1,0 +1,168 @@
+"""The directory of a built graph: how it comes to be whole, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import glt
+from glt._checks import available_memory, format_size, naming_the_limit, parse_size
+from glt._tracebacks import short_traceback
+from glt.tables.building import Build, Tables
+from glt.tables.description import Description, EdgeTable, NodeTable, reversed_type
+from glt.tables.duck import DuckDB
+from glt.tables.plan import Plan
+from glt.tables.rows import Fitted, where_of
+
+_GRAPH, _BUILD, _TRANSFORMS = "graph.json", "build.json", "transforms.json"
+_FORMAT: Final = 1
+_OWN_BYTES: Final = 320 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
+_LEAST_BYTES: Final = 512 << 20
+
+
+@short_traceback
+def build(
+    description: Description | Mapping[str, Any] | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    memory: int | str | None = None,
+    num_threads: int | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Builds a graph with dense ids from tables: numbers keys, fits features on training rows and applies them, joins
+    edges, and writes a directory that ``glt partition`` reads.
+
+    The same tables give the same bytes, whatever the order of their rows and files.
+
+    Args:
+        description: A :class:`Description`, a dict of one, or the path of one in ``.toml`` or ``.json``.
+        out: The directory to make: ``graph.json`` (what ``glt partition`` and
+            :func:`glt.partition.read_graph` read), ``nodes/TYPE`` and ``edges/SRC__REL__DST`` (Parquet in the order of
+            ids), ``keys/TYPE`` (raw keys in the order of ids), ``transforms.json`` (what was fitted) and ``build.json``
+            (what was read and counted). It is written as ``OUT.partial`` and renamed when it is whole.
+        memory: Bytes that the build may use, or a text such as ``'4GB'``; default: half of what is available. What does
+            not fit goes to files in ``OUT.partial``.
+        num_threads: Of the engine; default: the cores of this process.
+        overwrite: Whether a graph that is already there is replaced, when the new one is whole.
+        progress: Whether to draw bars on stderr.
+
+    Returns:
+        What ``build.json`` holds: what was read, kept, dropped, merged and added, by node type and edge type.
+
+    Raises:
+        glt.errors.TableError: If the description or a table does not fit; names table, file, column, row and value.
+        FileExistsError: If there is something at ``out`` already.
+        ImportError: Without duckdb and pyarrow: ``pip install 'glt-graph[tables]'``.
+        OSError: If there is no room.
+
+    Example:
+        >>> _ = Path("payments.csv").write_text("from,to\\nann,bob\\nbob,carl\\nann,carl\\n")
+        >>> edges = {"type": ["account", "pays", "account"], "files": "payments.csv", "src": "from", "dst": "to"}
+        >>> counts = glt.tables.build({"node_types": {"account": {}}, "edge_types": [edges]}, "payments")
+        >>> counts["node_types"]["account"]["num_kept"]
+        3
+        >>> glt.partition.read_graph("payments/graph.json", ".").num_edges
+        3
+    """
+    described = _described(description)
+    target, partial = Path(out), Path(f"{os.fspath(out)}.partial")
+    _require_place(target, overwrite)
+    tables = Tables.of(described)
+    budget = parse_size(memory, "memory") if memory is not None else available_memory()[0] // 2
+    if budget < _LEAST_BYTES:
+        raise ValueError(f"memory = {memory!r}: expected at least {format_size(_LEAST_BYTES)}")
+    shutil.rmtree(partial, ignore_errors=True)  # of a build that was killed
+    with naming_the_limit(partial):
+        partial.mkdir(parents=True)
+        engine = DuckDB(partial / "scratch", budget - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)))
+        try:
+            run = Build(tables, Plan(engine, [len(types) for types in tables.key_types]), partial, progress)
+            run.run()
+        except BaseException:
+            engine.close()
+            shutil.rmtree(partial)
+            raise
+        engine.close()
+        counted = _write_descriptions(run, partial)
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+    return counted
+
+
+def _described(given: Description | Mapping[str, Any] | str | os.PathLike[str]) -> Description:
+    if isinstance(given, Description):
+        return given
+    return Description.of(given) if isinstance(given, Mapping) else Description.read(given)
+
+
+def _require_place(target: Path, overwrite: bool) -> None:
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not (target / _BUILD).is_file():
+        raise FileExistsError(
+            f"out = {str(target)!r} is there already, and is no graph that glt built: choose another directory"
+        )
+    if not overwrite:
+        raise FileExistsError(f"out = {str(target)!r} has a graph already: overwrite=True (--overwrite) replaces it")
+
+
+def _write_descriptions(run: Build, folder: Path) -> dict[str, Any]:
+    description = run.tables.description
+    nodes = {table.name: _node_entry(run, at, table) for at, table in enumerate(description.node_types)}
+    edges = []
+    has_time = any(each.time is not None for each in description.edge_types)
+    for each in nodes.values():
+        if has_time and "time" in each:  # a graph has times of edges or of nodes
+            each.setdefault("attrs", []).append(each.pop("time"))
+    for table in description.edge_types:
+        edges.append(_edge_entry(run, table.type, table))
+        if table.reverse is not None:
+            edges.append(_edge_entry(run, reversed_type(table), table))
+    _write(folder / _GRAPH, {"node_types": nodes, "edge_types": edges})
+    _write(folder / _TRANSFORMS, {"format": _FORMAT, "tables": {t: each.to_dict() for t, each in run.fitted.items()}})
+    counted = {
+        "format": _FORMAT,
+        "glt": glt.__version__,
+        "description": description.to_dict(),
+        "key_types": {
+            t.name: list(types) for t, types in zip(description.node_types, run.tables.key_types, strict=True)
+        },
+        "node_types": {t.name: asdict(run.counts[where_of(t)]) for t in description.node_types},
+        "edge_types": {"__".join(t.type): asdict(run.counts[where_of(t)]) for t in description.edge_types},
+    }
+    _write(folder / _BUILD, counted)
+    return counted
+
+
+def _node_entry(run: Build, at: int, table: NodeTable) -> dict[str, Any]:
+    fitted = run.fitted.get(where_of(table))
+    found = {"num_nodes": run.num_nodes[at]}
+    return found if fitted is None else found | {"files": f"nodes/{table.name}"} | _kept(fitted)
+
+
+def _edge_entry(run: Build, type_: tuple[str, str, str], table: EdgeTable) -> dict[str, Any]:
+    found = {"type": list(type_), "files": f"edges/{'__'.join(type_)}", "src": "src", "dst": "dst"}
+    kept = _kept(run.fitted[where_of(table)])
+    if "label" in kept:  # of edges, a named table
+        kept.setdefault("attrs", []).append(kept.pop("label"))
+    return found | kept
+
+
+def _kept(fitted: Fitted) -> dict[str, Any]:
+    """The columns of a table, as a description of dense ids names them."""
+    names = [each.name for each in fitted.schema]
+    found: dict[str, Any] = {"feat": {"column": "x", "dtype": "float32"}} if "x" in names else {}
+    found |= {name: name for name in ("label", "time", "weight") if name in names}
+    masks = [name for name in names if name.endswith("_mask")]
+    return found | ({"attrs": masks} if masks else {})
+
+
+def _write(path: Path, document: Any) -> None:
+    path.write_text(json.dumps(document, indent=1) + "\n")
