@@ -143,7 +143,7 @@ class Build:
         source = self.tables.nodes[at]
         if source is None or not columns_of(table):
             return
-        rows = Rows(source, KEY, _names(table))
+        rows = _rows(source, KEY, table)
         fitted = self._fit(table, lambda: self.plan.nodes(at, replace(rows), ordered=False))
         shards = Shards(self.out / "nodes" / table.name, fitted.schema)
         for batch in self._shown(self.plan.nodes(at, rows, ordered=True), table.name):
@@ -168,7 +168,7 @@ class Build:
 
     def _write_edges(self, source: Source, table: EdgeTable) -> None:
         ends = self.tables.ends(table)
-        fitted = self._fit(table, lambda: self.plan.edges(ends, Rows(source, None, _names(table)), ordered=False))
+        fitted = self._fit(table, lambda: self.plan.edges(ends, _rows(source, None, table), ordered=False))
         self.counts[where_of(table)] = self._write_edge_type(table, table.type, ends, source, fitted)
         if table.reverse is not None:
             turned = replace(source, columns=tuple(map(_turned, source.columns)))
@@ -178,7 +178,7 @@ class Build:
         self, table: EdgeTable, type_: tuple[str, str, str], ends: tuple[int, int], source: Source, fitted: Fitted
     ) -> Counts:
         """Writes the edges of a type in their order."""
-        rows, num_joined = Rows(source, None, _names(table)), 0
+        rows, num_joined = _rows(source, None, table), 0
 
         def joined() -> Iterator[pa.RecordBatch]:
             nonlocal num_joined
@@ -227,8 +227,9 @@ class Build:
                 bar.update(batch.num_rows)
 
 
-def _names(table: NodeTable | EdgeTable) -> list[str]:
-    return [each.name for each in columns_of(table)]
+def _rows(source: Source, prefix: str | None, table: NodeTable | EdgeTable) -> Rows:
+    by_hash = table.split is not None and table.split.ratio is not None
+    return Rows(source, prefix, [each.name for each in columns_of(table)], by_hash)
 
 
 def _turned(column: Column) -> Column:

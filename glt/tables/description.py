@@ -421,7 +421,8 @@ def _check(description: Description) -> None:
         for feature in table.features:
             if feature.kind in ("vector", "text") and feature.length is None:
                 raise TableError(
-                    f"{where}: feature {feature.name!r} of kind {feature.kind!r} has no length: say how many numbers it has"
+                    f"{where}: feature {feature.name!r} of kind {feature.kind!r} has no length: say how many numbers "
+                    "it has"
                 )
             if feature.kind != "number" and feature.scale != "none":
                 raise TableError(

@@ -17,18 +17,20 @@ import pyarrow as pa
 
 from glt.tables.sources import Source
 
-KEY, SRC, DST = "key", "src", "dst"
+KEY, SRC, DST, HASH = "key", "src", "dst", "hash"
 
 
 @dataclass
 class Rows:
     """Columns of a source, as a query reads them: those of a key or end, called ``key0``, ``key1``, ..., and others.
 
-    ``num_rows`` and ``error`` are what came of reading them here."""
+    ``with_hash`` asks for a number from 0 to 1 that depends on the key alone, ``hash``. ``num_rows`` and ``error`` are
+    what came of reading them here."""
 
     source: Source
     prefix: str | None  # of the columns that become key0, ...; None: all columns keep their names
     columns: Sequence[str] = ()
+    with_hash: bool = False
     num_rows: int = 0
     error: Exception | None = None
 
@@ -111,17 +113,18 @@ class Plan:
         )
 
     def nodes(self, node: int, rows: Rows, ordered: bool) -> Iterator[pa.RecordBatch]:
-        """Rows with ``id`` and ``hash``; if ``ordered``, a row for each key, in the order of ids."""
+        """Rows with ``id``; if ``ordered``, a row for each key, in the order of ids."""
         width = self._widths[node]
-        chosen = ", ".join(["n.id AS id", f"{_hash(['n'], [KEY], [width])} AS hash", *_of("g", rows.columns)])
+        hashed = [f"{_hash(['n'], [KEY], [width])} AS {HASH}"] if rows.with_hash else []
+        chosen = ", ".join(["n.id AS id", *hashed, *_of("g", rows.columns)])
         join = f"keys_{node} AS n {'LEFT ' if ordered else ''}JOIN given AS g ON {_same('g', KEY, 'n', width)}"
         yield from self._read(rows, f"SELECT {chosen} FROM {join}" + (" ORDER BY n.id" if ordered else ""))
 
     def edges(self, ends: tuple[int, int], rows: Rows, ordered: bool) -> Iterator[pa.RecordBatch]:
-        """Edges both of whose ends have ids, ``src`` and ``dst``, with ``hash``; in their order, if ``ordered``."""
+        """Edges both of whose ends have ids, ``src`` and ``dst``; in their order, if ``ordered``."""
         widths = [self._widths[end] for end in ends]
-        hashed = _hash(["g", "g"], [SRC, DST], widths)
-        chosen = ", ".join(["s.id AS src", "d.id AS dst", f"{hashed} AS hash", *_of("g", rows.columns)])
+        hashed = [f"{_hash(['g', 'g'], [SRC, DST], widths)} AS {HASH}"] if rows.with_hash else []
+        chosen = ", ".join(["s.id AS src", "d.id AS dst", *hashed, *_of("g", rows.columns)])
         query = (
             f"SELECT {chosen} FROM given AS g "
             f"JOIN keys_{ends[0]} AS s ON {_same('g', SRC, 's', widths[0])} "

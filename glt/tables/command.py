@@ -1,0 +1,61 @@
+"""The command ``glt build``.
+
+Exit status: 0 when the graph is written, 1 if a table does not fit or cannot be read, or there is no room, 2 for wrong
+usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from glt.errors import TableError
+from glt.tables.directory import build
+
+_OTHERS: Final = ("dropped", "merged", "added")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Builds a graph with dense ids from tables in Parquet or CSV: numbers keys, fits features on training rows and "
+        "applies them, and joins edges. 'glt partition OUT/graph.json' partitions the result. Exit status 0: written; 1: "
+        "a table does not fit, cannot be read, or there is no room; 2: wrong usage."
+    )
+    parser.add_argument("description", help="what the tables are, in .toml or .json: see the guide 'Tables'")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the directory to make")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a graph that is there, when the new one is whole"
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="such as 4GB: what does not fit goes to files (default: half of what is available)",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="of the engine (default: one per core)")
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Builds, prints what was kept of each table and returns the exit status."""
+    try:
+        counted = build(
+            arguments.description,
+            arguments.out,
+            memory=arguments.memory,
+            num_threads=arguments.threads,
+            overwrite=arguments.overwrite,
+            progress=sys.stderr.isatty(),
+        )
+    except (TableError, OSError) as error:
+        print(f"glt build: {error}", file=sys.stderr)
+        return 1
+    except (ValueError, TypeError) as error:
+        parser.error(str(error))
+    for kind in ("node_types", "edge_types"):
+        for name, counts in counted[kind].items():
+            what = [f"{counts[f'num_{each}']:,} {each}" for each in _OTHERS if counts[f"num_{each}"]]
+            others = ", ".join(["", *what])
+            print(f"{name}: {counts['num_kept']:,} of {counts['num_read']:,} rows{others}")
+    print(f"written to {arguments.out}; next: glt partition {arguments.out}/graph.json --out DIR --num-parts N")
+    return 0
