@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.description = (
         "Builds a graph with dense ids from tables in Parquet or CSV: numbers keys, fits features on training rows and "
-        "applies them, and joins edges. 'glt partition OUT/graph.json' partitions the result. Exit status 0: written; 1: "
-        "a table does not fit, cannot be read, or there is no room; 2: wrong usage."
+        "applies them, and joins edges. 'glt partition OUT/graph.json' partitions the result. Exit status 0: written; "
+        "1: a table does not fit, cannot be read, or there is no room; 2: wrong usage."
     )
     parser.add_argument("description", help="what the tables are, in .toml or .json: see the guide 'Tables'")
     parser.add_argument("--out", required=True, metavar="DIR", help="the directory to make")
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         metavar="SIZE",
-        help="such as 4GB: what does not fit goes to files (default: half of what is available)",
+        help="such as 4GB; what does not fit goes to files (default: half of what is free)",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="of the engine (default: one per core)")
 
