@@ -11,7 +11,6 @@ import sys
 from typing import Final
 
 from glt.errors import TableError
-from glt.tables.directory import build
 
 _OTHERS: Final = ("dropped", "merged", "added")
 
@@ -39,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Builds, prints what was kept of each table and returns the exit status."""
     try:
+        from glt.tables.directory import build
+
         counted = build(
             arguments.description,
             arguments.out,
@@ -50,7 +51,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     except (TableError, OSError) as error:
         print(f"glt build: {error}", file=sys.stderr)
         return 1
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         parser.error(str(error))
     for kind in ("node_types", "edge_types"):
         for name, counts in counted[kind].items():

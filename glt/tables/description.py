@@ -159,7 +159,14 @@ class EdgeTable:
 
 @dataclass(frozen=True)
 class Description:
-    """What tables a graph is made of. ``base`` is the directory that relative paths begin at."""
+    """What tables a graph is made of: see the guide. ``base`` is the directory that relative paths begin at.
+
+    Example:
+        >>> pays = {"type": ["account", "pays", "account"], "files": "pays.csv", "src": "from", "dst": "to"}
+        >>> described = glt.tables.Description.of({"node_types": {"account": {}}, "edge_types": [pays]})
+        >>> described.edge_types[0].duplicates
+        'keep'
+    """
 
     node_types: tuple[NodeTable, ...]
     edge_types: tuple[EdgeTable, ...]

@@ -7,14 +7,19 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import glt
 from glt._checks import available_memory, format_size, naming_the_limit, parse_size
 from glt._tracebacks import short_traceback
-from glt.tables.building import Build, Tables
 from glt.tables.description import Description, EdgeTable, NodeTable, reversed_type
+
+if _missing := [name for name in ("duckdb", "pyarrow") if find_spec(name) is None]:
+    raise ImportError(f"tables need {' and '.join(_missing)}: pip install 'glt-graph[tables]'")
+
+from glt.tables.building import Build, Tables
 from glt.tables.duck import DuckDB
 from glt.tables.plan import Plan
 from glt.tables.rows import Fitted, where_of
@@ -62,7 +67,9 @@ def build(
         OSError: If there is no room.
 
     Example:
-        >>> _ = Path("payments.csv").write_text("from,to\\nann,bob\\nbob,carl\\nann,carl\\n")
+        >>> with open("payments.csv", "w") as file:
+        ...     _ = file.write("from,to\\nann,bob\\nbob,carl\\nann,carl\\n")
+        ...
         >>> edges = {"type": ["account", "pays", "account"], "files": "payments.csv", "src": "from", "dst": "to"}
         >>> counts = glt.tables.build({"node_types": {"account": {}}, "edge_types": [edges]}, "payments")
         >>> counts["node_types"]["account"]["num_kept"]

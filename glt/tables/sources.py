@@ -442,7 +442,7 @@ def _times_of(values: pa.Array, place: _Place) -> pa.Array:
     present = values.drop_null()
     if pc.all(pc.match_substring_regex(present, r"^-?\d+$")).as_py() is not False:
         return values.cast(pa.int64())
-    has_zone = pc.match_substring_regex(values, r"\d\d(Z|[+-]\d\d(:?\d\d)?)$")
+    has_zone = pc.match_substring_regex(values, r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
     expected = "a time such as 2024-05-31 or 2024-05-31T10:00:00"
     if not pc.any(has_zone).as_py():
         return _parsed(values, pa.timestamp("us"), place, expected)

@@ -25,7 +25,6 @@ from glt.tables.description import Feature, Label
 _MOST_CATEGORIES: Final = 1 << 20
 _NUM_QUANTILES: Final = 100
 _BIN_BITS: Final = 20
-_DAY_S: Final = 86_400
 _CYCLES: Final = {"month": 12, "day": 31, "weekday": 7, "hour": 24}
 
 

@@ -188,6 +188,21 @@ def test_keys_of_several_columns(small, tmp_path):
     assert next(iter(graph["edge_index"].values())).tolist() == [[2, 0], [1, 2]]
 
 
+@pytest.mark.parametrize(
+    ("given", "unit", "seconds"),
+    [
+        ("2023-02-01", "s", 1675209600),
+        ("2023-02-01T01:00:00+01:00", "s", 1675209600),
+        ("2023-02-01 00:00:00.750", "s", 1675209600),
+        ("1675209600999", "ms", 1675209600),
+        ("-1", "ms", -1),
+    ],
+)
+def test_times_are_seconds_in_utc(small, given, unit, seconds):
+    graph = small(f"src,dst,t\na,b,{given}\n", time={"column": "t", "unit": unit})
+    assert next(iter(graph["edge_time"].values())).tolist() == [seconds]
+
+
 def test_integers_are_ordered_as_integers_and_leading_zeros_are_texts(small, tmp_path):
     small("src,dst\n10,9\n", "key\n10\n9\n")
     assert pq.read_table(tmp_path / "out/keys/n")["key0"].to_pylist() == [9, 10]
