@@ -101,12 +101,14 @@ class Run:
         return cluster
 
     def _end_well(self, *clusters):
-        """Tells all of them which cycle is the last."""
-        last = max((each["cycle"] for each in self._cycles()), default=0)
+        """Tells all of them which cycle is the last: those that share a job must agree."""
+        alive = {process.pid for cluster in clusters for process in cluster.processes}
+        last = max((each["cycle"] for each in self._cycles() if each["pid"] in alive), default=0)
         (self._folder / "stop").write_text(str(last + 2))
         for cluster in clusters:
             cluster.results()
             cluster.expect_nothing_left()
+        (self._folder / "stop").unlink()
 
     def _cycles(self):
         kept = self._folder / "cycles"
@@ -136,8 +138,9 @@ class Run:
     def _tell_slopes(self, report, role, lives):
         row, name = {}, f"soak, {self.name}: {role} does not grow"
         for what, most in _MOST_PER_HOUR.items():
-            found = slope([[(each["at_s"] / 3600, each["held"][what]) for each in _warm(looks)] for looks in lives])
-            if found is None:
+            points = [[(each["at_s"] / 3600, each["held"].get(what)) for each in _warm(looks)] for looks in lives]
+            found = slope([[point for point in life if point[1] is not None] for life in points])
+            if found is None:  # too few, or none: of servers the heap is not known
                 continue
             per_hour, error = found
             scale = 1e6 if what in ("memory", "heap") else 1.0
