@@ -73,13 +73,15 @@ def test_totals_are_those_of_the_clients_loaders(world):
         loaders = [stage.ask(client, "loader_stats", "loader") for client in (2, 3)]
 
         def told(num_loaders):
-            """What the servers say once they have counted all batches."""
+            """What the servers say once they have counted all batches, and heard that all are taken."""
             found = []
 
             def is_complete():
                 found[:] = [stage.ask(2, "run_function", server_stats, rank) for rank in range(2)]
-                num_batches = summed([each["totals"] for each in found], "num_batches")
-                return (num_batches, summed(found, "num_loaders")) == (summed(loaders, "num_batches"), num_loaders)
+                totals = [each["totals"] for each in found]
+                at_rest = summed(totals, "num_unread") == 0  # word of the last batches taken comes after them
+                counted = summed(totals, "num_batches") == summed(loaders, "num_batches")
+                return at_rest and counted and summed(found, "num_loaders") == num_loaders
 
             assert eventually(is_complete), found
             return found
