@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 
 def available_memory(proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
@@ -163,7 +162,8 @@ def format_size(num_bytes: int) -> str:
 def real_number(name: str, value: Any, least: float = 0.0, above: bool = False, below: float = math.inf) -> float:
     """Returns a finite number, at least ``least`` (``above``: more than that) and less than ``below``, given as a
     number or a tensor of one; raises TypeError or ValueError naming the argument."""
-    given = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    is_array = getattr(value, "ndim", None) is not None and callable(getattr(value, "item", None))
+    given = value.item() if is_array and math.prod(value.shape) == 1 else value  # torch is not loaded for this
     bounds = f"{'above' if above else 'at least'} {least:g}" + ("" if math.isinf(below) else f" and below {below:g}")
     if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected a number, {bounds}")

@@ -1,25 +1,26 @@
 """From tables to the rows of a graph: keys are numbered, features fitted and applied, edges joined, and all written in
-the order of ids."""
+the order of ids, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from tqdm import tqdm
 
 from glt.errors import TableError
 from glt.tables.description import Description, EdgeTable, NodeTable, reversed_type
-from glt.tables.output import Shards
-from glt.tables.plan import DST, KEY, SRC, Plan, Rows
-from glt.tables.rows import Fits, Fitted, columns_of, deduplicated, where_of
+from glt.tables.making import END_FIELDS, Edges, Keys, Nodes
+from glt.tables.plan import DST, KEY, SRC, Plan, Query, Rows
+from glt.tables.rows import Fits, Fitted, columns_of, where_of
 from glt.tables.sources import Column, Source
 
 _TYPES: Final = {"int": pa.int64(), "text": pa.string()}
-_END_FIELDS: Final = (pa.field("src", pa.int64()), pa.field("dst", pa.int64()))
 
 
 @dataclass
@@ -31,6 +32,34 @@ class Counts:
     num_dropped: int = 0  # edges of which an end is missing
     num_merged: int = 0  # edges between the same nodes as another
     num_added: int = 0  # nodes that edges alone name
+    num_replaced: int = 0  # nodes of the graph that is updated, of which a new row came
+
+
+@dataclass(frozen=True)
+class Old:
+    """A graph that was built, which an update goes on from: its folder, ``build.json`` and ``transforms.json``."""
+
+    folder: Path
+    built: Mapping[str, Any]
+    transforms: Mapping[str, Any]
+
+    def num_nodes(self, name: str) -> int:
+        return int(self.built["node_types"][name]["num_kept"])
+
+    def fitted(self, table: NodeTable | EdgeTable) -> Fitted:
+        return Fitted.of(table, self.transforms["tables"][where_of(table)])
+
+    def without_known(self, source: Source) -> Source:
+        """The files of a table that it has not read; raises TableError if one that it has read is not as it was."""
+        known = {path: (size, changed) for path, size, changed in self.built["files"].get(source.where, ())}
+        for each in source.files:
+            state = each.num_bytes, each.changed_ns
+            if known.get(each.whole_path, state) != state:
+                raise TableError(
+                    f"{source.where}: {each.path} was written since {self.folder} was built of it: an update adds files "
+                    "and leaves those that were read alone; build without --update to read all again"
+                )
+        return replace(source, files=tuple(each for each in source.files if each.whole_path not in known))
 
 
 @dataclass
@@ -43,22 +72,29 @@ class Tables:
     key_types: list[tuple[str, ...]]  # of each node type, "int" or "text" by column
 
     @classmethod
-    def of(cls, description: Description) -> Tables:
+    def of(cls, description: Description, old: Old | None = None) -> Tables:
         """Finds the files, and what types keys have; raises TableError if a file or a column is missing."""
         base = description.base
         nodes = [None if t.files is None else Source.of(where_of(t), t.files, base) for t in description.node_types]
         edges = [Source.of(where_of(t), t.files, base) for t in description.edge_types]
         found = cls(description, nodes, edges, [])
-        found.key_types = [found._types_of_key(at) for at in range(len(nodes))]
+        if old is not None:
+            found.nodes = [None if each is None else old.without_known(each) for each in nodes]
+            found.edges = [old.without_known(each) for each in edges]
+            found.key_types = [tuple(old.built["key_types"][table.name]) for table in description.node_types]
+            if not any(each.files for each in found.sources):
+                raise TableError(f"there are no files that {old.folder} has not read: an update adds the rows of new files")
+        else:
+            found.key_types = [found._types_of_key(at) for at in range(len(nodes))]
         for at, table in enumerate(description.node_types):
-            source = nodes[at]
+            source = found.nodes[at]
             if source is not None:
                 keys = _key_columns(KEY, table.key, found.key_types[at])
-                nodes[at] = replace(source, columns=(*keys, *columns_of(table)))
-        for at, (edge_source, edge_table) in enumerate(zip(edges, description.edge_types, strict=True)):
+                found.nodes[at] = replace(source, columns=(*keys, *columns_of(table)))
+        for at, (edge_source, edge_table) in enumerate(zip(found.edges, description.edge_types, strict=True)):
             src, dst = (found.key_types[end] for end in found.ends(edge_table))
             ends = (*_key_columns(SRC, edge_table.src, src), *_key_columns(DST, edge_table.dst, dst))
-            edges[at] = replace(edge_source, columns=(*ends, *columns_of(edge_table)))
+            found.edges[at] = replace(edge_source, columns=(*ends, *columns_of(edge_table)))
         return found
 
     def ends(self, table: EdgeTable) -> tuple[int, int]:
@@ -69,6 +105,11 @@ class Tables:
     @property
     def sources(self) -> list[Source]:
         return [each for each in (*self.nodes, *self.edges) if each is not None]
+
+    @property
+    def files(self) -> dict[str, list[list[Any]]]:
+        """The state of each file, by table."""
+        return {each.where: [[f.whole_path, f.num_bytes, f.changed_ns] for f in each.files] for each in self.sources}
 
     def _types_of_key(self, at: int) -> tuple[str, ...]:
         """Integers, if all tables of the key have them; else texts."""
@@ -92,6 +133,40 @@ def _key_columns(prefix: str, columns: Sequence[str], types: Sequence[str]) -> l
     return [Column(f"{prefix}{i}", each, types[i]) for i, each in enumerate(columns)]
 
 
+class Journal:
+    """The steps of a build that are done, in its folder: a build that was ended goes on behind them."""
+
+    def __init__(self, folder: Path, of: Mapping[str, Any], resume: bool) -> None:
+        self._path = folder / "progress.json"
+        self._kept: dict[str, Any] = {"of": json.loads(json.dumps(of)), "steps": {}}
+        if resume and self._path.is_file():
+            kept = json.loads(self._path.read_text())
+            for what, now in self._kept["of"].items():
+                if kept["of"].get(what) != now:
+                    raise TableError(
+                        f"{folder} was begun with other {what}: build without --resume (resume=False) to begin again"
+                    )
+            self._kept = kept
+        elif folder.exists():  # of a build that was ended
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def step(self, name: str, folders: Sequence[Path], do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a step returned, done now or before; ``folders`` are what it writes."""
+        steps: dict[str, dict[str, Any]] = self._kept["steps"]
+        if name not in steps:
+            for each in folders:
+                shutil.rmtree(each, ignore_errors=True)
+            steps[name] = json.loads(json.dumps(do()))
+            written = self._path.with_suffix(".new")
+            written.write_text(json.dumps(self._kept))
+            os.replace(written, self._path)
+        return steps[name]
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
 @dataclass
 class Build:
     """A build that is under way: what it reads, and where it writes."""
@@ -99,64 +174,96 @@ class Build:
     tables: Tables
     plan: Plan
     out: Path
-    is_shown: bool = False
+    journal: Journal
+    old: Old | None = None
     counts: dict[str, Counts] = field(default_factory=dict)
     fitted: dict[str, Fitted] = field(default_factory=dict)
+    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
     num_nodes: list[int] = field(default_factory=list)
+
+    @property
+    def files(self) -> dict[str, list[list[Any]]]:
+        """All that was read, by table, for this graph and for the one that is updated."""
+        before = self.old.built["files"] if self.old is not None else {}
+        return {where: [*before.get(where, ()), *files] for where, files in self.tables.files.items()}
 
     def run(self) -> None:
         """Reads, numbers, fits, joins and writes all there is."""
         description = self.tables.description
         for at, table in enumerate(description.node_types):
-            self._number(at, table)
+            folder = self.out / "keys" / table.name
+            done = self.journal.step(f"keys of {table.name}", [folder], lambda at=at, table=table: self._number(at, table))
+            self.counts[where_of(table)] = Counts(**done)
+            self.num_nodes.append(done["num_kept"])
+            self.plan.has_keys(at, folder)
         for at, table in enumerate(description.node_types):
-            self._write_nodes(at, table)
+            if table.files is not None and columns_of(table):
+                folder = self.out / "nodes" / table.name
+                done = self.journal.step(
+                    f"nodes of {table.name}", [folder], lambda at=at, table=table: self._write_nodes(at, table)
+                )
+                self.fitted[where_of(table)] = Fitted.of(table, done["fitted"])
+                self.counts[where_of(table)].num_replaced = done["num_replaced"]
+                self.profiles[where_of(table)] = done["profile"]
         for source, edges in zip(self.tables.edges, description.edge_types, strict=True):
-            self._write_edges(source, edges)
+            types = [edges.type, *([reversed_type(edges)] if edges.reverse is not None else [])]
+            folders = [self.out / "edges" / "__".join(type_) for type_ in types]
+            done = self.journal.step(
+                f"edges of {'__'.join(edges.type)}",
+                folders,
+                lambda source=source, edges=edges, folders=folders: self._write_edges(source, edges, folders),
+            )
+            self.fitted[where_of(edges)] = Fitted.of(edges, done["fitted"])
+            self.counts[where_of(edges)] = Counts(**done["counts"])
+            self.profiles[where_of(edges)] = done["profile"]
         for each in self.tables.sources:
             each.require_unchanged()
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
-    def _number(self, at: int, table: NodeTable) -> None:
-        """Gives its keys ids: those of its own table first, then those that edges add."""
-        counts = self.counts[where_of(table)] = Counts()
-        self.plan.begin(at, pa.schema(self._key_fields(at)))
-        source = self.tables.nodes[at]
-        if source is not None:
-            counts.num_read = self.plan.number_keys(at, source, KEY)
-            if self.plan.num_keys(at) < counts.num_read:
-                self._refuse_repeated(source, table)
-        own = self.plan.num_keys(at)
+    def _number(self, at: int, table: NodeTable) -> dict[str, Any]:
+        """Gives keys ids: those of its own table first, then those that edges add; behind those that have ids."""
+        own = self.tables.nodes[at]
+        given = [Rows(own, KEY)] if own is not None else []
         for edges, edge_table in zip(self.tables.edges, self.tables.description.edge_types, strict=True):
             for end, prefix in zip(self.tables.ends(edge_table), (SRC, DST), strict=True):
-                if end == at and (source is None or edge_table.missing == "add"):
-                    self.plan.number_keys(at, edges, prefix)
-        self.num_nodes.append(self.plan.num_keys(at))
-        counts.num_kept, counts.num_added = self.num_nodes[at], self.num_nodes[at] - own
+                if end == at and (own is None or edge_table.missing == "add"):
+                    given.append(Rows(edges, prefix))
+        fields = [pa.field(f"{KEY}{i}", _TYPES[type_]) for i, type_ in enumerate(self.tables.key_types[at])]
+        folder, before, num_old = self.out / "keys" / table.name, None, 0
+        if self.old is not None:
+            before, num_old = self.old.folder / "keys" / table.name, self.old.num_nodes(table.name)
+            self.plan.has_keys(at, before)
+        query = self.plan.keys(at, [int(each.source is not own) for each in given], self.old is not None)
+        with self.plan.engine.reading({f"given_{i}": each for i, each in enumerate(given)}):
+            made = self.plan.engine.write(query, Keys(fields), folder, fields, before, with_ids=True)
+        num_read = given[0].num_rows if own is not None else 0
+        if own is not None and (num_read > made.num_own if self.old is None else own.files):
+            self._refuse_repeated(own, table)
+        num_added = made.num_rows - made.num_own
+        return asdict(Counts(num_read, num_old + made.num_rows, num_added=num_added))
 
-    def _write_nodes(self, at: int, table: NodeTable) -> None:
-        shards = Shards(self.out / "keys" / table.name, self._key_fields(at))
-        for batch in self.plan.keys(at):
-            shards.add(dict(zip(batch.schema.names, batch.columns, strict=True)))
-        shards.close()
+    def _write_nodes(self, at: int, table: NodeTable) -> dict[str, Any]:
         source = self.tables.nodes[at]
-        if source is None or not columns_of(table):
-            return
-        rows = _rows(source, KEY, table)
-        fitted = self._fit(table, lambda: self.plan.nodes(at, replace(rows), ordered=False))
-        shards = Shards(self.out / "nodes" / table.name, fitted.schema)
-        for batch in self._shown(self.plan.nodes(at, rows, ordered=True), table.name):
-            if self.counts[where_of(table)].num_added:
-                _require_values(table, batch)
-            shards.add(fitted(batch))
-        shards.close()
-
-    def _key_fields(self, at: int) -> list[pa.Field]:
-        return [pa.field(f"{KEY}{i}", _TYPES[type_]) for i, type_ in enumerate(self.tables.key_types[at])]
+        assert source is not None  # it has files
+        columns, by_hash = _names(table), _is_by_hash(table)
+        fitted = self._fit(table, Rows(source, KEY, columns), self.plan.nodes(at, columns, by_hash, with_all=False))
+        nodes = Nodes(table, fitted)
+        if self.old is not None:
+            nodes.old, nodes.num_old = self.old.folder / "nodes" / table.name, self.old.num_nodes(table.name)
+        with self.plan.engine.reading({"given": Rows(source, KEY, columns)}):
+            query = self.plan.nodes(at, columns, by_hash, with_all=True)
+            made = self.plan.engine.write(query, nodes, self.out / "nodes" / table.name, fitted.schema)
+        return {
+            "fitted": fitted.to_dict(),
+            "num_replaced": made.num_replaced,
+            "profile": made.profile.to_dict(),
+        }
 
     def _refuse_repeated(self, source: Source, table: NodeTable) -> None:
         found = self.plan.repeated(source, len(table.key))
+        if not found:
+            return
         shown = ", ".join(f"{_shown_key(row[:-1])} ({row[-1]} times)" for row in found)
         place = _first_place(source, KEY, found[0][:-1])
         raise TableError(
@@ -166,36 +273,35 @@ class Build:
 
     # -- edges -----------------------------------------------------------------------------------------------------
 
-    def _write_edges(self, source: Source, table: EdgeTable) -> None:
-        ends = self.tables.ends(table)
-        fitted = self._fit(table, lambda: self.plan.edges(ends, _rows(source, None, table), ordered=False))
-        self.counts[where_of(table)] = self._write_edge_type(table, table.type, ends, source, fitted)
-        if table.reverse is not None:
-            turned = replace(source, columns=tuple(map(_turned, source.columns)))
-            self._write_edge_type(table, reversed_type(table), ends[::-1], turned, fitted)
-
-    def _write_edge_type(
-        self, table: EdgeTable, type_: tuple[str, str, str], ends: tuple[int, int], source: Source, fitted: Fitted
-    ) -> Counts:
-        """Writes the edges of a type in their order."""
-        rows, num_joined = _rows(source, None, table), 0
-
-        def joined() -> Iterator[pa.RecordBatch]:
-            nonlocal num_joined
-            for batch in self.plan.edges(ends, rows, ordered=True):
-                num_joined += batch.num_rows
-                yield batch
-
-        name = "__".join(type_)
-        shards = Shards(self.out / "edges" / name, [*_END_FIELDS, *fitted.schema])
-        found = joined() if table.duplicates == "keep" else deduplicated(joined(), table.duplicates)
-        for batch in self._shown(found, name):
-            shards.add({"src": batch.column("src"), "dst": batch.column("dst"), **fitted(batch)})
-        shards.close()
-        dropped = rows.num_rows - num_joined
-        if dropped and table.missing == "error":
-            raise self._unknown_end(source, table, ends, dropped)
-        return Counts(rows.num_rows, shards.num_rows, dropped, num_joined - shards.num_rows)
+    def _write_edges(self, source: Source, table: EdgeTable, folders: Sequence[Path]) -> dict[str, Any]:
+        ends, columns, by_hash = self.tables.ends(table), _names(table), _is_by_hash(table)
+        fitted = self._fit(
+            table, Rows(source, None, columns), self.plan.edges(ends, columns, by_hash, is_reverse=False)
+        )
+        fields = [*END_FIELDS, *fitted.schema]
+        counts, profile = Counts(), {}
+        for folder, is_reverse in zip(folders, (False, True), strict=False):
+            rows = Rows(source, None, columns)
+            edges = Edges(table, fitted, fields, table.duplicates)
+            new = folder if self.old is None else self.out / "new_edges"
+            shutil.rmtree(new, ignore_errors=True)
+            with self.plan.engine.reading({"given": rows}):
+                query = self.plan.edges(ends, columns, by_hash, is_reverse)
+                made = self.plan.engine.write(query, edges, new, fields)
+            num_dropped, num_joined = rows.num_rows - made.num_joined, made.num_joined
+            if num_dropped and table.missing == "error":
+                raise self._unknown_end(source, table, ends, num_dropped)
+            if self.old is not None:
+                before = self.old.folder / "edges" / folder.name
+                query = self.plan.both(before, new, [each.name for each in fields])
+                num_old = int(self.old.built["edge_types"]["__".join(table.type)]["num_kept"])
+                num_joined += num_old
+                made = self.plan.engine.write(query, Edges(table, None, fields, table.duplicates), folder, fields)
+                shutil.rmtree(new)
+            if not is_reverse:
+                counts = Counts(rows.num_rows, made.num_rows, num_dropped, num_joined - made.num_rows)
+                profile = made.profile.to_dict()
+        return {"fitted": fitted.to_dict(), "counts": asdict(counts), "profile": profile}
 
     def _unknown_end(self, source: Source, table: EdgeTable, ends: tuple[int, int], num_edges: int) -> TableError:
         for end, prefix, columns in ((ends[0], SRC, table.src), (ends[1], DST, table.dst)):
@@ -211,31 +317,23 @@ class Build:
 
     # -- both ------------------------------------------------------------------------------------------------------
 
-    def _fit(self, table: NodeTable | EdgeTable, read: Callable[[], Iterator[pa.RecordBatch]]) -> Fitted:
-        """What is fitted on the training rows."""
+    def _fit(self, table: NodeTable | EdgeTable, rows: Rows, query: Query) -> Fitted:
+        """What is fitted on the training rows; of an update, what was fitted before."""
+        if self.old is not None:
+            return self.old.fitted(table)
         fits = Fits(table)
         if fits.needs_rows:
-            for batch in self._shown(read(), f"{where_of(table)}: fitting"):
-                fits.add(batch)
-        fitted = self.fitted[where_of(table)] = fits.finish()
-        return fitted
-
-    def _shown(self, batches: Iterator[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
-        with tqdm(desc=what, unit=" rows", unit_scale=True, disable=not self.is_shown, mininterval=0.5) as bar:
-            for batch in batches:
-                yield batch
-                bar.update(batch.num_rows)
+            with self.plan.engine.reading({"given": rows}):
+                fits = self.plan.engine.fold(query, fits)
+        return fits.finish()
 
 
-def _rows(source: Source, prefix: str | None, table: NodeTable | EdgeTable) -> Rows:
-    by_hash = table.split is not None and table.split.ratio is not None
-    return Rows(source, prefix, [each.name for each in columns_of(table)], by_hash)
+def _names(table: NodeTable | EdgeTable) -> list[str]:
+    return [each.name for each in columns_of(table)]
 
 
-def _turned(column: Column) -> Column:
-    """Of the other end."""
-    prefix = {SRC: DST, DST: SRC}.get(column.name[:3]) if column.name[3:].isdigit() else None
-    return column if prefix is None else replace(column, name=prefix + column.name[3:])
+def _is_by_hash(table: NodeTable | EdgeTable) -> bool:
+    return table.split is not None and table.split.ratio is not None
 
 
 def _shown_key(key: Sequence[Any]) -> str:
@@ -246,13 +344,3 @@ def _first_place(source: Source, prefix: str, key: Sequence[Any]) -> str:
     """Where a key comes first, in words; the files are read for it."""
     found = source.find(prefix, key)
     return "" if found is None else f", first in {found[0]}, row {found[1]}"
-
-
-def _require_values(table: NodeTable, batch: pa.RecordBatch) -> None:
-    """Nodes that edges alone name have no row: raises TableError unless all columns may be without a value."""
-    for column in columns_of(table):
-        if not column.is_nullable and batch.column(column.name).null_count:
-            raise TableError(
-                f"{where_of(table)}: nodes that edges added have no {column.column!r}: expected missing = 'indicator' "
-                "of its features, and no time; or missing = 'drop' of the edges"
-            )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -14,14 +14,15 @@ from typing import Any, Final
 import glt
 from glt._checks import available_memory, format_size, naming_the_limit, parse_size
 from glt._tracebacks import short_traceback
-from glt.tables.description import Description, EdgeTable, NodeTable, reversed_type
+from glt.errors import TableError
+from glt.tables.description import Description, EdgeTable, Files, NodeTable, reversed_type
 
 if _missing := [name for name in ("duckdb", "pyarrow") if find_spec(name) is None]:
     raise ImportError(f"tables need {' and '.join(_missing)}: pip install 'glt-graph[tables]'")
 
-from glt.tables.building import Build, Tables
+from glt.tables.building import Build, Journal, Old, Tables
 from glt.tables.duck import DuckDB
-from glt.tables.plan import Plan
+from glt.tables.plan import Engine, Plan
 from glt.tables.rows import Fitted, where_of
 
 _GRAPH, _BUILD, _TRANSFORMS = "graph.json", "build.json", "transforms.json"
@@ -35,36 +36,45 @@ def build(
     description: Description | Mapping[str, Any] | str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    engine: Any = "duckdb",
+    update: str | os.PathLike[str] | None = None,
     memory: int | str | None = None,
     num_threads: int | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Builds a graph with dense ids from tables: numbers keys, fits features on training rows and applies them, joins
     edges, and writes a directory that ``glt partition`` reads.
 
-    The same tables give the same bytes, whatever the order of their rows and files.
+    The same tables give the same bytes, whatever the order of their rows and files, and whichever the engine.
 
     Args:
         description: A :class:`Description`, a dict of one, or the path of one in ``.toml`` or ``.json``.
         out: The directory to make: ``graph.json`` (what ``glt partition`` and
             :func:`glt.partition.read_graph` read), ``nodes/TYPE`` and ``edges/SRC__REL__DST`` (Parquet in the order of
-            ids), ``keys/TYPE`` (raw keys in the order of ids), ``transforms.json`` (what was fitted) and ``build.json``
+            ids), ``keys/TYPE`` (raw keys with their ids), ``transforms.json`` (what was fitted) and ``build.json``
             (what was read and counted). It is written as ``OUT.partial`` and renamed when it is whole.
-        memory: Bytes that the build may use, or a text such as ``'4GB'``; default: half of what is available. What does
-            not fit goes to files in ``OUT.partial``.
-        num_threads: Of the engine; default: the cores of this process.
+        engine: What joins and sorts: ``'duckdb'``, in this process; ``'spark'``, the active Spark session or a new one
+            of the default settings; or a ``pyspark.sql.SparkSession``. Spark's workers need glt, duckdb and pyarrow
+            installed, and ``out`` under the same path.
+        update: A graph that was built with the same description: the rows of files that it has not read are added to
+            it. Old ids stay, features and classes are as they were fitted, a row of a key that is there replaces it.
+        memory: Bytes that DuckDB and this process may use, or a text such as ``'4GB'``; default: half of what is
+            available. What does not fit goes to files in ``OUT.partial``.
+        num_threads: Of DuckDB; default: the cores of this process.
         overwrite: Whether a graph that is already there is replaced, when the new one is whole.
+        resume: Whether the steps are kept that an ended build of the same tables has done, in ``OUT.partial``.
         progress: Whether to draw bars on stderr.
 
     Returns:
-        What ``build.json`` holds: what was read, kept, dropped, merged and added, by node type and edge type.
+        What ``build.json`` holds: what was read, kept, dropped, merged, added and replaced, by node type and edge type.
 
     Raises:
         glt.errors.TableError: If the description or a table does not fit; names table, file, column, row and value.
         FileExistsError: If there is something at ``out`` already.
         ImportError: Without duckdb and pyarrow: ``pip install 'glt-graph[tables]'``.
-        OSError: If there is no room.
+        OSError: If there is no room; ``resume`` goes on when there is.
 
     Example:
         >>> with open("payments.csv", "w") as file:
@@ -80,27 +90,74 @@ def build(
     described = _described(description)
     target, partial = Path(out), Path(f"{os.fspath(out)}.partial")
     _require_place(target, overwrite)
-    tables = Tables.of(described)
-    budget = parse_size(memory, "memory") if memory is not None else available_memory()[0] // 2
-    if budget < _LEAST_BYTES:
-        raise ValueError(f"memory = {memory!r}: expected at least {format_size(_LEAST_BYTES)}")
-    shutil.rmtree(partial, ignore_errors=True)  # of a build that was killed
+    old = None if update is None else _old(Path(update), described)
+    tables = Tables.of(described, old)
+    of = {"description": described.to_dict(), "files": tables.files, "update": None if old is None else old.built}
+    journal = Journal(partial, of, resume)
     with naming_the_limit(partial):
-        partial.mkdir(parents=True)
-        engine = DuckDB(partial / "scratch", budget - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)))
+        running = _engine(engine, partial / "scratch", memory, num_threads, progress)
         try:
-            run = Build(tables, Plan(engine, [len(types) for types in tables.key_types]), partial, progress)
+            run = Build(tables, Plan(running, [len(types) for types in tables.key_types]), partial, journal, old)
             run.run()
-        except BaseException:
-            engine.close()
-            shutil.rmtree(partial)
+            running.close()
+        except BaseException as error:
+            running.close()
+            if isinstance(error, Exception) and not isinstance(error, OSError):
+                shutil.rmtree(partial)  # the same would come of it again
             raise
-        engine.close()
         counted = _write_descriptions(run, partial)
+        journal.remove()
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
     return counted
+
+
+def _engine(engine: Any, scratch: Path, memory: int | str | None, num_threads: int | None, progress: bool) -> Engine:
+    shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
+    if engine == "duckdb":
+        budget = parse_size(memory, "memory") if memory is not None else available_memory()[0] // 2
+        if budget < _LEAST_BYTES:
+            raise ValueError(f"memory = {memory!r}: expected at least {format_size(_LEAST_BYTES)}")
+        return DuckDB(scratch, budget - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)), progress)
+    for name, given in (("memory", memory), ("num_threads", num_threads)):
+        if given is not None:
+            raise ValueError(f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session")
+    from glt.tables.spark import Spark
+
+    return Spark.of(engine, scratch)
+
+
+def _old(folder: Path, description: Description) -> Old:
+    """The graph that is updated; raises TableError if it was built of another description."""
+    if not (folder / _BUILD).is_file():
+        raise FileNotFoundError(f"update = {str(folder)!r}: expected a graph that glt built, with {_BUILD}")
+    built, transforms = (json.loads((folder / name).read_text()) for name in (_BUILD, _TRANSFORMS))
+    if built.get("format") != _FORMAT:
+        raise TableError(f"update = {str(folder)!r} has format {built.get('format')}, this glt writes {_FORMAT}: build again")
+    before = Description.of(built["description"])
+    ours, theirs = (dict(_tables_of(each)) for each in (description, before))
+    for where in [*ours, *(each for each in theirs if each not in ours)]:
+        if ours.get(where) != theirs.get(where):
+            raise TableError(
+                f"{where} is not described as {folder} was built: expected all but files to be the same; build without "
+                "--update to change it"
+            )
+    for table in description.edge_types:
+        if table.duplicates == "sum" and table.features:
+            raise TableError(
+                f"{where_of(table)} has duplicates = 'sum' and features: those of {folder} are scaled and cannot be added "
+                "up; build without --update"
+            )
+    return Old(folder, built, transforms)
+
+
+def _tables_of(description: Description) -> Iterator[tuple[str, NodeTable | EdgeTable]]:
+    nothing = Files(())
+    for node in description.node_types:
+        yield where_of(node), replace(node, files=None if node.files is None else nothing)
+    for edge in description.edge_types:
+        yield where_of(edge), replace(edge, files=nothing)
 
 
 def _described(given: Description | Mapping[str, Any] | str | os.PathLike[str]) -> Description:
@@ -138,11 +195,13 @@ def _write_descriptions(run: Build, folder: Path) -> dict[str, Any]:
         "format": _FORMAT,
         "glt": glt.__version__,
         "description": description.to_dict(),
+        "files": run.files,
         "key_types": {
             t.name: list(types) for t, types in zip(description.node_types, run.tables.key_types, strict=True)
         },
         "node_types": {t.name: asdict(run.counts[where_of(t)]) for t in description.node_types},
         "edge_types": {"__".join(t.type): asdict(run.counts[where_of(t)]) for t in description.edge_types},
+        "profiles": run.profiles,
     }
     _write(folder / _BUILD, counted)
     return counted

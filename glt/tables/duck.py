@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
+from tqdm import tqdm
 
-from glt.tables.plan import Rows
+from glt.tables.output import Shards, read_shards, shards_of
+from glt.tables.plan import AnyFold, AnyMake, Query, Rows
 
 _BATCH_ROWS = 122_880  # a row group of DuckDB
 
@@ -18,35 +21,24 @@ _BATCH_ROWS = 122_880  # a row group of DuckDB
 class DuckDB:
     """Runs a plan in this process; see :class:`glt.tables.plan.Engine`. ``scratch`` is a directory of its own."""
 
-    def __init__(self, scratch: Path, memory_bytes: int, num_threads: int) -> None:
+    def __init__(self, scratch: Path, memory_bytes: int, num_threads: int, is_shown: bool = False) -> None:
         scratch.mkdir(parents=True)
-        self._scratch = scratch
+        self._scratch, self._is_shown = scratch, is_shown
         self._db = duckdb.connect(str(scratch / "tables.duckdb"))
         for setting in (
             f"memory_limit = '{memory_bytes >> 20}MiB'",
             f"temp_directory = '{scratch / 'spilled'}'",
             f"threads = {num_threads}",
-            "preserve_insertion_order = true",  # the number of a row in a table of keys is its id
+            "preserve_insertion_order = true",  # of what is sorted
             "enable_progress_bar = false",
         ):
             self._db.execute(f"SET {setting}")
 
-    def load(self, table: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        self._db.register("old", pa.RecordBatchReader.from_batches(schema, batches))
-        self._db.execute(f"CREATE TABLE {table}_rows AS SELECT * FROM old")
-        self._db.unregister("old")
-        self._db.execute(f"CREATE VIEW {table} AS SELECT *, rowid AS id FROM {table}_rows")
-
-    def number(self, table: str, query: str) -> None:
-        self._db.execute(f"INSERT INTO {table}_rows {query}")
-
-    def stream(self, query: str) -> Iterator[pa.RecordBatch]:
-        yield from self._db.sql(query).to_arrow_reader(_BATCH_ROWS)
-
     @contextmanager
     def reading(self, given: Mapping[str, Rows]) -> Iterator[None]:
         for name, rows in given.items():
-            self._db.register(name, pa.RecordBatchReader.from_batches(rows.schema, rows.batches()))
+            batches = self._shown(rows.batches(), f"reading {rows.source.where}", rows.source.num_rows())
+            self._db.register(name, pa.RecordBatchReader.from_batches(rows.schema, batches))
         try:
             yield
         except duckdb.Error:
@@ -58,6 +50,49 @@ class DuckDB:
             for name in given:
                 self._db.unregister(name)
 
+    def view(self, name: str, folder: Path) -> None:
+        files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in shards_of(folder))
+        self._db.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet([{files}])")
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self._db.sql(query).fetchall()
+
+    def fold(self, query: Query, fold: AnyFold) -> AnyFold:
+        for batch in self._stream(query.text):
+            fold.add(batch)
+        return fold
+
+    def write(
+        self,
+        query: Query,
+        make: AnyMake,
+        folder: Path,
+        fields: Sequence[pa.Field],
+        before: Path | None = None,
+        with_ids: bool = False,
+    ) -> AnyMake:
+        shards = Shards(folder, fields, with_ids)
+        for batch in read_shards(shards_of(before), fields) if before is not None else ():
+            shards.add(dict(zip(batch.schema.names, batch.columns, strict=True)))
+        for columns in make(self._shown(self._stream(query.ordered), f"writing {folder.parent.name}/{folder.name}")):
+            shards.add(columns)
+        shards.close()
+        return make
+
     def close(self) -> None:
         self._db.close()
         shutil.rmtree(self._scratch)
+
+    def _shown(
+        self, batches: Iterator[pa.RecordBatch], what: str, total: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        if not self._is_shown:
+            yield from batches
+            return
+        with tqdm(desc=what, total=total, unit=" rows", unit_scale=True, mininterval=0.5) as bar:
+            for batch in batches:
+                yield batch
+                bar.update(batch.num_rows)
+
+    def _stream(self, query: str) -> Iterator[pa.RecordBatch]:
+        yield from self._db.sql(query).to_arrow_reader(_BATCH_ROWS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -14,17 +15,21 @@ _ROWS_PER_GROUP: Final = 1 << 17
 
 
 class Shards:
-    """``part-00000.parquet``, ``part-00001.parquet``, ... in a new folder: rows in the order in which they come."""
+    """``part-00000.parquet``, ``part-00001.parquet``, ... in a folder: rows in the order in which they come. A writer
+    of some of the files says how many rows are ``before`` them, a multiple of :data:`ROWS_PER_FILE`.
 
-    def __init__(self, folder: Path, fields: Sequence[pa.Field]) -> None:
-        folder.mkdir(parents=True)
-        self._folder, self._schema = folder, pa.schema(fields)
+    ``with_ids`` puts the number of a row first, as ``id``."""
+
+    def __init__(self, folder: Path, fields: Sequence[pa.Field], with_ids: bool = False, before: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._given, self._with_ids = folder, pa.schema(fields), with_ids
+        self._schema = pa.schema([*([pa.field("id", pa.int64())] if with_ids else []), *fields])
         self._writer: Any = None
         self._held: list[pa.RecordBatch] = []
-        self._num_held = self.num_rows = 0
+        self._num_held, self.num_rows = 0, before
 
     def add(self, columns: dict[str, pa.Array]) -> None:
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._given.names], schema=self._given)
         self._held.append(batch)
         self._num_held += batch.num_rows
         while self._num_held >= _ROWS_PER_GROUP:
@@ -36,13 +41,16 @@ class Shards:
         self._end_file()
 
     def _write(self, num_rows: int) -> None:
-        table = pa.Table.from_batches(self._held, self._schema)
+        table = pa.Table.from_batches(self._held, self._given)
         if self.num_rows % ROWS_PER_FILE == 0:
             self._end_file()
             path = self._folder / f"part-{self.num_rows // ROWS_PER_FILE:05d}.parquet"
             self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
         # Copied: else what is held would be columns of many pieces, and pieces would be pages.
-        self._writer.write_table(table.slice(0, num_rows).combine_chunks(), row_group_size=_ROWS_PER_GROUP)
+        group = table.slice(0, num_rows).combine_chunks()
+        if self._with_ids:
+            group = group.add_column(0, "id", pa.array(np.arange(self.num_rows, self.num_rows + num_rows)))
+        self._writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
         rest = table.slice(num_rows)
         self._held, self._num_held, self.num_rows = rest.to_batches(), rest.num_rows, self.num_rows + num_rows
 
@@ -52,8 +60,44 @@ class Shards:
             self._writer = None
 
 
-def read_shards(folder: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a folder again, in order."""
-    for path in sorted(folder.glob("part-*.parquet")):
+def shards_of(folder: Path) -> list[Path]:
+    """The files of a folder, in the order of their rows."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def num_rows_of(path: Path) -> int:
+    return int(pa.parquet.read_metadata(path).num_rows)
+
+
+def read_shards(
+    paths: Sequence[Path], fields: Sequence[pa.Field], first: int = 0, last: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Rows ``first`` to ``last`` of files that :class:`Shards` wrote, or an engine, as columns of these types."""
+    schema, at = pa.schema(fields), 0
+    for path in paths:
         with pa.parquet.ParquetFile(path) as file:
-            yield from file.iter_batches(1 << 17, columns=list(columns))
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                low, high = max(first - at, 0), size if last is None else min(last - at, size)
+                at += size
+                if low >= high:
+                    continue
+                passed = 0
+                for batch in file.iter_batches(_ROWS_PER_GROUP, row_groups=[group], columns=schema.names):
+                    begin, end = max(low - passed, 0), min(high - passed, batch.num_rows)
+                    if begin < end:
+                        yield as_written(batch.slice(begin, end - begin), schema)
+                    passed += batch.num_rows
+
+
+def as_written(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema, which an engine may have given types that are nearly the same."""
+    return pa.RecordBatch.from_arrays([_cast(batch.column(f.name), f.type) for f in schema], schema=schema)
+
+
+def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if column.type == type_:
+        return column
+    if pa.types.is_fixed_size_list(type_) and column.null_count == 0:
+        return pa.FixedSizeListArray.from_arrays(column.flatten().cast(type_.value_type), type_.list_size)
+    return column.cast(type_)

@@ -1,5 +1,5 @@
 """The relational part of a build, written once: keys to dense ids, rows in the order of their ids, edges with the ids
-of their ends. An :class:`Engine` runs it; the SQL is DuckDB's, and other engines translate it.
+of their ends. An :class:`Engine` runs it. The SQL is what DuckDB and Spark have in common.
 
 Ids are positions in the order of the keys (texts: of their UTF-8 bytes), so that they depend on the keys alone. Nodes
 are in the order of their ids, edges in that of destination, source and all that they carry: only equal edges may change
@@ -11,26 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from glt.tables.sources import Source
 
-KEY, SRC, DST, HASH = "key", "src", "dst", "hash"
+KEY, SRC, DST, HASH, HAS_ROW, RANK = "key", "src", "dst", "hash", "has_row", "rank"
 
 
 @dataclass
 class Rows:
     """Columns of a source, as a query reads them: those of a key or end, called ``key0``, ``key1``, ..., and others.
-
-    ``with_hash`` asks for a number from 0 to 1 that depends on the key alone, ``hash``. ``num_rows`` and ``error`` are
-    what came of reading them here."""
+    ``num_rows`` and ``error`` are what came of reading them."""
 
     source: Source
     prefix: str | None  # of the columns that become key0, ...; None: all columns keep their names
     columns: Sequence[str] = ()
-    with_hash: bool = False
     num_rows: int = 0
     error: Exception | None = None
 
@@ -60,20 +58,69 @@ class Rows:
             raise
 
 
+class Fold(Protocol):
+    """Adds rows up, in any order. It pickles."""
+
+    def add(self, batch: pa.RecordBatch) -> None: ...
+
+    def merge(self, other: Any) -> None:
+        """Takes in what another one has added up."""
+
+
+class Make(Protocol):
+    """Turns rows of a query, in their order, into those that are written. It pickles."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]: ...
+
+    def merge(self, other: Any) -> None:
+        """Takes in what another one has counted."""
+
+
+AnyFold = TypeVar("AnyFold", bound=Fold)
+AnyMake = TypeVar("AnyMake", bound=Make)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query with the columns that it is ordered by; rows that are equal in the first ``num_whole`` of these are never
+    divided between two calls of a :class:`Make`."""
+
+    text: str
+    order: Sequence[str] = ()
+    num_whole: int = 1
+
+    @property
+    def ordered(self) -> str:
+        order = ", ".join(f"{name} ASC NULLS LAST" for name in self.order)
+        return f"SELECT * FROM ({self.text}) AS q ORDER BY {order}"
+
+
 class Engine(Protocol):
     """What joins and sorts."""
 
     def reading(self, given: Mapping[str, Rows]) -> AbstractContextManager[None]:
-        """Within it queries may read these tables, each once; raises what reading one raised."""
+        """Within it one query may read these tables, each once; raises what reading one raised."""
 
-    def load(self, table: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        """Makes a table of keys that have ids: ``id`` is the number of the row."""
+    def view(self, name: str, folder: Path) -> None:
+        """Makes a table of a folder that :class:`glt.tables.output.Shards` wrote."""
 
-    def number(self, table: str, query: str) -> None:
-        """Adds the rows of a query, in their order, with the ids that follow."""
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """A few rows."""
 
-    def stream(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query, in its order."""
+    def fold(self, query: Query, fold: AnyFold) -> AnyFold:
+        """Adds all rows up."""
+
+    def write(
+        self,
+        query: Query,
+        make: AnyMake,
+        folder: Path,
+        fields: Sequence[pa.Field],
+        before: Path | None = None,
+        with_ids: bool = False,
+    ) -> AnyMake:
+        """Writes what ``make`` makes of the rows, in their order, as :class:`glt.tables.output.Shards`, after the rows
+        of ``before``; returns ``make`` with all that it counted."""
 
     def close(self) -> None:
         """Removes what it wrote."""
@@ -83,76 +130,74 @@ class Plan:
     """What a build asks an engine; ``node`` is the number of a node type, ``widths`` how many columns keys have."""
 
     def __init__(self, engine: Engine, widths: Sequence[int]) -> None:
-        self._engine, self._widths = engine, widths
+        self.engine, self._widths = engine, widths
 
-    def begin(self, node: int, schema: pa.Schema, old: Iterable[pa.RecordBatch] = ()) -> None:
-        """A node type begins with the keys of ``old``, in the order of their ids."""
-        self._engine.load(f"keys_{node}", iter(old), schema)
-
-    def number_keys(self, node: int, source: Source, prefix: str) -> int:
-        """Gives the keys of a table, in columns of this prefix, that have none yet ids in their order; returns how many
-        rows the table has."""
+    def keys(self, node: int, ranks: Sequence[int], is_update: bool) -> Query:
+        """Keys of the tables ``given_0``, ``given_1``, ... with the least of their ``ranks``, in the order of rank and
+        key; of an update, without those that have ids already."""
         width = self._widths[node]
-        rows, listed = Rows(source, prefix), ", ".join(_columns(KEY, width))
-        with self._engine.reading({"given": rows}):
-            self._engine.number(
-                f"keys_{node}",
-                f"SELECT {listed} FROM (SELECT DISTINCT {listed} FROM given) AS g "
-                f"ANTI JOIN keys_{node} AS n ON {_same('g', KEY, 'n', width)} ORDER BY {listed}",
-            )
-        return rows.num_rows
-
-    def num_keys(self, node: int) -> int:
-        (batch,) = self._engine.stream(f"SELECT count(*) AS number FROM keys_{node}")
-        return int(batch.column(0)[0].as_py())
-
-    def keys(self, node: int) -> Iterator[pa.RecordBatch]:
-        """``key0``, ``key1``, ... in the order of ids."""
-        return self._engine.stream(
-            f"SELECT {', '.join(_columns(KEY, self._widths[node]))} FROM keys_{node} ORDER BY id"
+        listed = ", ".join(_columns(KEY, width))
+        every = " UNION ALL ".join(
+            f"SELECT {listed}, CAST({rank} AS INT) AS {RANK} FROM given_{i}" for i, rank in enumerate(ranks)
         )
+        found = f"SELECT {listed}, min({RANK}) AS {RANK} FROM ({every}) AS every_key GROUP BY {listed}"
+        if is_update:
+            same = _same("g", KEY, "n", width)
+            found = f"SELECT g.* FROM ({found}) AS g WHERE NOT EXISTS (SELECT 1 FROM keys_{node} AS n WHERE {same})"
+        return Query(found, [RANK, *_columns(KEY, width)], 1 + width)
 
-    def nodes(self, node: int, rows: Rows, ordered: bool) -> Iterator[pa.RecordBatch]:
-        """Rows with ``id``; if ``ordered``, a row for each key, in the order of ids."""
+    def has_keys(self, node: int, folder: Path) -> None:
+        """The keys of a node type are in this folder, with their ids."""
+        self.engine.view(f"keys_{node}", folder)
+
+    def nodes(self, node: int, columns: Sequence[str], by_hash: bool, with_all: bool) -> Query:
+        """Rows of ``given`` with ``id``, in the order of ids; ``with_all`` a row for each key, and ``has_row``."""
         width = self._widths[node]
-        hashed = [f"{_hash(['n'], [KEY], [width])} AS {HASH}"] if rows.with_hash else []
-        chosen = ", ".join(["n.id AS id", *hashed, *_of("g", rows.columns)])
-        join = f"keys_{node} AS n {'LEFT ' if ordered else ''}JOIN given AS g ON {_same('g', KEY, 'n', width)}"
-        yield from self._read(rows, f"SELECT {chosen} FROM {join}" + (" ORDER BY n.id" if ordered else ""))
+        hashed = [f"{_hash(['n'], [KEY], [width])} AS {HASH}"] if by_hash else []
+        has_row = [f"g.{KEY}0 IS NOT NULL AS {HAS_ROW}"]
+        chosen = ", ".join(["n.id AS id", *hashed, *has_row, *_of("g", columns)])
+        join = f"keys_{node} AS n {'LEFT ' if with_all else ''}JOIN given AS g ON {_same('g', KEY, 'n', width)}"
+        return Query(f"SELECT {chosen} FROM {join}", ["id"])
 
-    def edges(self, ends: tuple[int, int], rows: Rows, ordered: bool) -> Iterator[pa.RecordBatch]:
-        """Edges both of whose ends have ids, ``src`` and ``dst``; in their order, if ``ordered``."""
+    def edges(self, ends: tuple[int, int], columns: Sequence[str], by_hash: bool, is_reverse: bool) -> Query:
+        """Edges of ``given`` both of whose ends have ids, ``src`` and ``dst``, in their order."""
         widths = [self._widths[end] for end in ends]
-        hashed = [f"{_hash(['g', 'g'], [SRC, DST], widths)} AS {HASH}"] if rows.with_hash else []
-        chosen = ", ".join(["s.id AS src", "d.id AS dst", *hashed, *_of("g", rows.columns)])
+        hashed = [f"{_hash(['g', 'g'], [SRC, DST], widths)} AS {HASH}"] if by_hash else []
+        src, dst = ("d", "s") if is_reverse else ("s", "d")
+        chosen = ", ".join([f"{src}.id AS src", f"{dst}.id AS dst", *hashed, *_of("g", columns)])
         query = (
             f"SELECT {chosen} FROM given AS g "
             f"JOIN keys_{ends[0]} AS s ON {_same('g', SRC, 's', widths[0])} "
             f"JOIN keys_{ends[1]} AS d ON {_same('g', DST, 'd', widths[1])}"
         )
-        order = ", ".join(["dst", "src", *_of("g", rows.columns)])
-        yield from self._read(rows, query + (f" ORDER BY {order}" if ordered else ""))
+        return Query(query, ["dst", "src", *columns], 2)
 
-    def repeated(self, source: Source, num_columns: int) -> list[tuple[Any, ...]]:
+    def both(self, first: Path, second: Path, columns: Sequence[str]) -> Query:
+        """The edges of two folders, in their order."""
+        self.engine.view("first_run", first)
+        self.engine.view("second_run", second)
+        listed = ", ".join(columns)
+        text = f"SELECT {listed} FROM first_run UNION ALL SELECT {listed} FROM second_run"
+        return Query(text, ["dst", "src", *(name for name in columns if name not in ("src", "dst"))], 2)
+
+    def repeated(self, source: Source, width: int) -> list[tuple[Any, ...]]:
         """The first keys that come more than once, with how often they do."""
-        key = ", ".join(_columns(KEY, num_columns))
+        key = ", ".join(_columns(KEY, width))
         query = f"SELECT {key}, count(*) AS number FROM given GROUP BY {key} HAVING count(*) > 1 ORDER BY {key} LIMIT 3"
-        return _tuples(self._read(Rows(source, KEY), query))
+        with self.engine.reading({"given": Rows(source, KEY)}):
+            return self.engine.rows(query)
 
     def unknown(self, source: Source, prefix: str, node: int) -> list[tuple[Any, ...]]:
         """The first keys of an end that no node has, with how often they come."""
         width = self._widths[node]
-        key = ", ".join(f"g.{name} AS {name}" for name in _columns(KEY, width))
+        key = ", ".join(_columns(KEY, width))
         query = (
-            f"SELECT {', '.join(_columns(KEY, width))}, count(*) AS number FROM (SELECT {key} FROM given AS g "
-            f"ANTI JOIN keys_{node} AS n ON {_same('g', KEY, 'n', width)}) AS u "
-            f"GROUP BY ALL ORDER BY ALL LIMIT 3"
+            f"SELECT {key}, count(*) AS number FROM given AS g "
+            f"WHERE NOT EXISTS (SELECT 1 FROM keys_{node} AS n WHERE {_same('g', KEY, 'n', width)}) "
+            f"GROUP BY {key} ORDER BY {key} LIMIT 3"
         )
-        return _tuples(self._read(Rows(source, prefix), query))
-
-    def _read(self, rows: Rows, query: str) -> Iterator[pa.RecordBatch]:
-        with self._engine.reading({"given": rows}):
-            yield from self._engine.stream(query)
+        with self.engine.reading({"given": Rows(source, prefix)}):
+            return self.engine.rows(query)
 
 
 def _columns(prefix: str, count: int) -> list[str]:
@@ -170,13 +215,12 @@ def _same(table: str, prefix: str, keys: str, width: int) -> str:
 def _hash(tables: Sequence[str], prefixes: Sequence[str], widths: Sequence[int]) -> str:
     """A number from 0 to 1 of a key: the first 32 bits of the MD5 of its columns as texts, joined by U+001F."""
     columns = [
-        f"CAST({table}.{prefix}{i} AS VARCHAR)"
+        f"CAST({table}.{prefix}{i} AS STRING)"
         for table, prefix, width in zip(tables, prefixes, widths, strict=True)
         for i in range(width)
     ]
-    text = " || chr(31) || ".join(columns)
-    return f"CAST('0x' || left(md5({text}), 8) AS BIGINT) / 4294967296.0"
-
-
-def _tuples(batches: Iterator[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    digest = f"md5(concat_ws(chr(31), {', '.join(columns)}))"
+    digits = " + ".join(
+        f"instr('123456789abcdef', substr({digest}, {i + 1}, 1)) * CAST({16 ** (7 - i)} AS BIGINT)" for i in range(8)
+    )
+    return f"CAST({digits} AS DOUBLE) / CAST(4294967296 AS DOUBLE)"

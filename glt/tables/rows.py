@@ -163,34 +163,3 @@ def split_codes(table: NodeTable | EdgeTable, batch: pa.RecordBatch) -> np.ndarr
         return np.where(np.asarray(pc.is_valid(time)), codes, -1)
     train, val, _ = split.ratio or (1.0, 0.0, 0.0)
     return np.searchsorted(np.array([train, train + val]), np.asarray(batch.column("hash")), "right")
-
-
-def deduplicated(batches: Iterable[pa.RecordBatch], how: str) -> Iterator[pa.RecordBatch]:
-    """Edges in their order, one of those between the same nodes: the ``last``, or the ``sum`` of weights and numbers
-    with the last time."""
-    held: pa.RecordBatch | None = None
-    for batch in batches:
-        if held is not None:
-            batch = pa.concat_batches([held, batch])
-        if not batch.num_rows:
-            continue
-        src, dst = (np.asarray(batch.column(name)) for name in ("src", "dst"))
-        begins = np.flatnonzero(np.concatenate([[True], (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])]))
-        held = batch.slice(int(begins[-1]))  # the next batch may go on with the same nodes
-        if len(begins) > 1:
-            yield _one_each(batch.slice(0, int(begins[-1])), begins[:-1], how)
-    if held is not None:
-        yield _one_each(held, np.zeros(1, np.int64), how)
-
-
-def _one_each(batch: pa.RecordBatch, begins: np.ndarray, how: str) -> pa.RecordBatch:
-    last = batch.take(pa.array(np.append(begins[1:], batch.num_rows) - 1))
-    if how == "last":
-        return last
-    columns = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name == "weight" or name.startswith("feature"):
-            columns.append(pa.array(np.add.reduceat(np.asarray(pc.fill_null(column, 0.0)), begins)))
-        else:
-            columns.append(last.column(name))
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -32,6 +32,7 @@ _PARQUET: Final = (".parquet", ".pq")
 _CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
 _BATCH_ROWS: Final = 1 << 17
+_PIECE_BYTES: Final = 64 << 20  # of Parquet, that another process may read by itself
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 
@@ -56,6 +57,19 @@ class File:
     path: str
     num_bytes: int
     changed_ns: int
+
+    @property
+    def whole_path(self) -> str:
+        return self.path if _is_url(self.path) else os.path.abspath(self.path)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a file: all of it, or row groups of Parquet, the first of which begins at ``first_row``."""
+
+    path: str
+    row_groups: tuple[int, ...] | None = None
+    first_row: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,14 +111,38 @@ class Source:
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of all files, with these columns of :attr:`columns` (default: all)."""
+        for file in self.files:
+            yield from self.read(Piece(file.path), names)
+
+    def read(self, piece: Piece, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same of a piece."""
         columns = [each for each in self.columns if names is None or each.name in names]
         schema = pa.schema([pa.field(each.name, _arrow_type(each)) for each in columns])
+        first = piece.first_row
+        for batch in self._read(piece, columns):
+            converted = [_convert(batch.column(c.column), c, self.where, piece.path, first) for c in columns]
+            yield pa.RecordBatch.from_arrays(converted, schema=schema)
+            first += batch.num_rows
+
+    def pieces(self) -> list[Piece]:
+        """What may be read by itself: some row groups of a Parquet file, or a whole file of CSV."""
+        found = []
         for file in self.files:
-            first = 0
-            for batch in self._read(file.path, columns):
-                converted = [_convert(batch.column(c.column), c, self.where, file.path, first) for c in columns]
-                yield pa.RecordBatch.from_arrays(converted, schema=schema)
-                first += batch.num_rows
+            if not _is_parquet(file.path) or file.num_bytes < 2 * _PIECE_BYTES:
+                found.append(Piece(file.path))
+                continue
+            with _readable(self.where, file.path):
+                opened, path = _open(file.path)
+                metadata = pa.parquet.read_metadata(path, filesystem=opened)
+            groups, first, num_rows, num_bytes = [], 0, 0, 0
+            for i in range(metadata.num_row_groups):
+                groups.append(i)
+                group = metadata.row_group(i)
+                num_rows, num_bytes = num_rows + group.num_rows, num_bytes + group.total_byte_size
+                if num_bytes >= _PIECE_BYTES or i == metadata.num_row_groups - 1:
+                    found.append(Piece(file.path, tuple(groups), first))
+                    groups, first, num_rows, num_bytes = [], first + num_rows, 0, 0
+        return found
 
     def columns_of(self, file: File) -> pa.Schema:
         """The columns of a file; of CSV, as pyarrow guesses their types from its first block."""
@@ -171,7 +209,8 @@ class Source:
                     f"{self.where}: {each.path} was written while it was read: build again when it is whole"
                 )
 
-    def _read(self, path: str, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    def _read(self, piece: Piece, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+        path = piece.path
         chosen = list(dict.fromkeys(each.column for each in columns))
         names = self.columns_of(File(path, 0, 0)).names
         for name in chosen:
@@ -183,7 +222,7 @@ class Source:
             if _is_parquet(path):
                 opened, inside = _open(path)
                 with pa.parquet.ParquetFile(inside, filesystem=opened, pre_buffer=False, buffer_size=1 << 20) as file:
-                    yield from file.iter_batches(_BATCH_ROWS, columns=chosen)
+                    yield from file.iter_batches(_BATCH_ROWS, row_groups=piece.row_groups, columns=chosen)
             else:
                 with self._open_csv(path, chosen) as reader:
                     yield from reader
@@ -379,6 +418,7 @@ def _as_number(values: pa.Array, place: _Place) -> pa.Array:
     else:
         raise _refuse_type(values, place, "numbers")
     place.refuse(values, pc.is_inf(numbers), "a finite number")
+    numbers = pc.add(numbers, 0.0)  # not -0.0, which engines do not order alike
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 

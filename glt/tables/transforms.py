@@ -339,4 +339,11 @@ class LabelCode:
         """Class numbers, int64, -1 without a label; or numbers, float32, NaN without one."""
         if self.label.kind == "number":
             return np.asarray(pc.fill_null(column, math.nan)).astype(np.float32)
-        return np.asarray(pc.fill_null(pc.index_in(column, pa.array(self.classes, pa.string())), -1)).astype(np.int64)
+        codes = pc.index_in(column, pa.array(self.classes, pa.string()))
+        if codes.null_count > column.null_count:
+            unknown = column.filter(pc.is_null(codes)).drop_null()[0].as_py()
+            raise TableError(
+                f"label column {self.label.column!r} has the value {unknown!r}: expected one of the classes of the graph "
+                f"that is updated, {list(self.classes)}; build without --update to number them again"
+            )
+        return np.asarray(pc.fill_null(codes, -1)).astype(np.int64)

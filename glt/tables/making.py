@@ -1,0 +1,169 @@
+"""What becomes of the rows that an engine returns, on their way to the files of a graph; see
+:class:`glt.tables.plan.Make`. What is written is counted here, for the report too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from glt.errors import TableError
+from glt.tables.description import EdgeTable, NodeTable
+from glt.tables.output import as_written, read_shards, shards_of
+from glt.tables.plan import HAS_ROW, RANK
+from glt.tables.profile import Profile
+from glt.tables.rows import Fitted, columns_of, where_of
+
+END_FIELDS = (pa.field("src", pa.int64()), pa.field("dst", pa.int64()))
+
+
+@dataclass
+class Keys:
+    """Keys in the order of their new ids."""
+
+    fields: Sequence[pa.Field]
+    num_rows: int = 0
+    num_own: int = 0  # that the node type's own table has, not only edges
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
+        for batch in batches:
+            self.num_rows += batch.num_rows
+            self.num_own += int(np.count_nonzero(np.asarray(batch.column(RANK)) == 0))
+            kept = as_written(batch, pa.schema(self.fields))
+            yield dict(zip(kept.schema.names, kept.columns, strict=True))
+
+    def merge(self, other: Keys) -> None:
+        self.num_rows += other.num_rows
+        self.num_own += other.num_own
+
+
+@dataclass
+class Nodes:
+    """A row for each id. ``old`` has the rows of the first ``num_old`` ids, which are kept where no new row comes."""
+
+    table: NodeTable
+    fitted: Fitted
+    old: Path | None = None
+    num_old: int = 0
+    num_replaced: int = 0
+    profile: Profile = field(default_factory=Profile)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
+        for batch in batches:
+            for part in self._parts(batch):
+                self.profile.add(part)
+                yield part
+
+    def merge(self, other: Nodes) -> None:
+        self.num_replaced += other.num_replaced
+        self.profile.merge(other.profile)
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[dict[str, pa.Array]]:
+        first = int(batch.column("id")[0].as_py()) if batch.num_rows else 0
+        num_old = max(0, min(self.num_old - first, batch.num_rows))
+        if num_old:
+            yield self._replaced(batch.slice(0, num_old), first)
+        if num_old < batch.num_rows:
+            new = batch.slice(num_old)
+            if not pc.all(new.column(HAS_ROW)).as_py():
+                _require_values(self.table, new)
+            yield self.fitted(new)
+
+    def _replaced(self, batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
+        """The old rows, except for those that have come again."""
+        schema = pa.schema(self.fitted.schema)
+        paths = shards_of(self.old) if self.old is not None else []
+        old = pa.Table.from_batches(read_shards(paths, self.fitted.schema, first, first + batch.num_rows), schema)
+        has_row = np.asarray(batch.column(HAS_ROW))
+        self.num_replaced += int(np.count_nonzero(has_row))
+        if has_row.any():
+            again = pa.table(self.fitted(batch.filter(pa.array(has_row))), schema=schema)
+            at = np.where(has_row, len(old) + np.cumsum(has_row) - 1, np.arange(len(old)))
+            old = pa.concat_tables([old, again]).take(pa.array(at))
+        return {name: _whole(old.column(name)) for name in schema.names}
+
+
+@dataclass
+class Edges:
+    """Edges in their order, one of those between the same nodes unless ``duplicates`` is ``'keep'``."""
+
+    table: EdgeTable
+    fitted: Fitted | None  # None: the rows of an earlier run come again
+    fields: Sequence[pa.Field]
+    duplicates: str = "keep"
+    num_joined: int = 0
+    num_rows: int = 0
+    profile: Profile = field(default_factory=Profile)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
+        counted = self._counted(batches)
+        for batch in counted if self.duplicates == "keep" else deduplicated(counted, self.duplicates):
+            self.num_rows += batch.num_rows
+            if self.fitted is None:
+                again = as_written(batch, pa.schema(self.fields))
+                part = dict(zip(again.schema.names, again.columns, strict=True))
+            else:
+                part = {"src": batch.column("src"), "dst": batch.column("dst"), **self.fitted(batch)}
+            self.profile.add(part)
+            yield part
+
+    def merge(self, other: Edges) -> None:
+        self.num_joined += other.num_joined
+        self.num_rows += other.num_rows
+        self.profile.merge(other.profile)
+
+    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.num_joined += batch.num_rows
+            yield batch
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _require_values(table: NodeTable, batch: pa.RecordBatch) -> None:
+    """Nodes that edges alone name have no row: raises TableError unless all columns may be without a value."""
+    for column in columns_of(table):
+        if not column.is_nullable and batch.column(column.name).null_count:
+            raise TableError(
+                f"{where_of(table)}: nodes that edges added have no {column.column!r}: expected missing = 'indicator' "
+                "of its features, and no time; or missing = 'drop' of the edges"
+            )
+
+
+def deduplicated(batches: Iterable[pa.RecordBatch], how: str) -> Iterator[pa.RecordBatch]:
+    """Edges in their order, one of those between the same nodes: the ``last``, or the ``sum`` of weights and numbers
+    with the last time."""
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        if held is not None:
+            batch = pa.concat_batches([held, batch])
+        if not batch.num_rows:
+            continue
+        src, dst = (np.asarray(batch.column(name)) for name in ("src", "dst"))
+        begins = np.flatnonzero(np.concatenate([[True], (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])]))
+        held = batch.slice(int(begins[-1]))  # the next batch may go on with the same nodes
+        if len(begins) > 1:
+            yield _one_each(batch.slice(0, int(begins[-1])), begins[:-1], how)
+    if held is not None:
+        yield _one_each(held, np.zeros(1, np.int64), how)
+
+
+def _one_each(batch: pa.RecordBatch, begins: np.ndarray, how: str) -> pa.RecordBatch:
+    last = batch.take(pa.array(np.append(begins[1:], batch.num_rows) - 1))
+    if how == "last":
+        return last
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name == "weight" or name.startswith("feature"):
+            columns.append(pa.array(np.add.reduceat(np.asarray(pc.fill_null(column, 0.0)), begins)))
+        else:
+            columns.append(last.column(name))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
