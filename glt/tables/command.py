@@ -12,7 +12,7 @@ from typing import Final
 
 from glt.errors import TableError
 
-_OTHERS: Final = ("dropped", "merged", "added")
+_OTHERS: Final = ("dropped", "merged", "added", "replaced")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="the directory to make")
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a graph that is there, when the new one is whole"
+    )
+    parser.add_argument(
+        "--update",
+        metavar="OLD",
+        help="a graph that was built with this description: rows of files that it has not read are added, old ids stay",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on behind the steps that an ended build has done")
+    parser.add_argument(
+        "--engine",
+        choices=("duckdb", "spark"),
+        default="duckdb",
+        help="what joins and sorts: DuckDB here, or Spark (default: duckdb)",
     )
     parser.add_argument(
         "--memory",
@@ -43,9 +55,12 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         counted = build(
             arguments.description,
             arguments.out,
+            engine=arguments.engine,
+            update=arguments.update,
             memory=arguments.memory,
             num_threads=arguments.threads,
             overwrite=arguments.overwrite,
+            resume=arguments.resume,
             progress=sys.stderr.isatty(),
         )
     except (TableError, OSError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,9 @@ class DuckDB:
         return self._db.sql(query).fetchall()
 
     def fold(self, query: Query, fold: AnyFold) -> AnyFold:
-        for batch in self._stream(query.text):
-            fold.add(batch)
+        with self._stream(query.text) as batches:
+            for batch in batches:
+                fold.add(batch)
         return fold
 
     def write(
@@ -74,8 +75,9 @@ class DuckDB:
         shards = Shards(folder, fields, with_ids)
         for batch in read_shards(shards_of(before), fields) if before is not None else ():
             shards.add(dict(zip(batch.schema.names, batch.columns, strict=True)))
-        for columns in make(self._shown(self._stream(query.ordered), f"writing {folder.parent.name}/{folder.name}")):
-            shards.add(columns)
+        with self._stream(query.ordered) as batches:
+            for columns in make(self._shown(batches, f"writing {folder.parent.name}/{folder.name}")):
+                shards.add(columns)
         shards.close()
         return make
 
@@ -84,7 +86,7 @@ class DuckDB:
         shutil.rmtree(self._scratch)
 
     def _shown(
-        self, batches: Iterator[pa.RecordBatch], what: str, total: int | None = None
+        self, batches: Iterable[pa.RecordBatch], what: str, total: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         if not self._is_shown:
             yield from batches
@@ -94,5 +96,11 @@ class DuckDB:
                 yield batch
                 bar.update(batch.num_rows)
 
-    def _stream(self, query: str) -> Iterator[pa.RecordBatch]:
-        yield from self._db.sql(query).to_arrow_reader(_BATCH_ROWS)
+    @contextmanager
+    def _stream(self, query: str) -> Iterator[pa.RecordBatchReader]:
+        """The rows of a query; the connection is free again behind it, whatever was raised."""
+        reader = self._db.sql(query).to_arrow_reader(_BATCH_ROWS)
+        try:
+            yield reader
+        finally:
+            reader.close()

@@ -178,7 +178,8 @@ class Plan:
         self.engine.view("second_run", second)
         listed = ", ".join(columns)
         text = f"SELECT {listed} FROM first_run UNION ALL SELECT {listed} FROM second_run"
-        return Query(text, ["dst", "src", *(name for name in columns if name not in ("src", "dst"))], 2)
+        first = [name for name in ("dst", "src", "time", "weight") if name in columns]  # as columns_of has them
+        return Query(text, [*first, *(name for name in columns if name not in first)], 2)
 
     def repeated(self, source: Source, width: int) -> list[tuple[Any, ...]]:
         """The first keys that come more than once, with how often they do."""
