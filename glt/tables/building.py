@@ -247,7 +247,7 @@ class Build:
         source = self.tables.nodes[at]
         assert source is not None  # it has files
         columns, by_hash = _names(table), _is_by_hash(table)
-        fitted = self._fit(table, Rows(source, KEY, columns), self.plan.nodes(at, columns, by_hash, with_all=False))
+        fitted = self._fit(table, Rows(source, KEY), lambda names: self.plan.nodes(at, names, by_hash, with_all=False))
         nodes = Nodes(table, fitted)
         if self.old is not None:
             nodes.old, nodes.num_old = self.old.folder / "nodes" / table.name, self.old.num_nodes(table.name)
@@ -275,8 +275,11 @@ class Build:
 
     def _write_edges(self, source: Source, table: EdgeTable, folders: Sequence[Path]) -> dict[str, Any]:
         ends, columns, by_hash = self.tables.ends(table), _names(table), _is_by_hash(table)
+        fits_all = table.missing != "drop"  # of each edge both ends are there
         fitted = self._fit(
-            table, Rows(source, None, columns), self.plan.edges(ends, columns, by_hash, is_reverse=False)
+            table,
+            Rows(source, None, with_keys=by_hash or not fits_all),
+            lambda names: (self.plan.all_edges if fits_all else self.plan.edges)(ends, names, by_hash),
         )
         fields = [*END_FIELDS, *fitted.schema]
         counts, profile = Counts(), {}
@@ -317,14 +320,14 @@ class Build:
 
     # -- both ------------------------------------------------------------------------------------------------------
 
-    def _fit(self, table: NodeTable | EdgeTable, rows: Rows, query: Query) -> Fitted:
+    def _fit(self, table: NodeTable | EdgeTable, rows: Rows, query: Callable[[list[str]], Query]) -> Fitted:
         """What is fitted on the training rows; of an update, what was fitted before."""
         if self.old is not None:
             return self.old.fitted(table)
         fits = Fits(table)
-        if fits.needs_rows:
-            with self.plan.engine.reading({"given": rows}):
-                fits = self.plan.engine.fold(query, fits)
+        if fits.columns:
+            with self.plan.engine.reading({"given": replace(rows, columns=fits.columns)}):
+                fits = self.plan.engine.fold(query(fits.columns), fits)
         return fits.finish()
 
 

@@ -63,7 +63,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             resume=arguments.resume,
             progress=sys.stderr.isatty(),
         )
-    except (TableError, OSError) as error:
+    except (TableError, OSError, MemoryError) as error:
         print(f"glt build: {error}", file=sys.stderr)
         return 1
     except (ValueError, TypeError, ImportError) as error:

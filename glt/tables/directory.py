@@ -27,8 +27,8 @@ from glt.tables.rows import Fitted, where_of
 
 _GRAPH, _BUILD, _TRANSFORMS = "graph.json", "build.json", "transforms.json"
 _FORMAT: Final = 1
-_OWN_BYTES: Final = 320 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
-_LEAST_BYTES: Final = 512 << 20
+_OWN_BYTES: Final = 480 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
+_LEAST_BYTES: Final = 600_000_000
 
 
 @short_traceback
@@ -74,7 +74,7 @@ def build(
         glt.errors.TableError: If the description or a table does not fit; names table, file, column, row and value.
         FileExistsError: If there is something at ``out`` already.
         ImportError: Without duckdb and pyarrow: ``pip install 'glt-graph[tables]'``.
-        OSError: If there is no room; ``resume`` goes on when there is.
+        OSError, MemoryError: If there is no room, or too little memory; ``resume`` goes on when there is more.
 
     Example:
         >>> with open("payments.csv", "w") as file:
@@ -102,7 +102,7 @@ def build(
             running.close()
         except BaseException as error:
             running.close()
-            if isinstance(error, Exception) and not isinstance(error, OSError):
+            if isinstance(error, Exception) and not isinstance(error, OSError | MemoryError):
                 shutil.rmtree(partial)  # the same would come of it again
             raise
         counted = _write_descriptions(run, partial)

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 from tqdm import tqdm
 
+from glt._checks import format_size
 from glt.tables.output import Shards, read_shards, shards_of
 from glt.tables.plan import AnyFold, AnyMake, Query, Rows
 
@@ -24,12 +25,13 @@ class DuckDB:
     def __init__(self, scratch: Path, memory_bytes: int, num_threads: int, is_shown: bool = False) -> None:
         scratch.mkdir(parents=True)
         self._scratch, self._is_shown = scratch, is_shown
+        self._limit = f"{format_size(memory_bytes)} and {num_threads} threads"
         self._db = duckdb.connect(str(scratch / "tables.duckdb"))
         for setting in (
             f"memory_limit = '{memory_bytes >> 20}MiB'",
             f"temp_directory = '{scratch / 'spilled'}'",
             f"threads = {num_threads}",
-            "preserve_insertion_order = true",  # of what is sorted
+            "preserve_insertion_order = false",  # what is in order is sorted
             "enable_progress_bar = false",
         ):
             self._db.execute(f"SET {setting}")
@@ -41,10 +43,12 @@ class DuckDB:
             self._db.register(name, pa.RecordBatchReader.from_batches(rows.schema, batches))
         try:
             yield
-        except duckdb.Error:
+        except duckdb.Error as error:
             for rows in given.values():
                 if rows.error is not None:
                     raise rows.error from None
+            if isinstance(error, duckdb.OutOfMemoryException):
+                raise self._too_little(error) from error
             raise
         finally:
             for name in given:
@@ -84,6 +88,10 @@ class DuckDB:
     def close(self) -> None:
         self._db.close()
         shutil.rmtree(self._scratch)
+
+    def _too_little(self, error: duckdb.Error) -> MemoryError:
+        why = str(error).splitlines()[0]
+        return MemoryError(f"DuckDB has {self._limit}: expected more memory (--memory), or fewer threads (--threads): {why}")
 
     def _shown(
         self, batches: Iterable[pa.RecordBatch], what: str, total: int | None = None

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from glt.errors import TableError
 from glt.tables.description import EdgeTable, NodeTable
 from glt.tables.output import as_written, read_shards, shards_of
-from glt.tables.plan import HAS_ROW, RANK
+from glt.tables.plan import HASH, HAS_ROW, RANK
 from glt.tables.profile import Profile
 from glt.tables.rows import Fitted, columns_of, where_of
 
@@ -101,8 +101,8 @@ class Edges:
     profile: Profile = field(default_factory=Profile)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
-        counted = self._counted(batches)
-        for batch in counted if self.duplicates == "keep" else deduplicated(counted, self.duplicates):
+        ordered = in_order(self._counted(batches))
+        for batch in ordered if self.duplicates == "keep" else deduplicated(ordered, self.duplicates):
             self.num_rows += batch.num_rows
             if self.fitted is None:
                 again = as_written(batch, pa.schema(self.fields))
@@ -138,22 +138,58 @@ def _require_values(table: NodeTable, batch: pa.RecordBatch) -> None:
             )
 
 
+def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Edges that are sorted by destination, source and time, sorted by all else where these are equal."""
+    for batch, begins in _grouped(batches, ("dst", "src", "time")):
+        others = [name for name in batch.schema.names if name not in ("dst", "src", "time", HASH)]
+        if len(begins) == batch.num_rows or not others:
+            yield batch
+            continue
+        sizes = np.diff(begins, append=batch.num_rows)
+        group = np.repeat(np.arange(len(begins)), sizes)
+        tied = np.flatnonzero(sizes[group] > 1)
+        keys = {"group": pa.array(group[tied])}
+        for name in others:
+            column = batch.column(name).take(pa.array(tied))
+            keys |= _plain(column, name) if pa.types.is_nested(column.type) else {name: column}
+        order = pc.sort_indices(pa.table(keys), [(name, "ascending") for name in keys])
+        at = np.arange(batch.num_rows)
+        at[tied] = tied[np.asarray(order)]
+        yield batch.take(pa.array(at))
+
+
+def _plain(column: pa.Array, name: str) -> dict[str, pa.Array]:
+    """The numbers of each list, as columns; lists are of one length, or null."""
+    is_valid = pc.is_valid(column)
+    length = int(pc.max(pc.list_value_length(column)).as_py() or 0)
+    return {name: is_valid} | {f"{name}.{i}": pc.list_element(column, i) for i in range(length)}
+
+
 def deduplicated(batches: Iterable[pa.RecordBatch], how: str) -> Iterator[pa.RecordBatch]:
     """Edges in their order, one of those between the same nodes: the ``last``, or the ``sum`` of weights and numbers
     with the last time."""
+    for batch, begins in _grouped(batches, ("dst", "src")):
+        yield _one_each(batch, begins, how)
+
+
+def _grouped(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """Batches that end where the values of these columns do, with the rows at which other values begin."""
     held: pa.RecordBatch | None = None
-    for batch in batches:
-        if held is not None:
-            batch = pa.concat_batches([held, batch])
+    for given in batches:
+        batch = given if held is None else pa.concat_batches([held, given])
         if not batch.num_rows:
             continue
-        src, dst = (np.asarray(batch.column(name)) for name in ("src", "dst"))
-        begins = np.flatnonzero(np.concatenate([[True], (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])]))
-        held = batch.slice(int(begins[-1]))  # the next batch may go on with the same nodes
+        is_other = np.zeros(batch.num_rows - 1, bool)
+        for name in names:
+            if name in batch.schema.names:
+                values = np.asarray(pc.fill_null(batch.column(name), -(2**63)))
+                is_other |= values[1:] != values[:-1]
+        begins = np.concatenate([[0], np.flatnonzero(is_other) + 1])
+        held = batch.slice(int(begins[-1]))  # the next batch may go on with the same values
         if len(begins) > 1:
-            yield _one_each(batch.slice(0, int(begins[-1])), begins[:-1], how)
+            yield batch.slice(0, int(begins[-1])), begins[:-1]
     if held is not None:
-        yield _one_each(held, np.zeros(1, np.int64), how)
+        yield held, np.zeros(1, np.int64)
 
 
 def _one_each(batch: pa.RecordBatch, begins: np.ndarray, how: str) -> pa.RecordBatch:

@@ -29,13 +29,14 @@ class Rows:
     source: Source
     prefix: str | None  # of the columns that become key0, ...; None: all columns keep their names
     columns: Sequence[str] = ()
+    with_keys: bool = True
     num_rows: int = 0
     error: Exception | None = None
 
     @property
     def own_names(self) -> list[str]:
         every = [each.name for each in self.source.columns]
-        ends = [name for name in every if name[:3] in (KEY, SRC, DST) and name[3:].isdigit()]
+        ends = [name for name in every if self.with_keys and name[:3] in (KEY, SRC, DST) and name[3:].isdigit()]
         return [name for name in ends if self.prefix is None or name.startswith(self.prefix)] + list(self.columns)
 
     @property
@@ -159,18 +160,25 @@ class Plan:
         join = f"keys_{node} AS n {'LEFT ' if with_all else ''}JOIN given AS g ON {_same('g', KEY, 'n', width)}"
         return Query(f"SELECT {chosen} FROM {join}", ["id"])
 
-    def edges(self, ends: tuple[int, int], columns: Sequence[str], by_hash: bool, is_reverse: bool) -> Query:
+    def edges(self, ends: tuple[int, int], columns: Sequence[str], by_hash: bool, is_reverse: bool = False) -> Query:
         """Edges of ``given`` both of whose ends have ids, ``src`` and ``dst``, in their order."""
         widths = [self._widths[end] for end in ends]
-        hashed = [f"{_hash(['g', 'g'], [SRC, DST], widths)} AS {HASH}"] if by_hash else []
         src, dst = ("d", "s") if is_reverse else ("s", "d")
-        chosen = ", ".join([f"{src}.id AS src", f"{dst}.id AS dst", *hashed, *_of("g", columns)])
+        chosen = [f"{src}.id AS src", f"{dst}.id AS dst", *self._hashed(widths, by_hash), *_of("g", columns)]
         query = (
-            f"SELECT {chosen} FROM given AS g "
+            f"SELECT {', '.join(chosen)} FROM given AS g "
             f"JOIN keys_{ends[0]} AS s ON {_same('g', SRC, 's', widths[0])} "
             f"JOIN keys_{ends[1]} AS d ON {_same('g', DST, 'd', widths[1])}"
         )
-        return Query(query, ["dst", "src", *columns], 2)
+        return Query(query, _edge_order(columns), 2)
+
+    def all_edges(self, ends: tuple[int, int], columns: Sequence[str], by_hash: bool) -> Query:
+        """Edges of ``given`` without ids, in any order, where none is left out."""
+        chosen = [*self._hashed([self._widths[end] for end in ends], by_hash), *_of("g", columns)]
+        return Query(f"SELECT {', '.join(chosen)} FROM given AS g")
+
+    def _hashed(self, widths: Sequence[int], by_hash: bool) -> list[str]:
+        return [f"{_hash(['g', 'g'], [SRC, DST], widths)} AS {HASH}"] if by_hash else []
 
     def both(self, first: Path, second: Path, columns: Sequence[str]) -> Query:
         """The edges of two folders, in their order."""
@@ -178,8 +186,7 @@ class Plan:
         self.engine.view("second_run", second)
         listed = ", ".join(columns)
         text = f"SELECT {listed} FROM first_run UNION ALL SELECT {listed} FROM second_run"
-        first = [name for name in ("dst", "src", "time", "weight") if name in columns]  # as columns_of has them
-        return Query(text, [*first, *(name for name in columns if name not in first)], 2)
+        return Query(text, _edge_order(columns), 2)
 
     def repeated(self, source: Source, width: int) -> list[tuple[Any, ...]]:
         """The first keys that come more than once, with how often they do."""
@@ -199,6 +206,12 @@ class Plan:
         )
         with self.engine.reading({"given": Rows(source, prefix)}):
             return self.engine.rows(query)
+
+
+def _edge_order(columns: Sequence[str]) -> list[str]:
+    """What an engine sorts edges by: keys of few bytes. Few are equal in these; :class:`glt.tables.making.Edges` sorts
+    them by all else."""
+    return ["dst", "src", *(["time"] if "time" in columns else [])]
 
 
 def _columns(prefix: str, count: int) -> list[str]:

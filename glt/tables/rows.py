@@ -49,17 +49,27 @@ class Fits:
         self._classes: set[str] = set()
 
     @property
-    def needs_rows(self) -> bool:
-        has_classes = self._table.label is not None and self._table.label.kind == "class"
-        return has_classes or any(_is_fitted(each) for each in self._table.features)
+    def columns(self) -> list[str]:
+        """What is looked at; empty if there is nothing to fit."""
+        table = self._table
+        found = [f"feature{i}" for i, each in enumerate(table.features) if _is_fitted(each)]
+        if found and table.split is not None and table.split.ratio is None:
+            found.insert(0, "split" if table.split.column is not None else "time")
+        return found + (["label"] if self._has_classes else [])
+
+    @property
+    def _has_classes(self) -> bool:
+        return self._table.label is not None and self._table.label.kind == "class"
 
     def add(self, batch: pa.RecordBatch) -> None:
-        names = batch.schema.names
-        if "label" in names and self._table.label is not None and self._table.label.kind == "class":
+        if self._has_classes:
             self._classes |= set(pc.unique(batch.column("label")).drop_null().to_pylist())
-        is_training = None if self._table.split is None else pa.array(split_codes(self._table, batch) == 0)
-        for i, fit in enumerate(self._fits):
-            column = batch.column(f"feature{i}")
+        fitted = [(f"feature{i}", fit) for i, fit in enumerate(self._fits) if _is_fitted(fit.feature)]
+        is_training = None
+        if fitted and self._table.split is not None:
+            is_training = pa.array(split_codes(self._table, batch) == 0)
+        for name, fit in fitted:
+            column = batch.column(name)
             fit.add(column if is_training is None else column.filter(is_training))
 
     def merge(self, other: Fits) -> None:

@@ -38,6 +38,7 @@ class ExactSum:
         if not len(values):
             return
         mantissas, exponents = np.frexp(values)
+        exponents = exponents.astype(np.int16)  # these are sorted by their digits
         whole = np.ldexp(mantissas, 53).astype(np.int64)
         order = np.argsort(exponents, kind="stable")
         exponents, whole = exponents[order], whole[order]
