@@ -253,7 +253,8 @@ class Build:
             nodes.old, nodes.num_old = self.old.folder / "nodes" / table.name, self.old.num_nodes(table.name)
         with self.plan.engine.reading({"given": Rows(source, KEY, columns)}):
             query = self.plan.nodes(at, columns, by_hash, with_all=True)
-            made = self.plan.engine.write(query, nodes, self.out / "nodes" / table.name, fitted.schema)
+            folder = self.out / "nodes" / table.name
+            made = self.plan.engine.write(query, nodes, folder, fitted.schema, with_ids=True)
         return {
             "fitted": fitted.to_dict(),
             "num_replaced": made.num_replaced,
@@ -264,7 +265,7 @@ class Build:
         found = self.plan.repeated(source, len(table.key))
         if not found:
             return
-        shown = ", ".join(f"{_shown_key(row[:-1])} ({row[-1]} times)" for row in found)
+        shown = ", ".join(f"{shown_key(row[:-1])} ({row[-1]} times)" for row in found)
         place = _first_place(source, KEY, found[0][:-1])
         raise TableError(
             f"{where_of(table)}: key {list(table.key)} comes more than once: {shown}{place}: "
@@ -309,7 +310,7 @@ class Build:
     def _unknown_end(self, source: Source, table: EdgeTable, ends: tuple[int, int], num_edges: int) -> TableError:
         for end, prefix, columns in ((ends[0], SRC, table.src), (ends[1], DST, table.dst)):
             if found := self.plan.unknown(source, prefix, end):
-                shown = ", ".join(_shown_key(row[:-1]) for row in found)
+                shown = ", ".join(shown_key(row[:-1]) for row in found)
                 place, name = _first_place(source, prefix, found[0][:-1]), self.tables.description.node_types[end].name
                 return TableError(
                     f"{where_of(table)}: {num_edges} edges end in nodes that there are not: {list(columns)} is "
@@ -339,7 +340,7 @@ def _is_by_hash(table: NodeTable | EdgeTable) -> bool:
     return table.split is not None and table.split.ratio is not None
 
 
-def _shown_key(key: Sequence[Any]) -> str:
+def shown_key(key: Sequence[Any]) -> str:
     return repr(key[0]) if len(key) == 1 else repr(tuple(key))
 
 

@@ -73,5 +73,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             what = [f"{counts[f'num_{each}']:,} {each}" for each in _OTHERS if counts[f"num_{each}"]]
             others = ", ".join(["", *what])
             print(f"{name}: {counts['num_kept']:,} of {counts['num_read']:,} rows{others}")
-    print(f"written to {arguments.out}; next: glt partition {arguments.out}/graph.json --out DIR --num-parts N")
+    for each in counted["warnings"]:
+        print(f"warning: {each}", file=sys.stderr)
+    print(f"written to {arguments.out}, see its report.html; next: glt partition {arguments.out}/graph.json --out DIR --num-parts N")
     return 0

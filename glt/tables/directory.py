@@ -21,11 +21,13 @@ if _missing := [name for name in ("duckdb", "pyarrow") if find_spec(name) is Non
     raise ImportError(f"tables need {' and '.join(_missing)}: pip install 'glt-graph[tables]'")
 
 from glt.tables.building import Build, Journal, Old, Tables
+from glt.tables.checks import Checks, check
 from glt.tables.duck import DuckDB
 from glt.tables.plan import Engine, Plan
+from glt.tables.report import render
 from glt.tables.rows import Fitted, where_of
 
-_GRAPH, _BUILD, _TRANSFORMS = "graph.json", "build.json", "transforms.json"
+_GRAPH, _BUILD, _TRANSFORMS, _REPORT = "graph.json", "build.json", "transforms.json", "report.html"
 _FORMAT: Final = 1
 _OWN_BYTES: Final = 480 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
 _LEAST_BYTES: Final = 600_000_000
@@ -53,8 +55,8 @@ def build(
         description: A :class:`Description`, a dict of one, or the path of one in ``.toml`` or ``.json``.
         out: The directory to make: ``graph.json`` (what ``glt partition`` and
             :func:`glt.partition.read_graph` read), ``nodes/TYPE`` and ``edges/SRC__REL__DST`` (Parquet in the order of
-            ids), ``keys/TYPE`` (raw keys with their ids), ``transforms.json`` (what was fitted) and ``build.json``
-            (what was read and counted). It is written as ``OUT.partial`` and renamed when it is whole.
+            ids), ``keys/TYPE`` (raw keys with their ids), ``transforms.json`` (what was fitted), ``build.json``
+            (what was read and counted) and ``report.html`` (the same to look at, with warnings). It is written as ``OUT.partial`` and renamed when it is whole.
         engine: What joins and sorts: ``'duckdb'``, in this process; ``'spark'``, the active Spark session or a new one
             of the default settings; or a ``pyspark.sql.SparkSession``. Spark's workers need glt, duckdb and pyarrow
             installed, and ``out`` under the same path.
@@ -68,7 +70,8 @@ def build(
         progress: Whether to draw bars on stderr.
 
     Returns:
-        What ``build.json`` holds: what was read, kept, dropped, merged, added and replaced, by node type and edge type.
+        What ``build.json`` holds: what was read, kept, dropped, merged, added and replaced, by node type and edge type;
+        and ``warnings``.
 
     Raises:
         glt.errors.TableError: If the description or a table does not fit; names table, file, column, row and value.
@@ -99,13 +102,14 @@ def build(
         try:
             run = Build(tables, Plan(running, [len(types) for types in tables.key_types]), partial, journal, old)
             run.run()
+            checks = check(run, _before(target, old))
             running.close()
         except BaseException as error:
             running.close()
             if isinstance(error, Exception) and not isinstance(error, OSError | MemoryError):
                 shutil.rmtree(partial)  # the same would come of it again
             raise
-        counted = _write_descriptions(run, partial)
+        counted = _write_descriptions(run, checks, partial)
         journal.remove()
         if target.exists():
             shutil.rmtree(target)
@@ -177,7 +181,16 @@ def _require_place(target: Path, overwrite: bool) -> None:
         raise FileExistsError(f"out = {str(target)!r} has a graph already: overwrite=True (--overwrite) replaces it")
 
 
-def _write_descriptions(run: Build, folder: Path) -> dict[str, Any]:
+def _before(target: Path, old: Old | None) -> Mapping[str, Any] | None:
+    """``build.json`` of the graph that is updated, or replaced."""
+    if old is not None:
+        return old.built
+    path = target / _BUILD
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    return found if found.get("format") == _FORMAT else None
+
+
+def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, Any]:
     description = run.tables.description
     nodes = {table.name: _node_entry(run, at, table) for at, table in enumerate(description.node_types)}
     edges = []
@@ -202,8 +215,12 @@ def _write_descriptions(run: Build, folder: Path) -> dict[str, Any]:
         "node_types": {t.name: asdict(run.counts[where_of(t)]) for t in description.node_types},
         "edge_types": {"__".join(t.type): asdict(run.counts[where_of(t)]) for t in description.edge_types},
         "profiles": run.profiles,
+        "feature_names": {where: each.feature_names for where, each in run.fitted.items()},
+        **asdict(checks),
     }
     _write(folder / _BUILD, counted)
+    classes = {where: each.label.classes for where, each in run.fitted.items() if each.label is not None}
+    (folder / _REPORT).write_text(render(counted, classes))
     return counted
 
 

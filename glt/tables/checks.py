@@ -1,0 +1,161 @@
+"""What is worth a warning in a graph that was built, and what else its report counts: degrees, edges later than labels,
+splits that share edges, features of one value, drift since the graph before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from glt.tables.building import Build, shown_key
+from glt.tables.description import EdgeTable, NodeTable
+from glt.tables.plan import DST, SRC
+from glt.tables.rows import where_of
+
+_DRIFTED: Final = 0.2  # of the population stability index: a usual border of "has changed much"
+_NEVER: Final = 1e-4  # a share that stands for none, in the index
+
+
+@dataclass
+class Checks:
+    """What was found; ``degrees`` are, by edge type and end, how many nodes have a degree of so many bits."""
+
+    warnings: list[str] = field(default_factory=list)
+    degrees: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    drift: dict[str, dict[str, float]] = field(default_factory=dict)  # by table and feature or "label"
+
+
+def check(run: Build, before: Mapping[str, Any] | None) -> Checks:
+    """Looks at what a build wrote; ``before`` is ``build.json`` of the graph that it replaces or updates."""
+    found = Checks()
+    description = run.tables.description
+    for node in description.node_types:
+        profile = run.profiles.get(where_of(node), {})
+        found.warnings += _of_table(run, node, profile)
+        if before is not None:
+            found.drift |= _drift(where_of(node), run, profile, before)
+    for edge in description.edge_types:
+        folder = run.out / "edges" / "__".join(edge.type)
+        run.plan.engine.view("checked", folder)
+        name = "__".join(edge.type)
+        found.degrees[name] = {end: _degrees(run, end) for end in ("src", "dst")}
+        found.warnings += _of_table(run, edge, run.profiles[where_of(edge)])
+        found.warnings += [*_unmatched(run, edge), *_later(run, edge), *_shared(run, edge)]
+        if before is not None:
+            found.drift |= _drift(where_of(edge), run, run.profiles[where_of(edge)], before)
+    for where, by_feature in found.drift.items():
+        for name, index in by_feature.items():
+            if index > _DRIFTED:
+                found.warnings.append(
+                    f"{where}: {name!r} is not distributed as in the graph before (population stability index "
+                    f"{index:.2f}): a model of that graph may be wrong on this one"
+                )
+    return found
+
+
+def _of_table(run: Build, table: NodeTable | EdgeTable, profile: Mapping[str, Any]) -> Iterator[str]:
+    fitted = run.fitted.get(where_of(table))
+    if fitted is None or not profile.get("num_rows"):
+        return
+    for name, column in zip(fitted.feature_names, profile.get("x", ()), strict=False):
+        if column["least"] == column["largest"] and not name.endswith(("=other", " is missing")):
+            yield f"{where_of(table)}: {name!r} is {column['least']:g} in all rows: it tells a model nothing"
+    labels = profile.get("labels", {})
+    classes = {name: counts for name, counts in labels.items() if name not in ("", "value")}
+    if table.label is not None and not sum(sum(counts.values()) for name, counts in labels.items() if name):
+        yield f"{where_of(table)}: no row has a label"
+    if table.split is not None:
+        for split in ("train", "val", "test"):
+            if not sum(counts[split] for counts in labels.values()) and labels:
+                yield f"{where_of(table)}: split {split!r} has no rows"
+            for name, counts in classes.items():
+                if not counts[split] and split == "train":
+                    shown = run.fitted[where_of(table)].label
+                    value = shown.classes[int(name)] if shown is not None else name
+                    yield f"{where_of(table)}: class {value!r} has no rows in training, and {sum(counts.values())} elsewhere"
+
+
+def _degrees(run: Build, end: str) -> dict[str, int]:
+    rows = run.plan.engine.rows(
+        f"SELECT length(bin(number)) AS bits, count(*) AS nodes FROM (SELECT count(*) AS number FROM checked GROUP BY {end}) "
+        "AS d GROUP BY length(bin(number)) ORDER BY bits"
+    )
+    return {str(bits): int(nodes) for bits, nodes in rows}
+
+
+def _unmatched(run: Build, edge: EdgeTable) -> Iterator[str]:
+    counts = run.counts[where_of(edge)]
+    if not counts.num_dropped:
+        return
+    source = run.tables.edges[run.tables.description.edge_types.index(edge)]
+    for end, prefix, columns in zip(run.tables.ends(edge), (SRC, DST), (edge.src, edge.dst), strict=True):
+        if found := run.plan.unknown(source, prefix, end):
+            shown = ", ".join(f"{shown_key(row[:-1])} ({row[-1]} edges)" for row in found)
+            yield (
+                f"{where_of(edge)}: {counts.num_dropped} of {counts.num_read} edges were dropped: keys in {list(columns)} "
+                f"that match nothing begin with {shown}"
+            )
+
+
+def _later(run: Build, edge: EdgeTable) -> Iterator[str]:
+    """Edges that came after a node's label was known may tell what it is."""
+    if edge.time is None:
+        return
+    for end, name in (("src", edge.type[0]), ("dst", edge.type[2])):
+        node = run.tables.description.node_type(name)
+        if node.label is None or node.time is None:
+            continue
+        run.plan.engine.view("labelled", run.out / "nodes" / name)
+        has_label = "label >= 0" if node.label.kind == "class" else "label = label"
+        ((number,),) = run.plan.engine.rows(
+            f"SELECT count(*) AS number FROM checked AS e JOIN labelled AS n ON e.{end} = n.id "
+            f"WHERE e.time > n.time AND n.{has_label}"
+        )
+        if number:
+            yield (
+                f"{where_of(edge)}: {number} edges are later than the label of the node of type {name!r} they end in: a "
+                "loader without time_attr shows them to a model that is to predict it"
+            )
+
+
+def _shared(run: Build, edge: EdgeTable) -> Iterator[str]:
+    if edge.split is None:
+        return
+    for split in ("val", "test"):
+        ((number,),) = run.plan.engine.rows(
+            "SELECT count(*) AS number FROM (SELECT src, dst FROM checked GROUP BY src, dst "
+            f"HAVING max(CAST(train_mask AS INT)) = 1 AND max(CAST({split}_mask AS INT)) = 1) AS s"
+        )
+        if number:
+            yield (
+                f"{where_of(edge)}: {number} pairs of nodes have edges in training and in {split!r}: a model has seen what "
+                "it is asked"
+            )
+
+
+def _drift(
+    where: str, run: Build, profile: Mapping[str, Any], before: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """The population stability index of each feature, and of the label: sum of (p - q) log(p / q) over what it is."""
+    old, fitted = before.get("profiles", {}).get(where), run.fitted.get(where)
+    if old is None or fitted is None or before.get("feature_names", {}).get(where) != fitted.feature_names:
+        return {}
+    found = {
+        name: _stability(ours["bins"], theirs["bins"])
+        for name, ours, theirs in zip(fitted.feature_names, profile.get("x", ()), old.get("x", ()), strict=True)
+    }
+    if "labels" in profile and "labels" in old:
+        ours, theirs = ({n: sum(c.values()) for n, c in each["labels"].items() if n} for each in (profile, old))
+        found["label"] = _stability(ours, theirs)
+    return {where: found}
+
+
+def _stability(ours: Mapping[str, int], theirs: Mapping[str, int]) -> float:
+    every = sorted({*ours, *theirs})
+    shares = [np.array([each.get(name, 0) for name in every], float) for each in (ours, theirs)]
+    p, q = (np.maximum(each / max(each.sum(), 1.0), _NEVER) for each in shares)
+    return float(math.fsum((p - q) * np.log(p / q)))

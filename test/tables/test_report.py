@@ -1,0 +1,60 @@
+"""What a build warns of, and what its report shows."""
+
+import json
+
+import glt
+from glt.tables.checks import _stability
+
+USERS = "id,when,fraud,same,part\n" + "".join(
+    f"u{i:02d},{100 + i},{int(i % 5 == 0)},7,{'train' if i < 12 else 'val' if i < 16 else 'test'}\n" for i in range(20)
+)
+PAYS = "a,b,t,part\nu00,u01,105,train\nu00,u01,90,test\nu02,u03,50,train\nu02,gone,50,train\nu04,u04,1,val\n"
+
+
+def build(folder, users=USERS, pays=PAYS, **options):
+    (folder / "users.csv").write_text(users)
+    (folder / "pays.csv").write_text(pays)
+    user = {"files": "users.csv", "key": "id", "label": "fraud", "time": "when", "split": {"column": "part"}}
+    user["features"] = {"same": "number", "when": "standardize"}
+    pay = {"type": ["user", "pays", "user"], "files": "pays.csv", "src": "a", "dst": "b", "time": "t", "missing": "drop"}
+    pay["split"] = {"column": "part"}
+    told = glt.tables.Description.of({"node_types": {"user": user}, "edge_types": [pay]}, folder)
+    return glt.tables.build(told, folder / "out", overwrite=True, **options)
+
+
+def test_warnings_name_what_matters(tmp_path):
+    counts = build(tmp_path)
+    found = counts["warnings"]
+    assert any("'same' is 7 in all rows" in each for each in found)
+    assert any("1 of 5 edges were dropped" in each and "['b']" in each and "'gone' (1 edges)" in each for each in found)
+    # u00 pays at 105, its label is of 100, u01's of 101
+    assert sum("1 edges are later than the label" in each for each in found) == 2
+    assert any("1 pairs of nodes have edges in training and in 'test'" in each for each in found)
+    assert not any("population" in each for each in found)
+    assert counts["degrees"]["user__pays__user"] == {"src": {"1": 2, "2": 1}, "dst": {"1": 2, "2": 1}}
+    report = (tmp_path / "out/report.html").read_text()
+    assert "&#x27;gone&#x27;" in report and "<script" not in report
+    assert counts == json.loads((tmp_path / "out/build.json").read_text())
+
+
+def test_a_split_without_a_class_and_a_column_without_labels(tmp_path):
+    users = USERS.replace("train", "val", 12).replace("u00,100,1,7,val", "u00,100,0,7,train")
+    assert any("class '1' has no rows in training" in each for each in build(tmp_path, users)["warnings"])
+    users = "\n".join(",".join(["" if i == 2 and n else c for i, c in enumerate(line.split(","))]) for n, line in enumerate(USERS.splitlines()))
+    assert any("no row has a label" in each for each in build(tmp_path, users + "\n")["warnings"])
+
+
+def test_drift_since_the_graph_before(tmp_path):
+    build(tmp_path)
+    same = build(tmp_path)
+    assert max(same["drift"]["node type 'user'"].values()) == 0
+    users = "\n".join(line.replace(",7,", f",{n % 9 + 1},") for n, line in enumerate(USERS.splitlines()))
+    changed = build(tmp_path, users + "\n")
+    assert any("'same' is not distributed as in the graph before" in each for each in changed["warnings"])
+    assert changed["drift"]["node type 'user'"]["label"] == 0
+    assert _stability({"a": 3, "b": 1}, {"a": 1, "b": 3}) > 1
+
+
+def test_a_graph_without_anything_has_a_report_too(tmp_path):
+    build(tmp_path, USERS.splitlines()[0] + "\n", PAYS.splitlines()[0] + "\n")
+    assert "<h1>Graph report</h1>" in (tmp_path / "out/report.html").read_text()
