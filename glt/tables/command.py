@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Final
+from typing import Any, Final
 
+from glt._checks import format_size
 from glt.errors import TableError
 
 _OTHERS: Final = ("dropped", "merged", "added", "replaced")
@@ -31,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--update",
         metavar="OLD",
         help="a graph that was built with this description: rows of files that it has not read are added, old ids stay",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write nothing; say what is to be read and written, and what of a sample of edges would be dropped",
     )
     parser.add_argument("--resume", action="store_true", help="go on behind the steps that an ended build has done")
     parser.add_argument(
@@ -61,6 +67,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             num_threads=arguments.threads,
             overwrite=arguments.overwrite,
             resume=arguments.resume,
+            dry_run=arguments.dry_run,
             progress=sys.stderr.isatty(),
         )
     except (TableError, OSError, MemoryError) as error:
@@ -68,6 +75,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return 1
     except (ValueError, TypeError, ImportError) as error:
         parser.error(str(error))
+    if arguments.dry_run:
+        _print_plan(counted)
+        return 0
     for kind in ("node_types", "edge_types"):
         for name, counts in counted[kind].items():
             what = [f"{counts[f'num_{each}']:,} {each}" for each in _OTHERS if counts[f"num_{each}"]]
@@ -77,3 +87,22 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         print(f"warning: {each}", file=sys.stderr)
     print(f"written to {arguments.out}, see its report.html; next: glt partition {arguments.out}/graph.json --out DIR --num-parts N")
     return 0
+
+
+def _print_plan(plan: dict[str, Any]) -> None:
+    for name, table in [*plan["node_types"].items(), *plan["edge_types"].items()]:
+        about = "" if table["num_rows_is_exact"] else "about "
+        print(f"{name}: {about}{table['num_rows']:,} rows in {table['num_files']:,} files, {format_size(table['num_bytes'])}")
+        if table.get("num_sampled_without_end"):
+            what = {"error": "the build ends with an error", "drop": "such are dropped", "add": "their nodes are added"}
+            print(
+                f"  {table['num_sampled_without_end']:,} of {table['num_sampled']:,} edges that were looked at have an end "
+                f"that no table has: {what[table['missing']]}"
+            )
+    memory = plan["memory_bytes"]
+    print(f"memory: {'that of Spark' if memory is None else f'at most {format_size(memory)}'}")
+    print(
+        f"disk: up to {format_size(plan['disk_bytes'])}, and {format_size(plan['scratch_bytes'])} while it builds; "
+        f"{format_size(plan['free_bytes'])} are free"
+    )
+    print(f"time: about {plan['seconds']:,.0f} s here")

@@ -23,6 +23,7 @@ if _missing := [name for name in ("duckdb", "pyarrow") if find_spec(name) is Non
 from glt.tables.building import Build, Journal, Old, Tables
 from glt.tables.checks import Checks, check
 from glt.tables.duck import DuckDB
+from glt.tables.estimate import estimate
 from glt.tables.plan import Engine, Plan
 from glt.tables.report import render
 from glt.tables.rows import Fitted, where_of
@@ -44,6 +45,7 @@ def build(
     num_threads: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    dry_run: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Builds a graph with dense ids from tables: numbers keys, fits features on training rows and applies them, joins
@@ -67,6 +69,9 @@ def build(
         num_threads: Of DuckDB; default: the cores of this process.
         overwrite: Whether a graph that is already there is replaced, when the new one is whole.
         resume: Whether the steps are kept that an ended build of the same tables has done, in ``OUT.partial``.
+        dry_run: Whether to write nothing, and return what is to be expected: ``num_rows`` of each table (``_is_exact``
+            unless it is CSV), how many of the ``num_sampled`` edges have an end that is missing, ``memory_bytes`` (at
+            most), ``disk_bytes``, ``scratch_bytes`` for a while, ``free_bytes`` and about how many ``seconds``.
         progress: Whether to draw bars on stderr.
 
     Returns:
@@ -95,6 +100,8 @@ def build(
     _require_place(target, overwrite)
     old = None if update is None else _old(Path(update), described)
     tables = Tables.of(described, old)
+    if dry_run:
+        return estimate(tables, target, _budget(memory) if engine == "duckdb" else None)
     of = {"description": described.to_dict(), "files": tables.files, "update": None if old is None else old.built}
     journal = Journal(partial, of, resume)
     with naming_the_limit(partial):
@@ -120,16 +127,20 @@ def build(
 def _engine(engine: Any, scratch: Path, memory: int | str | None, num_threads: int | None, progress: bool) -> Engine:
     shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
     if engine == "duckdb":
-        budget = parse_size(memory, "memory") if memory is not None else available_memory()[0] // 2
-        if budget < _LEAST_BYTES:
-            raise ValueError(f"memory = {memory!r}: expected at least {format_size(_LEAST_BYTES)}")
-        return DuckDB(scratch, budget - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)), progress)
+        return DuckDB(scratch, _budget(memory) - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)), progress)
     for name, given in (("memory", memory), ("num_threads", num_threads)):
         if given is not None:
             raise ValueError(f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session")
     from glt.tables.spark import Spark
 
     return Spark.of(engine, scratch)
+
+
+def _budget(memory: int | str | None) -> int:
+    budget = parse_size(memory, "memory") if memory is not None else available_memory()[0] // 2
+    if budget < _LEAST_BYTES:
+        raise ValueError(f"memory = {memory!r}: expected at least {format_size(_LEAST_BYTES)}")
+    return budget
 
 
 def _old(folder: Path, description: Description) -> Old:

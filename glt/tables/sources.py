@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -200,6 +201,19 @@ class Source:
                 opened, path = _open(each.path)
                 total += pa.parquet.read_metadata(path, filesystem=opened).num_rows
         return total
+
+    def bytes_per_row(self) -> float | None:
+        """Of CSV, by the begin of its first file that is not empty; None without rows."""
+        for each in self.files:
+            with _readable(self.where, each.path):
+                opened, path = _open(each.path)
+                with opened.open_input_stream(path, compression=None) as stream:
+                    raw = stream.read(_BLOCK_BYTES)
+            text = zlib.decompressobj(31).decompress(raw) if path.endswith(".gz") else raw
+            num_rows = text.count(b"\n") - (self.format.header and len(raw) < _BLOCK_BYTES)
+            if num_rows > 0:
+                return len(raw) / num_rows
+        return None
 
     def require_unchanged(self) -> None:
         """Raises TableError if a file was written since it was found: what was read of it may be of two versions."""

@@ -250,6 +250,23 @@ def test_another_directory_is_left_alone(small, tmp_path):
     assert (tmp_path / "out/mine").read_text() == "mine"
 
 
+def test_a_plan_writes_nothing_and_says_what_is_dropped(tables, tmp_path, command):
+    folder = write(tmp_path / "in", tables)
+    with open(folder / "payments-2.csv", "a") as file:
+        file.write("acc-001,stranger,1,2020-01-01T00:00:00\n")
+    told = description(folder, missing="drop")
+    plan = glt.tables.build(told, tmp_path / "out", dry_run=True, memory="1GB")
+    (edges,) = plan["edge_types"].values()
+    assert plan["node_types"]["account"]["num_rows"] == NUM_ACCOUNTS and edges["num_files"] == 2
+    assert abs(edges["num_rows"] - NUM_PAYMENTS) < 0.05 * NUM_PAYMENTS and not edges["num_rows_is_exact"]
+    assert (edges["num_sampled"], edges["num_sampled_without_end"]) == (NUM_PAYMENTS + 1, 1)
+    assert not list(tmp_path.glob("out*")) and 0 < plan["disk_bytes"] < plan["free_bytes"]
+    (tmp_path / "graph.json").write_text(json.dumps(told))
+    status, out, _ = command("build", str(tmp_path / "graph.json"), "--out", str(tmp_path / "out"), "--dry-run")
+    assert status == 0 and "1 of 4,001 edges that were looked at have an end that no table has: such are dropped" in out
+    assert "account: 300 rows in 1 files" in out and not list(tmp_path.glob("out*"))
+
+
 def test_the_command(tables, tmp_path, command):
     folder = write(tmp_path / "in", tables)
     (tmp_path / "graph.json").write_text(json.dumps(description(folder)))
