@@ -30,7 +30,8 @@ from glt.tables.rows import Fitted, where_of
 
 _GRAPH, _BUILD, _TRANSFORMS, _REPORT = "graph.json", "build.json", "transforms.json", "report.html"
 _FORMAT: Final = 1
-_OWN_BYTES: Final = 480 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
+_OWN_BYTES: Final = 400 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
+_UNCOUNTED: Final = 0.125  # of its memory, DuckDB takes more than it counts
 _LEAST_BYTES: Final = 600_000_000
 
 
@@ -127,7 +128,7 @@ def build(
 def _engine(engine: Any, scratch: Path, memory: int | str | None, num_threads: int | None, progress: bool) -> Engine:
     shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
     if engine == "duckdb":
-        return DuckDB(scratch, _budget(memory) - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)), progress)
+        return DuckDB(scratch, int(_budget(memory) * (1 - _UNCOUNTED)) - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)), progress)
     for name, given in (("memory", memory), ("num_threads", num_threads)):
         if given is not None:
             raise ValueError(f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session")
