@@ -1,0 +1,250 @@
+"""Keys of users, such as account numbers, and the ids that nodes have in a graph: one to the other, from mapped files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.errors import PartitionError
+
+_FORMAT: Final = 1
+_DESCRIPTION, _INDEX = "keys.json", "index.npy"
+_KINDS: Final = ("int", "text")
+
+Column = Any  # int64 [n], or (offsets int64 [n + 1], UTF-8 bytes uint8) of texts
+
+
+class KeyMap:
+    """The keys of the nodes of one type, with their ids: ``ids = keys.lookup(raw)`` and ``raw = keys.raw(ids)``.
+
+    Keys are integers or texts, or tuples of these. A map is a folder of ``.npy`` files, which are mapped, so that many
+    processes share them and opening takes no time. It pickles as its path. ``len(keys)`` is how many there are.
+
+    Args:
+        folder: What :meth:`write` wrote: ``keys/TYPE`` of a partition directory, or of what ``glt build`` makes.
+
+    Raises:
+        glt.errors.PartitionError: If the folder is no such map.
+
+    Example:
+        >>> def batches():
+        ...     yield [["carl", "ann", "bob"]]
+        ...
+        >>> keys = glt.data.KeyMap.write("accounts", {"account": "text"}, batches)
+        >>> keys.lookup(["ann", "bob"])
+        tensor([1, 2])
+        >>> keys.raw([0])
+        ['carl']
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        try:
+            told = json.loads((self.folder / _DESCRIPTION).read_text())
+            if told["format"] != _FORMAT:
+                raise PartitionError(f"{self.folder} has format {told['format']}, this glt reads {_FORMAT}: build again")
+            self.columns: dict[str, str] = dict(told["columns"])
+            self._num_keys = int(told["num_keys"])
+            self._arrays = [self._open(i, kind) for i, kind in enumerate(self.columns.values())]
+            self._slots = _mapped(self.folder / _INDEX, np.uint64)
+        except FileNotFoundError as error:
+            raise PartitionError(f"{self.folder} is no map of keys: {error.filename} is missing") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise PartitionError(f"{self.folder} is no map of keys, or a damaged one: {error}") from error
+        if self._slots.size < 1 or self._slots.size & (self._slots.size - 1):
+            raise PartitionError(f"{self.folder / _INDEX} has {self._slots.size} slots: expected a power of two")
+
+    @classmethod
+    def write(
+        cls,
+        folder: str | os.PathLike[str],
+        columns: dict[str, Literal["int", "text"]],
+        batches: Callable[[], Iterable[Sequence[Any]]],
+    ) -> KeyMap:
+        """Writes a map: ``columns`` are the names and kinds of the columns that a key has, ``batches`` yields the keys
+        in the order of ids, a list or array for each column, and is called twice. It holds one batch in memory."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        num_keys, sizes = 0, [0] * len(columns)
+        for batch in batches():
+            encoded = [_encoded(each, kind, name) for each, (name, kind) in zip(batch, columns.items(), strict=True)]
+            num_keys += _length(encoded[0])
+            sizes = [size + (column[1].size if isinstance(column, tuple) else 0) for size, column in zip(sizes, encoded, strict=True)]
+        outputs: list[Any] = []
+        for i, (kind, size) in enumerate(zip(columns.values(), sizes, strict=True)):
+            shapes = {"int": [(f"column{i}", np.int64, num_keys)]}
+            shapes["text"] = [(f"column{i}_offsets", np.int64, num_keys + 1), (f"column{i}_bytes", np.uint8, size)]
+            outputs.append([_created(folder / f"{name}.npy", dtype, count) for name, dtype, count in shapes[kind]])
+        slots = _created(folder / _INDEX, np.uint64, _core.num_key_slots(num_keys))
+        first, at = 0, [0] * len(columns)
+        for batch in batches():
+            encoded = [_encoded(each, kind, name) for each, (name, kind) in zip(batch, columns.items(), strict=True)]
+            last = first + _length(encoded[0])
+            for i, column in enumerate(encoded):
+                if isinstance(column, tuple):
+                    offsets, data = column
+                    outputs[i][0][first : last + 1] = offsets + at[i]
+                    outputs[i][1][at[i] : at[i] + data.size] = data
+                    at[i] += data.size
+                else:
+                    outputs[i][0][first:last] = column
+            _core.add_keys(slots, encoded, first)
+            first = last
+        told = {"format": _FORMAT, "columns": columns, "num_keys": num_keys}
+        (folder / _DESCRIPTION).write_text(json.dumps(told) + "\n")
+        for array in [slots, *(each for output in outputs for each in output)]:
+            if isinstance(array, np.memmap):
+                array.flush()
+        return cls(folder)
+
+    def lookup(self, raw: Any, missing: Literal["error", "ignore"] = "error") -> Tensor:
+        """The ids of keys ``[n]``, int64.
+
+        Args:
+            raw: A list, NumPy array, tensor or pyarrow array of keys; if keys have several columns, a tuple of such, one
+                for each.
+            missing: ``'error'``, or ``'ignore'``: the id of what is not there is -1.
+
+        Raises:
+            KeyError: If a key is not there; names the first, and how many there are.
+            TypeError, ValueError: If keys are of another kind, or columns do not fit.
+        """
+        if missing not in ("error", "ignore"):
+            raise ValueError(f"missing = {missing!r}: expected 'error' or 'ignore'")
+        given = raw if len(self.columns) > 1 else (raw,)
+        if not isinstance(given, tuple) or len(given) != len(self.columns):
+            raise TypeError(f"raw is a {type(raw).__name__}: expected a tuple of {len(self.columns)} columns, {list(self.columns)}")
+        wanted = [_encoded(each, kind, name) for each, (name, kind) in zip(given, self.columns.items(), strict=True)]
+        ids = _core.find_keys(self._slots, self._arrays, wanted)
+        if missing == "error" and len(unknown := np.flatnonzero(ids < 0)):
+            at = int(unknown[0])
+            key = tuple(_row(column, at) for column in wanted)
+            raise KeyError(
+                f"raw[{at}] = {key[0] if len(key) == 1 else key!r} is no key of {self.folder.name!r}, as are "
+                f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for them"
+            )
+        return torch.from_numpy(ids)
+
+    def raw(self, ids: Any) -> Any:
+        """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a tuple of
+        such. Raises IndexError if there is no such id."""
+        rows = np.ascontiguousarray(np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids), np.int64)
+        if rows.ndim != 1:
+            raise ValueError(f"ids has shape {list(rows.shape)}: expected one dimension")
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            wrong = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"ids has {wrong}: expected 0 to {len(self) - 1}")
+        found = tuple(
+            _core.decode_texts(*column, rows) if isinstance(column, tuple) else np.asarray(column[rows])
+            for column in self._arrays
+        )
+        return found if len(found) > 1 else found[0]
+
+    def __len__(self) -> int:
+        return self._num_keys
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}: {kind}" for name, kind in self.columns.items())
+        return f"KeyMap({str(self.folder)!r}, {len(self):,} keys, {shown})"
+
+    def __reduce__(self) -> Any:
+        return KeyMap, (self.folder,)
+
+    def _open(self, number: int, kind: str) -> Column:
+        if kind not in _KINDS:
+            raise ValueError(f"kind {kind!r} of a column: expected one of {', '.join(map(repr, _KINDS))}")
+        names = [""] if kind == "int" else ["_offsets", "_bytes"]
+        types: list[Any] = [np.int64] if kind == "int" else [np.int64, np.uint8]
+        paths = [self.folder / f"column{number}{name}.npy" for name in names]
+        arrays = tuple(_mapped(path, dtype) for path, dtype in zip(paths, types, strict=True))
+        expected = self._num_keys + (kind == "text")
+        if arrays[0].size != expected:
+            raise ValueError(f"{paths[0]} has {arrays[0].size} elements: expected {expected}")
+        return arrays if kind == "text" else arrays[0]
+
+
+def _mapped(path: Path, dtype: Any) -> np.ndarray:
+    array = np.load(path, mmap_mode="r")
+    if array.dtype != dtype or array.ndim != 1:
+        raise ValueError(f"{path} has {array.dtype} of shape {list(array.shape)}: expected {np.dtype(dtype)} of one dimension")
+    return array.view(np.ndarray)
+
+
+def _created(path: Path, dtype: Any, count: int) -> np.ndarray:
+    if count:
+        return np.lib.format.open_memmap(path, "w+", dtype, (count,))
+    np.save(path, np.empty(0, dtype))  # of which there is nothing to map
+    return np.empty(0, dtype)
+
+
+def _length(column: Column) -> int:
+    return len(column[0]) - 1 if isinstance(column, tuple) else len(column)
+
+
+def _row(column: Column, at: int) -> Any:
+    if isinstance(column, tuple):
+        offsets, data = column
+        return data[offsets[at] : offsets[at + 1]].tobytes().decode(errors="replace")
+    return int(column[at])
+
+
+def _encoded(given: Any, kind: str, name: str) -> Column:
+    """A column of keys as the native core takes it; raises TypeError or ValueError if it is of another kind."""
+    if hasattr(given, "__arrow_array__") or type(given).__module__.startswith("pyarrow"):
+        given = _of_arrow(given, kind, name)
+        if isinstance(given, tuple):
+            return given
+    if isinstance(given, Tensor):
+        given = given.cpu().numpy()
+    if kind == "int":
+        numbers = np.asarray(given)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise TypeError(f"column {name!r} has {_first_odd(given, int)!r}: expected integers")
+        if numbers.dtype == np.uint64 and numbers.size and numbers.max() > 2**63 - 1:
+            raise ValueError(f"column {name!r} has {numbers.max()}: expected integers below 2**63")
+        if numbers.ndim != 1:
+            raise ValueError(f"column {name!r} has shape {list(numbers.shape)}: expected one dimension")
+        return np.ascontiguousarray(numbers, np.int64)
+    texts = given.tolist() if isinstance(given, np.ndarray) else given if isinstance(given, list) else list(given)
+    if isinstance(given, str):
+        raise TypeError(f"column {name!r} is the text {given!r}: expected a list of texts")
+    offsets, data = _core.encode_texts(texts)
+    if offsets is None:
+        raise TypeError(f"column {name!r} has {texts[data]!r} at {data}: expected texts")
+    return offsets, data
+
+
+def _first_odd(given: Any, kind: type) -> Any:
+    return next((each for each in given if not isinstance(each, kind)), given)
+
+
+def _of_arrow(given: Any, kind: str, name: str) -> Any:
+    import pyarrow as pa
+
+    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else pa.array(given)
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        raise ValueError(f"column {name!r} has {array.null_count} nulls: expected a key in every row")
+    if kind == "int":
+        return np.asarray(array)
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type)):
+        raise TypeError(f"column {name!r} has type {array.type}: expected texts")
+    texts = array.cast(pa.large_string())
+    _, offsets, data = texts.buffers()
+    if not len(texts) or offsets is None:
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    positions = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    first, last = int(positions[0]), int(positions[-1])
+    held = np.frombuffer(data, np.uint8)[first:last] if last > first else np.empty(0, np.uint8)
+    return (positions - first if first else positions), held
