@@ -8,10 +8,22 @@ if TYPE_CHECKING:
     from glt.data.dataset import Dataset, Graph
     from glt.data.device import DeviceGroup
     from glt.data.feature import Feature, WindowGather
+    from glt.data.keys import KeyMap, KeyMaps
     from glt.data.schema import HOMOGENEOUS, Schema
     from glt.data.topology import Topology
 
-__all__ = ["HOMOGENEOUS", "Dataset", "DeviceGroup", "Feature", "Graph", "Schema", "Topology", "WindowGather"]
+__all__ = [
+    "HOMOGENEOUS",
+    "Dataset",
+    "DeviceGroup",
+    "Feature",
+    "Graph",
+    "KeyMap",
+    "KeyMaps",
+    "Schema",
+    "Topology",
+    "WindowGather",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -19,6 +31,7 @@ __getattr__, __dir__ = lazy_names(
         "dataset": ["Dataset", "Graph"],
         "device": ["DeviceGroup"],
         "feature": ["Feature", "WindowGather"],
+        "keys": ["KeyMap", "KeyMaps"],
         "schema": ["HOMOGENEOUS", "Schema"],
         "topology": ["Topology"],
     },

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from glt import _core
 from glt.errors import PartitionError
+
+if TYPE_CHECKING:  # torch is imported when a tensor is asked for: a build of tables needs none
+    from torch import Tensor
+
+    from glt.data.schema import NodeType
 
 _FORMAT: Final = 1
 _DESCRIPTION, _INDEX = "keys.json", "index.npy"
@@ -45,19 +48,23 @@ class KeyMap:
         ['carl']
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], columns: dict[str, str] | None = None) -> None:
         self.folder = Path(folder)
         try:
-            told = json.loads((self.folder / _DESCRIPTION).read_text())
-            if told["format"] != _FORMAT:
-                raise PartitionError(f"{self.folder} has format {told['format']}, this glt reads {_FORMAT}: build again")
-            self.columns: dict[str, str] = dict(told["columns"])
-            self._num_keys = int(told["num_keys"])
-            self._arrays = [self._open(i, kind) for i, kind in enumerate(self.columns.values())]
+            if columns is None:
+                told = json.loads((self.folder / _DESCRIPTION).read_text())
+                if told["format"] != _FORMAT:
+                    raise PartitionError(f"{self.folder} has format {told['format']}, this glt reads {_FORMAT}: build again")
+                columns = dict(told["columns"])
+            self.columns = columns
+            self._arrays = [self._open(i, kind) for i, kind in enumerate(columns.values())]
+            self._num_keys = _length(self._arrays[0])
             self._slots = _mapped(self.folder / _INDEX, np.uint64)
+            if any(_length(each) != self._num_keys for each in self._arrays):
+                raise ValueError(f"columns have {[_length(each) for each in self._arrays]} keys: expected as many in each")
         except FileNotFoundError as error:
             raise PartitionError(f"{self.folder} is no map of keys: {error.filename} is missing") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
             raise PartitionError(f"{self.folder} is no map of keys, or a damaged one: {error}") from error
         if self._slots.size < 1 or self._slots.size & (self._slots.size - 1):
             raise PartitionError(f"{self.folder / _INDEX} has {self._slots.size} slots: expected a power of two")
@@ -80,9 +87,9 @@ class KeyMap:
             sizes = [size + (column[1].size if isinstance(column, tuple) else 0) for size, column in zip(sizes, encoded, strict=True)]
         outputs: list[Any] = []
         for i, (kind, size) in enumerate(zip(columns.values(), sizes, strict=True)):
-            shapes = {"int": [(f"column{i}", np.int64, num_keys)]}
-            shapes["text"] = [(f"column{i}_offsets", np.int64, num_keys + 1), (f"column{i}_bytes", np.uint8, size)]
-            outputs.append([_created(folder / f"{name}.npy", dtype, count) for name, dtype, count in shapes[kind]])
+            shapes: list[Any] = [(np.int64, num_keys + (kind == "text")), (np.uint8, size)]
+            names = [folder / f"{name}.npy" for name in _names(i, kind)]
+            outputs.append([_created(path, *shape) for path, shape in zip(names, shapes, strict=False)])
         slots = _created(folder / _INDEX, np.uint64, _core.num_key_slots(num_keys))
         first, at = 0, [0] * len(columns)
         for batch in batches():
@@ -98,7 +105,7 @@ class KeyMap:
                     outputs[i][0][first:last] = column
             _core.add_keys(slots, encoded, first)
             first = last
-        told = {"format": _FORMAT, "columns": columns, "num_keys": num_keys}
+        told = {"format": _FORMAT, "columns": columns}
         (folder / _DESCRIPTION).write_text(json.dumps(told) + "\n")
         for array in [slots, *(each for output in outputs for each in output)]:
             if isinstance(array, np.memmap):
@@ -117,26 +124,32 @@ class KeyMap:
             KeyError: If a key is not there; names the first, and how many there are.
             TypeError, ValueError: If keys are of another kind, or columns do not fit.
         """
+        import torch
+
         if missing not in ("error", "ignore"):
             raise ValueError(f"missing = {missing!r}: expected 'error' or 'ignore'")
         given = raw if len(self.columns) > 1 else (raw,)
         if not isinstance(given, tuple) or len(given) != len(self.columns):
             raise TypeError(f"raw is a {type(raw).__name__}: expected a tuple of {len(self.columns)} columns, {list(self.columns)}")
-        wanted = [_encoded(each, kind, name) for each, (name, kind) in zip(given, self.columns.items(), strict=True)]
-        ids = _core.find_keys(self._slots, self._arrays, wanted)
+        ids = self.find(given)
         if missing == "error" and len(unknown := np.flatnonzero(ids < 0)):
             at = int(unknown[0])
-            key = tuple(_row(column, at) for column in wanted)
+            key = tuple(given_column[at] for given_column in given)
             raise KeyError(
                 f"raw[{at}] = {key[0] if len(key) == 1 else key!r} is no key of {self.folder.name!r}, as are "
                 f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for them"
             )
         return torch.from_numpy(ids)
 
+    def find(self, columns: tuple[Any, ...]) -> np.ndarray:
+        """The ids of keys in columns, -1 of those that are not there, as :meth:`lookup`."""
+        wanted = [_encoded(each, kind, name) for each, (name, kind) in zip(columns, self.columns.items(), strict=True)]
+        return _core.find_keys(self._slots, self._arrays, wanted)
+
     def raw(self, ids: Any) -> Any:
         """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a tuple of
         such. Raises IndexError if there is no such id."""
-        rows = np.ascontiguousarray(np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids), np.int64)
+        rows = np.ascontiguousarray(_on_host(ids), np.int64)
         if rows.ndim != 1:
             raise ValueError(f"ids has shape {list(rows.shape)}: expected one dimension")
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
@@ -156,19 +169,69 @@ class KeyMap:
         return f"KeyMap({str(self.folder)!r}, {len(self):,} keys, {shown})"
 
     def __reduce__(self) -> Any:
-        return KeyMap, (self.folder,)
+        return KeyMap, (self.folder, self.columns)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What the map consists of, by the name of the file."""
+        found = {"index": self._slots}
+        for i, column in enumerate(self._arrays):
+            found |= dict(zip(_names(i, "text" if isinstance(column, tuple) else "int"), column if isinstance(column, tuple) else [column], strict=True))
+        return found
 
     def _open(self, number: int, kind: str) -> Column:
         if kind not in _KINDS:
             raise ValueError(f"kind {kind!r} of a column: expected one of {', '.join(map(repr, _KINDS))}")
-        names = [""] if kind == "int" else ["_offsets", "_bytes"]
-        types: list[Any] = [np.int64] if kind == "int" else [np.int64, np.uint8]
-        paths = [self.folder / f"column{number}{name}.npy" for name in names]
-        arrays = tuple(_mapped(path, dtype) for path, dtype in zip(paths, types, strict=True))
-        expected = self._num_keys + (kind == "text")
-        if arrays[0].size != expected:
-            raise ValueError(f"{paths[0]} has {arrays[0].size} elements: expected {expected}")
+        types: list[Any] = [np.int64, np.uint8]  # only texts have bytes
+        names = _names(number, kind)
+        arrays = tuple(_mapped(self.folder / f"{name}.npy", type_) for name, type_ in zip(names, types, strict=False))
+        if kind == "text" and not arrays[0].size:
+            raise ValueError(f"{names[0]}.npy is empty: expected one element more than there are keys")
         return arrays if kind == "text" else arrays[0]
+
+
+def _names(number: int, kind: str) -> list[str]:
+    """The files of a column."""
+    return [f"column{number}_offsets", f"column{number}_bytes"] if kind == "text" else [f"column{number}"]
+
+
+class KeyMaps(Mapping[str, KeyMap]):
+    """The keys of the nodes of a graph, by node type; ``"node"``, where the graph has no types. Given to a loader as
+    ``transform``, it puts ``raw_id`` into batches: the keys of ``n_id``.
+
+    Example:
+        >>> keys = glt.data.KeyMap.write("accounts", {"account": "text"}, lambda: iter([[["carl", "ann", "bob"]]]))
+        >>> ids = glt.data.KeyMaps({"account": keys})
+        >>> ids["account"].lookup(["bob"])
+        tensor([2])
+    """
+
+    def __init__(self, maps: Mapping[NodeType, KeyMap]) -> None:
+        self._maps = dict(maps)
+
+    def __getitem__(self, node_type: NodeType) -> KeyMap:
+        if node_type not in self._maps:
+            raise KeyError(
+                f"nodes of type {node_type!r} have no keys: expected one of {list(self._maps)}; graphs of 'glt build' have "
+                "keys"
+            )
+        return self._maps[node_type]
+
+    def __iter__(self) -> Iterator[NodeType]:
+        return iter(self._maps)
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def __call__(self, batch: Any) -> Any:
+        for node_type, keys in self._maps.items():
+            is_typed = node_type in getattr(batch, "node_types", ())
+            store = batch[node_type] if is_typed else batch
+            if "n_id" in store:
+                store["raw_id"] = keys.raw(store["n_id"])
+        return batch
+
+    def __repr__(self) -> str:
+        return f"KeyMaps({self._maps!r})"
 
 
 def _mapped(path: Path, dtype: Any) -> np.ndarray:
@@ -189,11 +252,8 @@ def _length(column: Column) -> int:
     return len(column[0]) - 1 if isinstance(column, tuple) else len(column)
 
 
-def _row(column: Column, at: int) -> Any:
-    if isinstance(column, tuple):
-        offsets, data = column
-        return data[offsets[at] : offsets[at + 1]].tobytes().decode(errors="replace")
-    return int(column[at])
+def _on_host(given: Any) -> np.ndarray:
+    return np.asarray(given.cpu() if hasattr(given, "cpu") else given)  # of a tensor, wherever it is
 
 
 def _encoded(given: Any, kind: str, name: str) -> Column:
@@ -202,8 +262,7 @@ def _encoded(given: Any, kind: str, name: str) -> Column:
         given = _of_arrow(given, kind, name)
         if isinstance(given, tuple):
             return given
-    if isinstance(given, Tensor):
-        given = given.cpu().numpy()
+    given = _on_host(given) if hasattr(given, "cpu") else given
     if kind == "int":
         numbers = np.asarray(given)
         if numbers.size and numbers.dtype.kind not in "iu":

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt._checks import integer
+from glt._checks import check_path, integer
 from glt.data.arrays import require_data
+from glt.data.keys import KeyMap
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.partition.format.files import Rows, as_torch_dtype, chunks, require_plain
 from glt.partition.format.layout import require_name_fits
@@ -40,6 +41,7 @@ class NodeInput:
     label: Rows | None
     time: np.ndarray | None
     attrs: dict[str, Rows]
+    keys: KeyMap | None = None
 
     @property
     def tables(self) -> list[Rows]:
@@ -128,6 +130,7 @@ class GraphInput(Mapping[str, Any]):
         edge_index: Any,
         *,
         num_rows: Sequence[int] | None = None,
+        node_keys: Any = None,
         **tables: Any,
     ) -> GraphInput:
         """Checks the arguments of a partitioner.
@@ -135,6 +138,7 @@ class GraphInput(Mapping[str, Any]):
         Args:
             num_nodes, edge_index: A number and a tensor or array ``[2, num_edges]``, or dicts of them by type.
             num_rows: Rows of node tables, by node type, of a slice of the graph; else ``num_nodes``.
+            node_keys: A :class:`KeyMap` or its folder, or a dict of them by type.
             tables: Those of ``NODE_TABLES`` and ``EDGE_TABLES`` that there are.
         """
         given = dict.fromkeys(NODE_TABLES + EDGE_TABLES) | tables
@@ -146,8 +150,9 @@ class GraphInput(Mapping[str, Any]):
         schema = _schema(num_nodes, edge_index)
         counts = list(num_nodes.values()) if isinstance(num_nodes, Mapping) else [num_nodes]
         indexes = list(edge_index.values()) if schema.is_hetero else [edge_index]
+        keys = schema.per_node_type("node_keys", node_keys)
         nodes = tuple(
-            _nodes(schema, at, counts[at], None if num_rows is None else num_rows[at], each)
+            _nodes(schema, at, counts[at], None if num_rows is None else num_rows[at], keys[at], each)
             for at, each in enumerate(_tables_by_type(schema, NODE_TABLES, given))
         )
         edges = tuple(
@@ -163,7 +168,7 @@ class GraphInput(Mapping[str, Any]):
             raise ValueError(
                 "node_attrs names 'time', but node_time is given, which batches have as 'time': leave it out"
             )
-        arguments = {name: value for name, value in tables.items() if value is not None}
+        arguments = {name: value for name, value in (tables | {"node_keys": node_keys}).items() if value is not None}
         return cls(schema, nodes, edges, arguments={"num_nodes": num_nodes, "edge_index": edge_index} | arguments)
 
     def expanding(self, edge_dir: str) -> GraphInput:
@@ -296,7 +301,9 @@ def _tables_by_type(schema: Schema, names: Sequence[str], given: Mapping[str, An
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _nodes(schema: Schema, at: int, count: object, num_rows: int | None, tables: Mapping[str, Any]) -> NodeInput:
+def _nodes(
+    schema: Schema, at: int, count: object, num_rows: int | None, keys: Any, tables: Mapping[str, Any]
+) -> NodeInput:
     of_type = f"[{schema.node_types[at]!r}]" if schema.is_hetero else ""
     # Rows are numbered in 32 bits. No partition owns a node of a graph without any, so one type alone has at least one.
     num_nodes = integer(f"num_nodes{of_type}", count, 0 if of_type else 1, 2**32 - 1, "the number of nodes")
@@ -309,7 +316,19 @@ def _nodes(schema: Schema, at: int, count: object, num_rows: int | None, tables:
         label=_rows(f"node_label{of_type}", label, rows, "node"),
         time=_time(f"node_time{of_type}", time, rows, "node"),
         attrs=_attrs(f"node_attrs{of_type}", attrs, rows, "node"),
+        keys=_keys(f"node_keys{of_type}", keys, num_nodes),
     )
+
+
+def _keys(name: str, given: Any, num_nodes: int) -> KeyMap | None:
+    if given is None:
+        return None
+    if not isinstance(given, KeyMap):
+        check_path(name, given, "the folder of a KeyMap")
+    keys = given if isinstance(given, KeyMap) else KeyMap(given)
+    if len(keys) != num_nodes:
+        raise ValueError(f"{name} has {len(keys)} keys: expected one per node, {num_nodes}")
+    return keys
 
 
 def _edges(schema: Schema, at: int, nodes: Sequence[NodeInput], index: object, tables: Mapping[str, Any]) -> EdgeInput:

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from glt.data.keys import KeyMap
 from glt.errors import TableError
 from glt.tables.description import Description, EdgeTable, NodeTable, reversed_type
 from glt.tables.making import END_FIELDS, Edges, Keys, Nodes
+from glt.tables.output import read_shards, shards_of
 from glt.tables.plan import DST, KEY, SRC, Plan, Query, Rows
 from glt.tables.rows import Fits, Fitted, columns_of, where_of
 from glt.tables.sources import Column, Source
@@ -192,10 +194,11 @@ class Build:
         description = self.tables.description
         for at, table in enumerate(description.node_types):
             folder = self.out / "keys" / table.name
-            done = self.journal.step(f"keys of {table.name}", [folder], lambda at=at, table=table: self._number(at, table))
+            ids = self.out / "ids" / table.name
+            done = self.journal.step(f"keys of {table.name}", [folder, ids], lambda at=at, table=table: self._number(at, table))
             self.counts[where_of(table)] = Counts(**done)
             self.num_nodes.append(done["num_kept"])
-            self.plan.has_keys(at, folder)
+            self.plan.has_keys(at, folder, KeyMap(ids))
         for at, table in enumerate(description.node_types):
             if table.files is not None and columns_of(table):
                 folder = self.out / "nodes" / table.name
@@ -233,10 +236,13 @@ class Build:
         folder, before, num_old = self.out / "keys" / table.name, None, 0
         if self.old is not None:
             before, num_old = self.old.folder / "keys" / table.name, self.old.num_nodes(table.name)
-            self.plan.has_keys(at, before)
+            self.plan.has_keys(at, before, KeyMap(self.old.folder / "ids" / table.name))
         query = self.plan.keys(at, [int(each.source is not own) for each in given], self.old is not None)
         with self.plan.engine.reading({f"given_{i}": each for i, each in enumerate(given)}):
             made = self.plan.engine.write(query, Keys(fields), folder, fields, before, with_ids=True)
+        names = table.key or tuple(f"{KEY}{i}" if i else KEY for i in range(len(fields)))
+        columns = dict(zip(names, self.tables.key_types[at], strict=True))
+        KeyMap.write(self.out / "ids" / table.name, columns, lambda: (b.columns for b in read_shards(shards_of(folder), fields)))  # type: ignore[arg-type]
         num_read = given[0].num_rows if own is not None else 0
         if own is not None and (num_read > made.num_own if self.old is None else own.files):
             self._refuse_repeated(own, table)
@@ -247,12 +253,14 @@ class Build:
         source = self.tables.nodes[at]
         assert source is not None  # it has files
         columns, by_hash = _names(table), _is_by_hash(table)
-        fitted = self._fit(table, Rows(source, KEY), lambda names: self.plan.nodes(at, names, by_hash, with_all=False))
+        hashed = self.plan.key_names(at, KEY) if by_hash else []
+        fitted = self._fit(table, Rows(source, with_keys=by_hash), lambda names: self.plan.all_rows(hashed, names))
         nodes = Nodes(table, fitted)
         if self.old is not None:
             nodes.old, nodes.num_old = self.old.folder / "nodes" / table.name, self.old.num_nodes(table.name)
-        with self.plan.engine.reading({"given": Rows(source, KEY, columns)}):
-            query = self.plan.nodes(at, columns, by_hash, with_all=True)
+        rows = Rows(source, None, columns, False, [self.plan.numbered("id", KEY, at)])
+        with self.plan.engine.reading({"given": rows}):
+            query = self.plan.nodes(at, columns, by_hash)
             folder = self.out / "nodes" / table.name
             made = self.plan.engine.write(query, nodes, folder, fitted.schema, with_ids=True)
         return {
@@ -276,21 +284,25 @@ class Build:
 
     def _write_edges(self, source: Source, table: EdgeTable, folders: Sequence[Path]) -> dict[str, Any]:
         ends, columns, by_hash = self.tables.ends(table), _names(table), _is_by_hash(table)
-        fits_all = table.missing != "drop"  # of each edge both ends are there
-        fitted = self._fit(
-            table,
-            Rows(source, None, with_keys=by_hash or not fits_all),
-            lambda names: (self.plan.all_edges if fits_all else self.plan.edges)(ends, names, by_hash),
-        )
+        hashed = [*self.plan.key_names(ends[0], SRC), *self.plan.key_names(ends[1], DST)] if by_hash else []
+        numbered = [self.plan.numbered("src", SRC, ends[0]), self.plan.numbered("dst", DST, ends[1])]
+        if table.missing == "drop":
+            fitted = self._fit(
+                table, Rows(source, None, (), by_hash, numbered), lambda names: self.plan.edges(hashed, names)
+            )
+        else:  # of each edge both ends are there
+            fitted = self._fit(
+                table, Rows(source, with_keys=by_hash), lambda names: self.plan.all_rows(hashed, names)
+            )
         fields = [*END_FIELDS, *fitted.schema]
         counts, profile = Counts(), {}
         for folder, is_reverse in zip(folders, (False, True), strict=False):
-            rows = Rows(source, None, columns)
+            rows = Rows(source, None, columns, by_hash, numbered)
             edges = Edges(table, fitted, fields, table.duplicates)
             new = folder if self.old is None else self.out / "new_edges"
             shutil.rmtree(new, ignore_errors=True)
             with self.plan.engine.reading({"given": rows}):
-                query = self.plan.edges(ends, columns, by_hash, is_reverse)
+                query = self.plan.edges(hashed, columns, is_reverse)
                 made = self.plan.engine.write(query, edges, new, fields)
             num_dropped, num_joined = rows.num_rows - made.num_joined, made.num_joined
             if num_dropped and table.missing == "error":

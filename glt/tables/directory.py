@@ -58,7 +58,7 @@ def build(
         description: A :class:`Description`, a dict of one, or the path of one in ``.toml`` or ``.json``.
         out: The directory to make: ``graph.json`` (what ``glt partition`` and
             :func:`glt.partition.read_graph` read), ``nodes/TYPE`` and ``edges/SRC__REL__DST`` (Parquet in the order of
-            ids), ``keys/TYPE`` (raw keys with their ids), ``transforms.json`` (what was fitted), ``build.json``
+            ids), ``keys/TYPE`` (raw keys with their ids), ``ids/TYPE`` (the same as a :class:`glt.data.KeyMap`), ``transforms.json`` (what was fitted), ``build.json``
             (what was read and counted) and ``report.html`` (the same to look at, with warnings). It is written as ``OUT.partial`` and renamed when it is whole.
         engine: What joins and sorts: ``'duckdb'``, in this process; ``'spark'``, the active Spark session or a new one
             of the default settings; or a ``pyspark.sql.SparkSession``. Spark's workers need glt, duckdb and pyarrow
@@ -238,7 +238,7 @@ def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, A
 
 def _node_entry(run: Build, at: int, table: NodeTable) -> dict[str, Any]:
     fitted = run.fitted.get(where_of(table))
-    found = {"num_nodes": run.num_nodes[at]}
+    found = {"num_nodes": run.num_nodes[at], "keys": f"ids/{table.name}"}
     return found if fitted is None else found | {"files": f"nodes/{table.name}"} | _kept(fitted)
 
 

@@ -16,28 +16,44 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from glt.data.keys import KeyMap
 from glt.tables.sources import Source
 
 KEY, SRC, DST, HASH, HAS_ROW, RANK = "key", "src", "dst", "hash", "has_row", "rank"
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """The ids of the nodes that key columns name, as a column; null where there is no such node."""
+
+    name: str  # of the column
+    prefix: str  # of the key columns
+    node: int
+    keys: KeyMap
+
+
 @dataclass
 class Rows:
-    """Columns of a source, as a query reads them: those of a key or end, called ``key0``, ``key1``, ..., and others.
-    ``num_rows`` and ``error`` are what came of reading them."""
+    """Columns of a source, as a query reads them: those of keys, if ``with_keys``, ids, and others. Key columns that
+    begin with ``prefix`` are called ``key0``, ``key1``, ..., others are left out then. ``num_rows`` and ``error`` are
+    what came of reading them."""
 
     source: Source
-    prefix: str | None  # of the columns that become key0, ...; None: all columns keep their names
+    prefix: str | None = None
     columns: Sequence[str] = ()
     with_keys: bool = True
+    numbered: Sequence[Numbered] = ()
     num_rows: int = 0
     error: Exception | None = None
 
     @property
     def own_names(self) -> list[str]:
-        every = [each.name for each in self.source.columns]
-        ends = [name for name in every if self.with_keys and name[:3] in (KEY, SRC, DST) and name[3:].isdigit()]
-        return [name for name in ends if self.prefix is None or name.startswith(self.prefix)] + list(self.columns)
+        """The columns of the source that are passed on."""
+        return [*(self.key_names(self.prefix) if self.with_keys else ()), *self.columns]
+
+    def key_names(self, prefix: str | None) -> list[str]:
+        ends = [c.name for c in self.source.columns if c.name[:3] in (KEY, SRC, DST) and c.name[3:].isdigit()]
+        return [name for name in ends if prefix is None or name.startswith(prefix)]
 
     @property
     def names(self) -> list[str]:
@@ -46,17 +62,25 @@ class Rows:
     @property
     def schema(self) -> pa.Schema:
         types = [self.source.schema.field(name).type for name in self.own_names]
-        return pa.schema([pa.field(name, type_) for name, type_ in zip(self.names, types, strict=True)])
+        fields = [pa.field(name, type_) for name, type_ in zip(self.names, types, strict=True)]
+        return pa.schema([*fields, *(pa.field(each.name, pa.int64()) for each in self.numbered)])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         schema, own = self.schema, self.own_names
+        read = [*own, *(name for each in self.numbered for name in self.key_names(each.prefix))]
         try:
-            for batch in self.source.batches(own):
+            for batch in self.source.batches(read):
                 self.num_rows += batch.num_rows
-                yield pa.RecordBatch.from_arrays([batch.column(name) for name in own], schema=schema)
+                ids = [self._ids(batch, each) for each in self.numbered]
+                yield pa.RecordBatch.from_arrays([*(batch.column(name) for name in own), *ids], schema=schema)
         except Exception as error:
             self.error = error
             raise
+
+    def _ids(self, batch: pa.RecordBatch, each: Numbered) -> pa.Array:
+        columns = tuple(batch.column(name) for name in self.key_names(each.prefix))
+        ids = each.keys.find(columns)
+        return pa.array(ids, mask=ids < 0)
 
 
 class Fold(Protocol):
@@ -128,10 +152,12 @@ class Engine(Protocol):
 
 
 class Plan:
-    """What a build asks an engine; ``node`` is the number of a node type, ``widths`` how many columns keys have."""
+    """What a build asks an engine; ``node`` is the number of a node type, ``widths`` how many columns keys have.
+    ``hashed`` are the columns of a key that decides on a split, if one does."""
 
     def __init__(self, engine: Engine, widths: Sequence[int]) -> None:
         self.engine, self._widths = engine, widths
+        self._keys: dict[int, KeyMap] = {}
 
     def keys(self, node: int, ranks: Sequence[int], is_update: bool) -> Query:
         """Keys of the tables ``given_0``, ``given_1``, ... with the least of their ``ranks``, in the order of rank and
@@ -147,38 +173,35 @@ class Plan:
             found = f"SELECT g.* FROM ({found}) AS g WHERE NOT EXISTS (SELECT 1 FROM keys_{node} AS n WHERE {same})"
         return Query(found, [RANK, *_columns(KEY, width)], 1 + width)
 
-    def has_keys(self, node: int, folder: Path) -> None:
-        """The keys of a node type are in this folder, with their ids."""
+    def has_keys(self, node: int, folder: Path, keys: KeyMap) -> None:
+        """The keys of a node type are in this folder, with their ids, and in ``keys``."""
         self.engine.view(f"keys_{node}", folder)
+        self._keys[node] = keys
 
-    def nodes(self, node: int, columns: Sequence[str], by_hash: bool, with_all: bool) -> Query:
-        """Rows of ``given`` with ``id``, in the order of ids; ``with_all`` a row for each key, and ``has_row``."""
-        width = self._widths[node]
-        hashed = [f"{_hash(['n'], [KEY], [width])} AS {HASH}"] if by_hash else []
-        has_row = [f"g.{KEY}0 IS NOT NULL AS {HAS_ROW}"]
-        chosen = ", ".join(["n.id AS id", *hashed, *has_row, *_of("g", columns)])
-        join = f"keys_{node} AS n {'LEFT ' if with_all else ''}JOIN given AS g ON {_same('g', KEY, 'n', width)}"
-        return Query(f"SELECT {chosen} FROM {join}", ["id"])
+    def numbered(self, name: str, prefix: str, node: int) -> Numbered:
+        return Numbered(name, prefix, node, self._keys[node])
 
-    def edges(self, ends: tuple[int, int], columns: Sequence[str], by_hash: bool, is_reverse: bool = False) -> Query:
-        """Edges of ``given`` both of whose ends have ids, ``src`` and ``dst``, in their order."""
-        widths = [self._widths[end] for end in ends]
-        src, dst = ("d", "s") if is_reverse else ("s", "d")
-        chosen = [f"{src}.id AS src", f"{dst}.id AS dst", *self._hashed(widths, by_hash), *_of("g", columns)]
-        query = (
-            f"SELECT {', '.join(chosen)} FROM given AS g "
-            f"JOIN keys_{ends[0]} AS s ON {_same('g', SRC, 's', widths[0])} "
-            f"JOIN keys_{ends[1]} AS d ON {_same('g', DST, 'd', widths[1])}"
-        )
+    def nodes(self, node: int, columns: Sequence[str], by_hash: bool) -> Query:
+        """A row for each key, with ``id``, in the order of ids, and ``has_row``: whether ``given`` has one."""
+        hashed = [f"{_hash('n', self.key_names(node, KEY))} AS {HASH}"] if by_hash else []
+        chosen = ", ".join(["n.id AS id", *hashed, f"g.id IS NOT NULL AS {HAS_ROW}", *_of("g", columns)])
+        return Query(f"SELECT {chosen} FROM keys_{node} AS n LEFT JOIN given AS g ON n.id = g.id", ["id"])
+
+    def edges(self, hashed: Sequence[str], columns: Sequence[str], is_reverse: bool = False) -> Query:
+        """Edges of ``given`` both of whose ends, ``src`` and ``dst``, have ids, in their order."""
+        src, dst = ("dst", "src") if is_reverse else ("src", "dst")
+        with_hash = [f"{_hash('g', hashed)} AS {HASH}"] if hashed else []
+        chosen = [f"g.{src} AS src", f"g.{dst} AS dst", *with_hash, *_of("g", columns)]
+        query = f"SELECT {', '.join(chosen)} FROM given AS g WHERE g.src IS NOT NULL AND g.dst IS NOT NULL"
         return Query(query, _edge_order(columns), 2)
 
-    def all_edges(self, ends: tuple[int, int], columns: Sequence[str], by_hash: bool) -> Query:
-        """Edges of ``given`` without ids, in any order, where none is left out."""
-        chosen = [*self._hashed([self._widths[end] for end in ends], by_hash), *_of("g", columns)]
-        return Query(f"SELECT {', '.join(chosen)} FROM given AS g")
+    def all_rows(self, hashed: Sequence[str], columns: Sequence[str]) -> Query:
+        """All rows of ``given``, in any order."""
+        with_hash = [f"{_hash('g', hashed)} AS {HASH}"] if hashed else []
+        return Query(f"SELECT {', '.join([*with_hash, *_of('g', columns)])} FROM given AS g")
 
-    def _hashed(self, widths: Sequence[int], by_hash: bool) -> list[str]:
-        return [f"{_hash(['g', 'g'], [SRC, DST], widths)} AS {HASH}"] if by_hash else []
+    def key_names(self, node: int, prefix: str) -> list[str]:
+        return _columns(prefix, self._widths[node])
 
     def both(self, first: Path, second: Path, columns: Sequence[str]) -> Query:
         """The edges of two folders, in their order."""
@@ -197,14 +220,9 @@ class Plan:
 
     def unknown(self, source: Source, prefix: str, node: int) -> list[tuple[Any, ...]]:
         """The first keys of an end that no node has, with how often they come."""
-        width = self._widths[node]
-        key = ", ".join(_columns(KEY, width))
-        query = (
-            f"SELECT {key}, count(*) AS number FROM given AS g "
-            f"WHERE NOT EXISTS (SELECT 1 FROM keys_{node} AS n WHERE {_same('g', KEY, 'n', width)}) "
-            f"GROUP BY {key} ORDER BY {key} LIMIT 3"
-        )
-        with self.engine.reading({"given": Rows(source, prefix)}):
+        key = ", ".join(_columns(KEY, self._widths[node]))
+        query = f"SELECT {key}, count(*) AS number FROM given WHERE id IS NULL GROUP BY {key} ORDER BY {key} LIMIT 3"
+        with self.engine.reading({"given": Rows(source, prefix, numbered=[self.numbered("id", prefix, node)])}):
             return self.engine.rows(query)
 
 
@@ -226,14 +244,9 @@ def _same(table: str, prefix: str, keys: str, width: int) -> str:
     return " AND ".join(f"{table}.{prefix}{i} = {keys}.{KEY}{i}" for i in range(width))
 
 
-def _hash(tables: Sequence[str], prefixes: Sequence[str], widths: Sequence[int]) -> str:
+def _hash(table: str, columns: Sequence[str]) -> str:
     """A number from 0 to 1 of a key: the first 32 bits of the MD5 of its columns as texts, joined by U+001F."""
-    columns = [
-        f"CAST({table}.{prefix}{i} AS STRING)"
-        for table, prefix, width in zip(tables, prefixes, widths, strict=True)
-        for i in range(width)
-    ]
-    digest = f"md5(concat_ws(chr(31), {', '.join(columns)}))"
+    digest = f"md5(concat_ws(chr(31), {', '.join(f'CAST({table}.{name} AS STRING)' for name in columns)}))"
     digits = " + ".join(
         f"instr('123456789abcdef', substr({digest}, {i + 1}, 1)) * CAST({16 ** (7 - i)} AS BIGINT)" for i in range(8)
     )

@@ -62,8 +62,15 @@ class Spark:
         for name, rows in given.items():
             with _telling():
                 frame, rows.num_rows = self._frame(rows.source)
-            chosen = [f"{own} AS {name}" for own, name in zip(rows.own_names, rows.names, strict=True)]
-            frame.selectExpr(*chosen).createOrReplaceTempView(name)
+            frame.createOrReplaceTempView(f"{name}_read")
+            chosen = [f"g.{own} AS {given}" for own, given in zip(rows.own_names, rows.names, strict=True)]
+            joins = [f"{name}_read AS g"]
+            for i, each in enumerate(rows.numbered):
+                chosen.append(f"n{i}.id AS {each.name}")
+                same = [f"g.{key} = n{i}.key{j}" for j, key in enumerate(rows.key_names(each.prefix))]
+                joins.append(f"LEFT JOIN keys_{each.node} AS n{i} ON {' AND '.join(same)}")
+            found = self._session.sql(f"SELECT {', '.join(chosen)} FROM {' '.join(joins)}")
+            found.createOrReplaceTempView(name)
             self._sizes[name] = rows.num_rows
         try:
             yield

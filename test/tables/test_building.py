@@ -132,7 +132,7 @@ def test_the_same_tables_give_the_same_bytes(tables, built, tmp_path):
     folder = write(tmp_path / "in", tables, np.random.default_rng(1))
     glt.tables.build(description(folder), tmp_path / "out", memory="600MB", num_threads=1)
     files = {p.relative_to(built[0]) for p in built[0].rglob("*") if p.is_file() and p.name != "build.json"}
-    assert len(files) == 7 and files == {
+    assert len(files) == 11 and files == {
         p.relative_to(tmp_path / "out") for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name != "build.json"
     }
     for path in files:

@@ -20,6 +20,7 @@ from glt.data.arrays import as_rows, from_array, load_saved, map_npy
 from glt.data.dataset import Graph
 from glt.data.device import Accelerator
 from glt.data.feature import Feature
+from glt.data.keys import KeyMaps
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.data.topology import EdgeWeights, Topology
 from glt.distributed.engine.local_partition import LocalPartition, LocalTables, Placing
@@ -241,6 +242,9 @@ class DistDataset:
         self.own: LocalPartition = LocalPartition(part, self._placing, self._labelled)
         self.node_books: tuple[PartitionBook, ...] = tuple(node.book for node in part.nodes)
         self.edge_books: tuple[PartitionBook | None, ...] = tuple(edge.book for edge in part.edges)
+        self.ids: KeyMaps = KeyMaps(
+            {t: node.keys for t, node in zip(schema.node_types, part.nodes, strict=True) if node.keys is not None}
+        )
         self._id_maps = {
             "node": tuple(node.id_map for node in part.nodes),
             "edge": tuple(edge.id_map for edge in part.edges),

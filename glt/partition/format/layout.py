@@ -8,6 +8,7 @@
     edge_book/<type>.npy, edge_row/<type>.npy         the same of edges; only of types with edge features or attributes
     {node,edge}_map/<type>.npy, {node,edge}_map_inverse/<type>.npy     with relabel, in place of the books: the original
                                                       id of each new one (int32 or int64), and the reverse
+    keys/<type>/{index,column0,...}.npy               the keys of users, where the graph has some: see glt.data.KeyMap
     part<i>/node_ids/<type>.npy                       the nodes that partition i owns, ascending, int64: one row each in
     part<i>/{node_feat,node_label,node_time}/<type>.npy        times are int64
     part<i>/graph/<type>/{indptr,indices,edge_ids}.npy         rows of those nodes, edges in the order of the input
@@ -90,6 +91,11 @@ def part_of(path: str) -> int | None:
 def shared(kind: str, type_: NodeType | EdgeType) -> str:
     """A file that all hosts need: ``kind`` is ``node_book``, ``edge_map`` and the like."""
     return f"{kind}/{_type_name(type_)}.npy"
+
+
+def keys(node_type: NodeType) -> str:
+    """The folder of the keys of a node type, which all hosts need."""
+    return f"keys/{node_type_name(node_type)}"
 
 
 def in_part(partition_idx: int, kind: str, type_: NodeType | EdgeType, array: str = "") -> str:

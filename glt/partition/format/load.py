@@ -13,6 +13,7 @@ from glt import _core
 from glt._checks import check_flag, integer
 from glt._reprs import repr_of_fields, says, typed
 from glt._tracebacks import short_traceback
+from glt.data.keys import KeyMap
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -60,6 +61,7 @@ class NodePart:
         id_map: Original ids, where nodes were relabelled, else None.
         owned: The owned nodes: their ids, ascending, ``[rows]`` int64, mapped; or a range where nodes were relabelled.
         cache: Rows of some nodes of other partitions, or None.
+        keys: The keys of all nodes of the type, or None.
         hotness: How often the trainers of this partition are expected to read each owned node ``[rows]``, float32 or
             float64, or None where the partitioner was given no hotness.
 
@@ -78,6 +80,7 @@ class NodePart:
     owned: np.ndarray | range
     cache: CachePart | None
     hotness: np.ndarray | None
+    keys: KeyMap | None
 
     @cached_property
     def ids(self) -> np.ndarray:
@@ -360,7 +363,22 @@ class _Files:
             owned=range(*offsets[index:][:2]) if offsets else self.map(path_of("node_ids", type_), (rows,), "int64"),
             cache=cache,
             hotness=self.map(hotness, (rows,), "float64" if kind == "float64" else "float32", kind),
+            keys=self.keys(entry),
         )
+
+    def keys(self, entry: NodeTypeEntry) -> KeyMap | None:
+        if entry.keys is None:
+            return None
+        folder = layout.keys(entry.node_type)
+        for path in [each for each in self.manifest.files if each.startswith(f"{folder}/")]:
+            self.map(path, self.manifest.files[path].shape, self.manifest.files[path].torch_dtype)
+        keys = KeyMap(self.root / folder, entry.keys)
+        if len(keys) != entry.num_nodes:
+            raise PartitionError(
+                f"{self.root / folder} has {len(keys)} keys of {entry.num_nodes} nodes of type {entry.node_type!r}: "
+                "partition again"
+            )
+        return keys
 
     def edges(self, entry: EdgeTypeEntry) -> EdgePart:
         type_, offsets, size, num_edges = (

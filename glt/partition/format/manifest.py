@@ -160,6 +160,7 @@ class NodeTypeEntry:
     balanced_labels: tuple[LabelEntry, ...]
     offsets: tuple[int, ...] | None
     forecast: ReadForecast | None
+    keys: dict[str, str] | None = None  # columns of :class:`glt.data.KeyMap`; directories of before have none
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ A description is JSON, or TOML where Python has ``tomllib`` (3.11). Of a heterog
     feat = ["f0", "f1"]                      # columns side by side, or one column of lists of equal length
     label = "field"
     time = "year"
+    keys = "keys/paper"                      # the folder of a glt.data.KeyMap, as glt build writes it
     attrs = ["train_mask"]                   # named tables, of columns of the same names
 
     [node_types.author]
@@ -54,6 +55,7 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import damaged, load_saved
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
+from glt.data.keys import KeyMap
 from glt.data.pyg import arrays_of_pyg
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.data.topology import Topology
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
 
 
 _FILES: Final = ("files", "header", "delimiter")
-_NODE: Final = ("num_nodes", "id", "feat", "label", "time", "attrs", *_FILES)
+_NODE: Final = ("num_nodes", "keys", "id", "feat", "label", "time", "attrs", *_FILES)
 _EDGE: Final = ("src", "dst", "edge_index", "feat", "weight", "time", "attrs", *_FILES)
 
 
@@ -101,13 +103,22 @@ def _read_described(
     edges = {edge_type: _edge_table(keys, base) for edge_type, keys in edge_parts}
     if len(edges) < len(edge_parts):
         raise ValueError(f"{where}: edge_types has a type twice: {[edge_type for edge_type, _ in edge_parts]}")
-    found = {t: table.read(scratch, outline) for t, table in nodes.items()}
+    found = {t: table.read(scratch, outline) | _node_keys(node_parts[t], base) for t, table in nodes.items()}
     found_edges = [
         table.read(scratch, outline, any(stated_count(found[end]) is None for end in (src, dst)))
         for (src, _, dst), table in edges.items()
     ]
     schema = Schema(tuple(found), tuple(edges)) if is_hetero else HOMOGENEOUS
     return arguments_by_type(schema, list(found.values()), found_edges)
+
+
+def _node_keys(part: tuple[str, Any], base: Path) -> dict[str, Any]:
+    """The argument of the keys of a node type, if its description names their folder."""
+    where, table = part
+    given = table.get("keys")
+    if given is not None and not isinstance(given, str):
+        raise ValueError(f"{where}: keys = {given!r}: expected the folder of a KeyMap")
+    return {} if given is None else {"node_keys": KeyMap(base / given)}
 
 
 def _load(path: Path) -> Any:

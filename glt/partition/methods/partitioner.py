@@ -72,6 +72,7 @@ class GraphArguments(TypedDict, total=False):
     sort_memory_bytes: int | None
     node_attrs: NamedNodeTables | None
     edge_attrs: NamedEdgeTables | None
+    node_keys: Any
     overwrite: bool
 
 
@@ -144,6 +145,8 @@ class PartitionerBase(ABC):
         node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and ``[num_edges,
             ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such dicts. Batches
             have them under these names.
+        node_keys: Optional :class:`glt.data.KeyMap` of the nodes' keys, or its folder; of a heterogeneous graph a dict by
+            node type. The directory has a copy: see :attr:`glt.distributed.DistDataset.ids`.
         hotness: Optional: how often each partition's trainers read each node, from
             :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
             one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
@@ -212,6 +215,7 @@ class PartitionerBase(ABC):
         sort_memory_bytes: int | None = None,
         node_attrs: NamedNodeTables | None = None,
         edge_attrs: NamedEdgeTables | None = None,
+        node_keys: Any = None,
         hotness: Hotness | None = None,
         cache_ratio: float | Mapping[NodeType, float] = 0.0,
         cache_memory_budget: int | Mapping[NodeType, int] = 0,
@@ -252,6 +256,7 @@ class PartitionerBase(ABC):
             "node_time": node_time,
             "node_attrs": node_attrs,
             "edge_attrs": edge_attrs,
+            "node_keys": node_keys,
         }
         if not isinstance(num_nodes, GraphInput):
             graph = GraphInput.of(num_nodes, edge_index, **tables)
@@ -408,11 +413,15 @@ class PartitionerBase(ABC):
         node_types, edge_types = [], []
         for at, (nodes, book) in enumerate(zip(graph.nodes, books, strict=True)):
             writer.write_nodes(at, nodes, book)
+            keys = self.graph.nodes[at].keys
+            if keys is not None:
+                writer.write_keys(nodes.node_type, keys, book)
             plan = self.caches.plan(at, nodes, book)
             if plan is not None:
                 writer.write_caches(at, nodes, book, plan)
             reads = None if plan is None else plan.forecast
-            node_types.append(node_entry(nodes, book, self.balance.entries(at, book), reads, self.relabel))
+            columns = None if keys is None else keys.columns
+            node_types.append(node_entry(nodes, book, self.balance.entries(at, book), reads, self.relabel, columns))
         for at, edges in enumerate(graph.edges):
             counts = writer.write_edges(at, edges, books)
             labels = self.balance.edge_entries(edges, books[edges.expanded])

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from glt import _core
 from glt.data.arrays import map_npy
+from glt.data.keys import KeyMap
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype
@@ -112,6 +114,25 @@ class PartitionWriter:
             writers = self.row_writers(path_of, rows, book.counts)
             self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self.chunk_size)
             self.close(writers)
+
+    def write_keys(self, node_type: NodeType, keys: KeyMap, book: Book) -> None:
+        """Writes the keys of all nodes of a type; where nodes have new ids, by these."""
+        if not self.relabel:
+            self._copy_keys(node_type, keys)
+            return
+        original = np.argsort(book.position(), kind="stable")
+
+        def batches() -> Iterator[list[Any]]:
+            for begin in range(0, len(original), CHUNK_IDS):
+                found = keys.raw(original[begin : begin + CHUNK_IDS])
+                yield list(found) if isinstance(found, tuple) else [found]
+
+        with TemporaryDirectory(dir=self.root, prefix=".keys-") as folder:
+            self._copy_keys(node_type, KeyMap.write(folder, keys.columns, batches))
+
+    def _copy_keys(self, node_type: NodeType, keys: KeyMap) -> None:
+        for name, array in keys.arrays().items():
+            self.array(f"{layout.keys(node_type)}/{name}.npy", array)
 
     def write_caches(self, at: int, nodes: NodeInput, book: Book, plan: CachePlan) -> None:
         """Writes the caches of nodes of a type, and how often partitions read the nodes that they own."""
@@ -352,7 +373,12 @@ def _relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts
 
 
 def node_entry(
-    nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...], reads: ReadForecast | None, relabelled: bool
+    nodes: NodeInput,
+    book: Book,
+    balanced_labels: tuple[LabelEntry, ...],
+    reads: ReadForecast | None,
+    relabelled: bool,
+    keys: dict[str, str] | None,
 ) -> NodeTypeEntry:
     """Returns the manifest's entry of a node type."""
     return NodeTypeEntry(
@@ -363,6 +389,7 @@ def node_entry(
         has_time=nodes.time is not None,
         balanced_labels=balanced_labels,
         forecast=reads,
+        keys=keys,
         **_shared(nodes, book.counts, relabelled),
     )
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from glt._collective import Collective
 from glt.data.arrays import require_data
+from glt.data.keys import KeyMap
 from glt.errors import PeerLost
 from glt.partition.format.book import group_by_owner
 from glt.partition.format.files import Rows, scratch_array
@@ -228,6 +229,8 @@ def structure(value: Any) -> object:
         return {key: structure(value[key]) for key in sorted(value, key=repr)}
     if isinstance(value, list | tuple):
         return [structure(each) for each in value]
+    if isinstance(value, KeyMap):
+        return [value.columns, len(value)]
     if isinstance(value, np.ndarray | torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} [*{''.join(f', {size}' for size in value.shape[1:])}]"
     return value

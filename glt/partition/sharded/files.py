@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from glt.data.keys import KeyMap
+from glt.data.schema import NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, group_by_owner, id_dtype
 from glt.partition.format.files import (
@@ -87,6 +89,10 @@ class RankWriter(PartitionWriter):
         for batch in scatter_rows(exchange, book.num_parts, kinds, num_rows, slice_of):
             files.put(*batch)
         files.close()
+
+    def write_keys(self, node_type: NodeType, keys: KeyMap, book: Book) -> None:
+        if self.is_leader:
+            super().write_keys(node_type, keys, book)
 
     def write_caches(self, at: int, nodes: NodeInput, book: Book, plan: CachePlan) -> None:
         self.exchange.stage = f"the caches of nodes of type {nodes.node_type!r}"
