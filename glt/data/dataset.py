@@ -23,6 +23,7 @@ from glt.data.device import (
     wait_when_dropped,
 )
 from glt.data.feature import Feature
+from glt.data.keys import KeyMaps
 from glt.data.pinned import PinnedMemory, PinnedPages, copy_to_device
 from glt.data.pyg import ARGUMENTS, GraphArrays, label_of
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
@@ -229,6 +230,7 @@ class Dataset:
         graphs: Graph of each edge type, all of the same direction.
         node_tables: Tables of each node type by name: ``x``, ``y``, ``time``, and others that the source had.
         edge_tables: Tables of each edge type by name: ``edge_attr``, and others that the source had.
+        ids: The users' keys of nodes, by node type, where there are some: :class:`KeyMaps`.
         time_attr: Name of the times that temporal sampling obeys, or None.
         time_level: Whether they are times of a ``'node'`` or of an ``'edge'``; None without times.
 
@@ -260,6 +262,7 @@ class Dataset:
     ) -> None:
         self.time_attr: str | None = None
         self.time_level: str | None = None
+        self.ids = KeyMaps({})
         tables = {"x": node_features, "y": node_labels, "edge_attr": edge_features}
         if graph is None:
             if any(table is not None for table in tables.values()):
@@ -292,6 +295,7 @@ class Dataset:
         edge_weight: Any = None,
         edge_time: Any = None,
         edge_dir: str = "in",
+        node_keys: Any = None,
     ) -> Dataset:
         """Builds a dataset from arrays or tensors; every argument is a dict by type where ``edge_index`` is.
 
@@ -308,6 +312,7 @@ class Dataset:
                 :class:`Topology` for their range.
             edge_time: Times ``[E]``, integers; not together with ``node_time``.
             edge_dir: ``'in'`` (PyG's: a node's neighbours are the sources of its in-edges) or ``'out'``.
+            node_keys: :class:`KeyMap` s of the nodes' keys.
 
         Raises:
             IndexError: If a node id is outside the graph; names the first.
@@ -316,7 +321,13 @@ class Dataset:
         """
         nodes, edges = {"x": node_features, "y": node_labels, "time": node_time}, {"edge_attr": edge_features}
         of_edges = {"edge_ids": edge_ids, "edge_weight": edge_weight, "edge_time": edge_time}
-        return cls._of(GraphArrays.from_arrays(edge_index, num_nodes, nodes, edges, **of_edges), edge_dir)
+        found = cls._of(GraphArrays.from_arrays(edge_index, num_nodes, nodes, edges, **of_edges), edge_dir)
+        keys = dict(zip(found.schema.node_types, found.schema.per_node_type("node_keys", node_keys), strict=True))
+        for (node_type, each), count in zip(keys.items(), found.num_nodes_of, strict=True):
+            if each is not None and len(each) != count:
+                raise ValueError(f"node_keys of {node_type!r} has {len(each)} keys: expected one per node, {count}")
+        found.ids = KeyMaps({node_type: each for node_type, each in keys.items() if each is not None})
+        return found
 
     @classmethod
     @short_traceback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -25,7 +26,67 @@ _KINDS: Final = ("int", "text")
 Column = Any  # int64 [n], or (offsets int64 [n + 1], UTF-8 bytes uint8) of texts
 
 
-class KeyMap:
+class Keys(ABC):
+    """The keys of the nodes of one type, wherever they are: ``columns`` are the kinds of what a key consists of,
+    ``"int"`` or ``"text"``, by name; ``name`` is what errors call them."""
+
+    name: str
+    columns: dict[str, str]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def find(self, columns: tuple[Any, ...]) -> np.ndarray:
+        """The ids of keys in columns, int64, -1 of those that are not there."""
+
+    @abstractmethod
+    def take(self, rows: np.ndarray) -> tuple[Any, ...]:
+        """The columns of the keys of ids that there are."""
+
+    def lookup(self, raw: Any, missing: Literal["error", "ignore"] = "error") -> Tensor:
+        """The ids of keys ``[n]``, int64.
+
+        Args:
+            raw: A list, NumPy array, tensor or pyarrow array of keys; if keys have several columns, a tuple of such, one
+                for each.
+            missing: ``'error'``, or ``'ignore'``: the id of what is not there is -1.
+
+        Raises:
+            KeyError: If a key is not there; names the first, and how many there are.
+            TypeError, ValueError: If keys are of another kind, or columns do not fit.
+        """
+        import torch
+
+        if missing not in ("error", "ignore"):
+            raise ValueError(f"missing = {missing!r}: expected 'error' or 'ignore'")
+        given = raw if len(self.columns) > 1 else (raw,)
+        if not isinstance(given, tuple) or len(given) != len(self.columns):
+            raise TypeError(f"raw is a {type(raw).__name__}: expected a tuple of {len(self.columns)} columns, {list(self.columns)}")
+        ids = self.find(given)
+        if missing == "error" and len(unknown := np.flatnonzero(ids < 0)):
+            at = int(unknown[0])
+            key = tuple(np.asarray(each)[at] if hasattr(each, "dtype") else each[at] for each in given)
+            raise KeyError(
+                f"raw[{at}] = {(key[0] if len(key) == 1 else key)!r} is no key of {self.name!r}, as are "
+                f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for them"
+            )
+        return torch.from_numpy(ids)
+
+    def raw(self, ids: Any) -> Any:
+        """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a tuple of
+        such. Raises IndexError if there is no such id."""
+        rows = np.ascontiguousarray(_on_host(ids), np.int64)
+        if rows.ndim != 1:
+            raise ValueError(f"ids has shape {list(rows.shape)}: expected one dimension")
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            wrong = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"ids has {wrong}: expected 0 to {len(self) - 1}")
+        found = self.take(rows)
+        return found if len(found) > 1 else found[0]
+
+
+class KeyMap(Keys):
     """The keys of the nodes of one type, with their ids: ``ids = keys.lookup(raw)`` and ``raw = keys.raw(ids)``.
 
     Keys are integers or texts, or tuples of these. A map is a folder of ``.npy`` files, which are mapped, so that many
@@ -50,6 +111,7 @@ class KeyMap:
 
     def __init__(self, folder: str | os.PathLike[str], columns: dict[str, str] | None = None) -> None:
         self.folder = Path(folder)
+        self.name = self.folder.name
         try:
             if columns is None:
                 told = json.loads((self.folder / _DESCRIPTION).read_text())
@@ -64,7 +126,7 @@ class KeyMap:
                 raise ValueError(f"columns have {[_length(each) for each in self._arrays]} keys: expected as many in each")
         except FileNotFoundError as error:
             raise PartitionError(f"{self.folder} is no map of keys: {error.filename} is missing") from error
-        except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             raise PartitionError(f"{self.folder} is no map of keys, or a damaged one: {error}") from error
         if self._slots.size < 1 or self._slots.size & (self._slots.size - 1):
             raise PartitionError(f"{self.folder / _INDEX} has {self._slots.size} slots: expected a power of two")
@@ -82,7 +144,7 @@ class KeyMap:
         folder.mkdir(parents=True, exist_ok=True)
         num_keys, sizes = 0, [0] * len(columns)
         for batch in batches():
-            encoded = [_encoded(each, kind, name) for each, (name, kind) in zip(batch, columns.items(), strict=True)]
+            encoded = [as_column(each, kind, name) for each, (name, kind) in zip(batch, columns.items(), strict=True)]
             num_keys += _length(encoded[0])
             sizes = [size + (column[1].size if isinstance(column, tuple) else 0) for size, column in zip(sizes, encoded, strict=True)]
         outputs: list[Any] = []
@@ -93,7 +155,7 @@ class KeyMap:
         slots = _created(folder / _INDEX, np.uint64, _core.num_key_slots(num_keys))
         first, at = 0, [0] * len(columns)
         for batch in batches():
-            encoded = [_encoded(each, kind, name) for each, (name, kind) in zip(batch, columns.items(), strict=True)]
+            encoded = [as_column(each, kind, name) for each, (name, kind) in zip(batch, columns.items(), strict=True)]
             last = first + _length(encoded[0])
             for i, column in enumerate(encoded):
                 if isinstance(column, tuple):
@@ -112,54 +174,15 @@ class KeyMap:
                 array.flush()
         return cls(folder)
 
-    def lookup(self, raw: Any, missing: Literal["error", "ignore"] = "error") -> Tensor:
-        """The ids of keys ``[n]``, int64.
-
-        Args:
-            raw: A list, NumPy array, tensor or pyarrow array of keys; if keys have several columns, a tuple of such, one
-                for each.
-            missing: ``'error'``, or ``'ignore'``: the id of what is not there is -1.
-
-        Raises:
-            KeyError: If a key is not there; names the first, and how many there are.
-            TypeError, ValueError: If keys are of another kind, or columns do not fit.
-        """
-        import torch
-
-        if missing not in ("error", "ignore"):
-            raise ValueError(f"missing = {missing!r}: expected 'error' or 'ignore'")
-        given = raw if len(self.columns) > 1 else (raw,)
-        if not isinstance(given, tuple) or len(given) != len(self.columns):
-            raise TypeError(f"raw is a {type(raw).__name__}: expected a tuple of {len(self.columns)} columns, {list(self.columns)}")
-        ids = self.find(given)
-        if missing == "error" and len(unknown := np.flatnonzero(ids < 0)):
-            at = int(unknown[0])
-            key = tuple(given_column[at] for given_column in given)
-            raise KeyError(
-                f"raw[{at}] = {key[0] if len(key) == 1 else key!r} is no key of {self.folder.name!r}, as are "
-                f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for them"
-            )
-        return torch.from_numpy(ids)
-
     def find(self, columns: tuple[Any, ...]) -> np.ndarray:
-        """The ids of keys in columns, -1 of those that are not there, as :meth:`lookup`."""
-        wanted = [_encoded(each, kind, name) for each, (name, kind) in zip(columns, self.columns.items(), strict=True)]
+        wanted = [as_column(each, kind, name) for each, (name, kind) in zip(columns, self.columns.items(), strict=True)]
         return _core.find_keys(self._slots, self._arrays, wanted)
 
-    def raw(self, ids: Any) -> Any:
-        """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a tuple of
-        such. Raises IndexError if there is no such id."""
-        rows = np.ascontiguousarray(_on_host(ids), np.int64)
-        if rows.ndim != 1:
-            raise ValueError(f"ids has shape {list(rows.shape)}: expected one dimension")
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            wrong = rows[(rows < 0) | (rows >= len(self))][0]
-            raise IndexError(f"ids has {wrong}: expected 0 to {len(self) - 1}")
-        found = tuple(
+    def take(self, rows: np.ndarray) -> tuple[Any, ...]:
+        return tuple(
             _core.decode_texts(*column, rows) if isinstance(column, tuple) else np.asarray(column[rows])
             for column in self._arrays
         )
-        return found if len(found) > 1 else found[0]
 
     def __len__(self) -> int:
         return self._num_keys
@@ -194,7 +217,7 @@ def _names(number: int, kind: str) -> list[str]:
     return [f"column{number}_offsets", f"column{number}_bytes"] if kind == "text" else [f"column{number}"]
 
 
-class KeyMaps(Mapping[str, KeyMap]):
+class KeyMaps(Mapping[str, Keys]):
     """The keys of the nodes of a graph, by node type; ``"node"``, where the graph has no types. Given to a loader as
     ``transform``, it puts ``raw_id`` into batches: the keys of ``n_id``.
 
@@ -205,10 +228,10 @@ class KeyMaps(Mapping[str, KeyMap]):
         tensor([2])
     """
 
-    def __init__(self, maps: Mapping[NodeType, KeyMap]) -> None:
+    def __init__(self, maps: Mapping[NodeType, Keys]) -> None:
         self._maps = dict(maps)
 
-    def __getitem__(self, node_type: NodeType) -> KeyMap:
+    def __getitem__(self, node_type: NodeType) -> Keys:
         if node_type not in self._maps:
             raise KeyError(
                 f"nodes of type {node_type!r} have no keys: expected one of {list(self._maps)}; graphs of 'glt build' have "
@@ -235,7 +258,12 @@ class KeyMaps(Mapping[str, KeyMap]):
 
 
 def _mapped(path: Path, dtype: Any) -> np.ndarray:
-    array = np.load(path, mmap_mode="r")
+    try:
+        array = np.load(path, mmap_mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # NumPy reads a header as Python does, which raises all kinds of things
+        raise ValueError(f"{path} is damaged: {error}") from error
     if array.dtype != dtype or array.ndim != 1:
         raise ValueError(f"{path} has {array.dtype} of shape {list(array.shape)}: expected {np.dtype(dtype)} of one dimension")
     return array.view(np.ndarray)
@@ -256,8 +284,11 @@ def _on_host(given: Any) -> np.ndarray:
     return np.asarray(given.cpu() if hasattr(given, "cpu") else given)  # of a tensor, wherever it is
 
 
-def _encoded(given: Any, kind: str, name: str) -> Column:
-    """A column of keys as the native core takes it; raises TypeError or ValueError if it is of another kind."""
+def as_column(given: Any, kind: str, name: str) -> Column:
+    """A column of keys as the native core takes it, which it may be already; raises TypeError or ValueError if it is of
+    another kind."""
+    if isinstance(given, tuple) and kind == "text" and len(given) == 2 and all(isinstance(a, np.ndarray) for a in given):
+        return given
     if hasattr(given, "__arrow_array__") or type(given).__module__.startswith("pyarrow"):
         given = _of_arrow(given, kind, name)
         if isinstance(given, tuple):

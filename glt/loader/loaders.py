@@ -23,6 +23,7 @@ from glt.loader.seeds import (
     as_tensor,
     checked_edges,
     checked_times,
+    ids_of_keys,
     is_edge_type,
     matching_types,
     nodes_for_pyg,
@@ -126,6 +127,8 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         elif not hasattr(sampler, "sample_from_nodes"):
             raise TypeError(f"neighbor_sampler has type {type(sampler).__name__}: expected a PyG BaseSampler")
         refuse_conflicts(input_time=input_time, time_attr=time_attr)
+        if isinstance(given["data"], Dataset):
+            input_nodes = ids_of_keys(input_nodes, given["data"].ids)
         input_nodes = nodes_for_pyg(input_nodes, schema, kwargs.get("input_id"))
         require_data(input_time, "input_time")
         require_data(kwargs.get("input_id"), "input_id")

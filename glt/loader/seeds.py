@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from glt.data.arrays import as_ids, ids_in_place, is_mask, require_data, require_in_range
-from glt.data.schema import EdgeType, NodeType, Schema
+from glt.data.keys import KeyMaps
+from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 
 
 def as_tensor(name: str, given: Any, expected: str) -> Tensor:
@@ -59,8 +60,25 @@ def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:
 
 _TEXT_IDS = (
     "expected integer ids, or a bool mask; number the nodes first, as their rows of features: {name: i for i, name in "
-    "enumerate(names)}"
+    "enumerate(names)}; a graph that glt build made of tables knows its keys"
 )
+
+
+def is_text(given: Any) -> bool:
+    """Whether seeds are the users' keys: texts, or an array of objects."""
+    if getattr(getattr(given, "dtype", None), "kind", "") in ("U", "S", "O") or type(given).__module__ == "pyarrow.lib":
+        return True
+    return isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], str)
+
+
+def ids_of_keys(input_nodes: Any, ids: KeyMaps) -> Any:
+    """Seeds with ids where they are keys of a graph that has keys, such as ``("account", ["ann", "bob"])``."""
+    node_type, given = split_node_type(input_nodes)
+    at = HOMOGENEOUS.node_types[0] if node_type is None else node_type
+    if isinstance(input_nodes, str) or at not in ids or not is_text(given):
+        return input_nodes
+    found = ids[at].lookup(given)
+    return found if node_type is None else (node_type, found)
 
 
 def split_node_type(input_nodes: Any) -> tuple[NodeType | None, Any]:
@@ -122,8 +140,7 @@ def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None)
         raise ValueError(f"input_nodes = {input_nodes!r} names a node type, but the graph has none: expected ids alone")
     if given is None:
         return node_type  # a type and None: all nodes, also of stores
-    is_text = isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], str)
-    if is_text or getattr(getattr(given, "dtype", None), "kind", "") in ("U", "S", "O"):  # or a column of them
+    if is_text(given):
         raise TypeError(f"input_nodes = {reprlib.repr(given)}: {_TEXT_IDS}")
     nodes = as_tensor("input_nodes", given, "integer ids, or a bool mask")
     if nodes.numel() == 0 and nodes.is_floating_point():

@@ -30,6 +30,7 @@ from glt.loader.seeds import (
     checked_input_id,
     checked_nodes,
     checked_times,
+    ids_of_keys,
     matching_types,
     split_edge_type,
 )
@@ -385,7 +386,7 @@ def node_columns(
 ) -> tuple[int, dict[str, Tensor]]:
     """Returns the position of the type of seed nodes, and what is known of each, as columns; ``names`` are those of
     nodes and times in errors."""
-    seed_type, columns = checked_nodes(nodes, data.schema, data.num_nodes_of, names[0])
+    seed_type, columns = checked_nodes(ids_of_keys(nodes, data.ids), data.schema, data.num_nodes_of, names[0])
     num_seeds = len(columns["node"])
     if input_id is not None:
         columns["input_id"] = checked_input_id(input_id, num_seeds)

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from glt import _deadlines as deadlines
 from glt._checks import format_size
 from glt._reprs import says
 from glt.channel.message import rebuild_error
+from glt.data.keys import KeyMaps, Keys, as_column
 from glt.data.schema import PartitionBook
 from glt.distributed.context import DistContext
 from glt.distributed.server.membership import ServerEntry
@@ -72,6 +74,34 @@ class RemoteBooks(Sequence[PartitionBook | None]):
         return PartitionBook.of_arrays(book["owner"].clone(), book["row_of"].clone(), self._num_parts)
 
 
+class RemoteKeys(Keys):
+    """The keys of nodes of a type, which servers look up."""
+
+    def __init__(self, client: DistClient, node_type: int, entry: NodeTypeEntry) -> None:
+        assert entry.keys is not None
+        self._client, self._node_type, self._num_keys = client, node_type, entry.num_nodes
+        self.name, self.columns = entry.node_type, entry.keys
+
+    def __len__(self) -> int:
+        return self._num_keys
+
+    def find(self, columns: tuple[Any, ...]) -> np.ndarray:
+        wanted = [as_column(each, kind, name) for each, (name, kind) in zip(columns, self.columns.items(), strict=True)]
+        found = self._client.request_any("glt.find_keys", self._node_type, [_tensors(each) for each in wanted])
+        return found.numpy()  # type: ignore[no-any-return]
+
+    def take(self, rows: np.ndarray) -> tuple[Any, ...]:
+        found = self._client.request_any("glt.take_keys", self._node_type, torch.from_numpy(rows))
+        return tuple(each.numpy() if isinstance(each, Tensor) else each for each in found)
+
+    def __repr__(self) -> str:
+        return f"RemoteKeys({self.name!r}, {len(self):,} keys)"
+
+
+def _tensors(column: Any) -> Any:
+    return [torch.from_numpy(np.array(each)) for each in (column if isinstance(column, tuple) else [column])]
+
+
 class RemoteDataset:
     """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches, with the same attributes. ``about`` is
     what a server says of its dataset."""
@@ -88,6 +118,9 @@ class RemoteDataset:
         self.ends = self.schema.ends(self.edge_dir)
         self.node_books = RemoteBooks(client, "node", self.manifest.node_types, self.num_partitions)
         self.edge_books = RemoteBooks(client, "edge", self.manifest.edge_types, self.num_partitions)
+        self.ids = KeyMaps(
+            {entry.node_type: RemoteKeys(client, at, entry) for at, entry in enumerate(self.manifest.node_types) if entry.keys}
+        )
         self.load_args = {"graph_dir": about["graph_dir"]}
         self.num_servers, self.client_rank = client.num_servers, client.context.rank
 

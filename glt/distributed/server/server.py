@@ -20,6 +20,7 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt.data.arrays import as_rows, load_npy, load_saved
+from glt.data.keys import Keys
 from glt.distributed.context import DistContext
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
@@ -63,6 +64,8 @@ FOR_READERS = frozenset(
         "glt.seeds_of_split",
         "glt.seeds_of_file",
         "glt.all_edges",
+        "glt.find_keys",
+        "glt.take_keys",
         "glt.servers",
         "glt.readable",
         "glt.stats",
@@ -146,6 +149,8 @@ class DistServer:
                 "glt.seeds_of_split": _plain(self._seeds_of_split),
                 "glt.seeds_of_file": _plain(self._seeds_of_file),
                 "glt.all_edges": _plain(lambda edge_type, part: self._read_part(part).all_edges(edge_type)),
+                "glt.find_keys": _plain(self._find_keys),
+                "glt.take_keys": _plain(self._take_keys),
                 "glt.servers": _plain(self._servers),
                 "glt.readable": _plain(self._readable),
                 "glt.stats": _plain(self.stats),
@@ -339,6 +344,22 @@ class DistServer:
         if not isinstance(found, Tensor):
             raise ValueError(f"{what} holds a {type(found).__name__}: expected a tensor")
         return found
+
+    # -- keys ------------------------------------------------------------------------------------------------------
+
+    def _find_keys(self, node_type: int, columns: list[list[Tensor]]) -> Tensor:
+        given = tuple(tuple(t.numpy() for t in each) if len(each) > 1 else each[0].numpy() for each in columns)
+        return torch.from_numpy(self._keys(node_type).find(given))
+
+    def _take_keys(self, node_type: int, rows: Tensor) -> list[Any]:
+        keys = self._keys(node_type)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(keys):
+            raise IndexError(f"ids go from {int(rows.min())} to {int(rows.max())}: expected 0 to {len(keys) - 1}")
+        found = keys.take(rows.numpy())
+        return [torch.from_numpy(each) if isinstance(each, np.ndarray) else each for each in found]
+
+    def _keys(self, node_type: int) -> Keys:
+        return self.dataset.ids[self.dataset.schema.node_types[node_type]]
 
     # -- partitions ------------------------------------------------------------------------------------------------
 
