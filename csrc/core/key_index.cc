@@ -70,7 +70,8 @@ bool KeyIndex::add(const Keys& keys, int64_t first_id) {
 }
 
 void KeyIndex::find(const Keys& keys, const Keys& wanted, int64_t* ids) const {
-  // In blocks, whose slots are asked for before the first is looked at, and the keys they name before they are compared.
+  // In blocks, whose slots are asked for before the first is looked at, and the keys they name before they are
+  // compared.
   constexpr int64_t kBlock = 64;
   std::array<uint64_t, kBlock> hash;
   for (int64_t begin = 0; begin < wanted.num_rows; begin += kBlock) {
@@ -91,7 +92,9 @@ void KeyIndex::find(const Keys& keys, const Keys& wanted, int64_t* ids) const {
           for (const KeyColumn& column : keys.columns) what(column, id);
       }
     };
-    ask([](const KeyColumn& column, int64_t id) { prefetch(column.is_text() ? column.offset + id : column.integer + id); });
+    ask([](const KeyColumn& column, int64_t id) {
+      prefetch(column.is_text() ? column.offset + id : column.integer + id);
+    });
     ask([](const KeyColumn& column, int64_t id) {
       if (column.is_text()) prefetch(column.text(id).data());
     });

@@ -8,7 +8,8 @@
 
 namespace glt {
 
-// A column of keys: integers, or texts as their UTF-8 bytes one behind the other. `offset` [n + 1] are where they begin.
+// A column of keys: integers, or texts as their UTF-8 bytes one behind the other. `offset` [n + 1] are where they
+// begin.
 struct KeyColumn {
   const int64_t* integer = nullptr;
   const int64_t* offset = nullptr;

@@ -32,8 +32,8 @@ Keys keys_of(const py::sequence& columns, const char* name) {
       column.integer = read<int64_t>(integer, name);
       num_rows = integer.size();
     }
-    require(keys.num_rows < 0 || keys.num_rows == num_rows, name, " has columns of ", keys.num_rows, " and of ", num_rows,
-            " keys: expected as many in each");
+    require(keys.num_rows < 0 || keys.num_rows == num_rows, name, " has columns of ", keys.num_rows, " and of ",
+            num_rows, " keys: expected as many in each");
     keys.num_rows = num_rows;
     keys.columns.push_back(column);
   }

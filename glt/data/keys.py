@@ -1,4 +1,5 @@
-"""Keys of users, such as account numbers, and the ids that nodes have in a graph: one to the other, from mapped files."""
+"""Keys of users, such as account numbers, and the ids that nodes have in a graph: one to the other, from mapped
+files."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Keys(ABC):
         """The ids of keys ``[n]``, int64.
 
         Args:
-            raw: A list, NumPy array, tensor or pyarrow array of keys; if keys have several columns, a tuple of such, one
+            raw: A list, NumPy array, tensor or pyarrow array of keys; if keys have several columns, a tuple of such,
+            one
                 for each.
             missing: ``'error'``, or ``'ignore'``: the id of what is not there is -1.
 
@@ -62,19 +64,23 @@ class Keys(ABC):
             raise ValueError(f"missing = {missing!r}: expected 'error' or 'ignore'")
         given = raw if len(self.columns) > 1 else (raw,)
         if not isinstance(given, tuple) or len(given) != len(self.columns):
-            raise TypeError(f"raw is a {type(raw).__name__}: expected a tuple of {len(self.columns)} columns, {list(self.columns)}")
+            raise TypeError(
+                f"raw is a {type(raw).__name__}: expected a tuple of {len(self.columns)} columns, {list(self.columns)}"
+            )
         ids = self.find(given)
         if missing == "error" and len(unknown := np.flatnonzero(ids < 0)):
             at = int(unknown[0])
             key = tuple(np.asarray(each)[at] if hasattr(each, "dtype") else each[at] for each in given)
             raise KeyError(
                 f"raw[{at}] = {(key[0] if len(key) == 1 else key)!r} is no key of {self.name!r}, as are "
-                f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for them"
+                f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for "
+                f"them"
             )
         return torch.from_numpy(ids)
 
     def raw(self, ids: Any) -> Any:
-        """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a tuple of
+        """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a
+        tuple of
         such. Raises IndexError if there is no such id."""
         rows = np.ascontiguousarray(_on_host(ids), np.int64)
         if rows.ndim != 1:
@@ -116,14 +122,18 @@ class KeyMap(Keys):
             if columns is None:
                 told = json.loads((self.folder / _DESCRIPTION).read_text())
                 if told["format"] != _FORMAT:
-                    raise PartitionError(f"{self.folder} has format {told['format']}, this glt reads {_FORMAT}: build again")
+                    raise PartitionError(
+                        f"{self.folder} has format {told['format']}, this glt reads {_FORMAT}: build again"
+                    )
                 columns = dict(told["columns"])
             self.columns = columns
             self._arrays = [self._open(i, kind) for i, kind in enumerate(columns.values())]
             self._num_keys = _length(self._arrays[0])
             self._slots = _mapped(self.folder / _INDEX, np.uint64)
             if any(_length(each) != self._num_keys for each in self._arrays):
-                raise ValueError(f"columns have {[_length(each) for each in self._arrays]} keys: expected as many in each")
+                raise ValueError(
+                    f"columns have {[_length(each) for each in self._arrays]} keys: expected as many in each"
+                )
         except FileNotFoundError as error:
             raise PartitionError(f"{self.folder} is no map of keys: {error.filename} is missing") from error
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -135,7 +145,7 @@ class KeyMap(Keys):
     def write(
         cls,
         folder: str | os.PathLike[str],
-        columns: dict[str, Literal["int", "text"]],
+        columns: Mapping[str, str],
         batches: Callable[[], Iterable[Sequence[Any]]],
     ) -> KeyMap:
         """Writes a map: ``columns`` are the names and kinds of the columns that a key has, ``batches`` yields the keys
@@ -146,7 +156,10 @@ class KeyMap(Keys):
         for batch in batches():
             encoded = [as_column(each, kind, name) for each, (name, kind) in zip(batch, columns.items(), strict=True)]
             num_keys += _length(encoded[0])
-            sizes = [size + (column[1].size if isinstance(column, tuple) else 0) for size, column in zip(sizes, encoded, strict=True)]
+            sizes = [
+                size + (column[1].size if isinstance(column, tuple) else 0)
+                for size, column in zip(sizes, encoded, strict=True)
+            ]
         outputs: list[Any] = []
         for i, (kind, size) in enumerate(zip(columns.values(), sizes, strict=True)):
             shapes: list[Any] = [(np.int64, num_keys + (kind == "text")), (np.uint8, size)]
@@ -167,7 +180,7 @@ class KeyMap(Keys):
                     outputs[i][0][first:last] = column
             _core.add_keys(slots, encoded, first)
             first = last
-        told = {"format": _FORMAT, "columns": columns}
+        told = {"format": _FORMAT, "columns": dict(columns)}
         (folder / _DESCRIPTION).write_text(json.dumps(told) + "\n")
         for array in [slots, *(each for output in outputs for each in output)]:
             if isinstance(array, np.memmap):
@@ -180,7 +193,7 @@ class KeyMap(Keys):
 
     def take(self, rows: np.ndarray) -> tuple[Any, ...]:
         return tuple(
-            _core.decode_texts(*column, rows) if isinstance(column, tuple) else np.asarray(column[rows])
+            _core.decode_texts(column[0], column[1], rows) if isinstance(column, tuple) else np.asarray(column[rows])
             for column in self._arrays
         )
 
@@ -198,7 +211,13 @@ class KeyMap(Keys):
         """What the map consists of, by the name of the file."""
         found = {"index": self._slots}
         for i, column in enumerate(self._arrays):
-            found |= dict(zip(_names(i, "text" if isinstance(column, tuple) else "int"), column if isinstance(column, tuple) else [column], strict=True))
+            found |= dict(
+                zip(
+                    _names(i, "text" if isinstance(column, tuple) else "int"),
+                    column if isinstance(column, tuple) else [column],
+                    strict=True,
+                )
+            )
         return found
 
     def _open(self, number: int, kind: str) -> Column:
@@ -234,7 +253,8 @@ class KeyMaps(Mapping[str, Keys]):
     def __getitem__(self, node_type: NodeType) -> Keys:
         if node_type not in self._maps:
             raise KeyError(
-                f"nodes of type {node_type!r} have no keys: expected one of {list(self._maps)}; graphs of 'glt build' have "
+                f"nodes of type {node_type!r} have no keys: expected one of {list(self._maps)}; graphs of 'glt "
+                f"build' have "
                 "keys"
             )
         return self._maps[node_type]
@@ -265,7 +285,9 @@ def _mapped(path: Path, dtype: Any) -> np.ndarray:
     except Exception as error:  # NumPy reads a header as Python does, which raises all kinds of things
         raise ValueError(f"{path} is damaged: {error}") from error
     if array.dtype != dtype or array.ndim != 1:
-        raise ValueError(f"{path} has {array.dtype} of shape {list(array.shape)}: expected {np.dtype(dtype)} of one dimension")
+        raise ValueError(
+            f"{path} has {array.dtype} of shape {list(array.shape)}: expected {np.dtype(dtype)} of one dimension"
+        )
     return array.view(np.ndarray)
 
 
@@ -287,7 +309,12 @@ def _on_host(given: Any) -> np.ndarray:
 def as_column(given: Any, kind: str, name: str) -> Column:
     """A column of keys as the native core takes it, which it may be already; raises TypeError or ValueError if it is of
     another kind."""
-    if isinstance(given, tuple) and kind == "text" and len(given) == 2 and all(isinstance(a, np.ndarray) for a in given):
+    if (
+        isinstance(given, tuple)
+        and kind == "text"
+        and len(given) == 2
+        and all(isinstance(a, np.ndarray) for a in given)
+    ):
         return given
     if hasattr(given, "__arrow_array__") or type(given).__module__.startswith("pyarrow"):
         given = _of_arrow(given, kind, name)
@@ -308,7 +335,8 @@ def as_column(given: Any, kind: str, name: str) -> Column:
         raise TypeError(f"column {name!r} is the text {given!r}: expected a list of texts")
     offsets, data = _core.encode_texts(texts)
     if offsets is None:
-        raise TypeError(f"column {name!r} has {texts[data]!r} at {data}: expected texts")
+        at = int(data)
+        raise TypeError(f"column {name!r} has {texts[at]!r} at {at}: expected texts")
     return offsets, data
 
 
@@ -328,7 +356,9 @@ def _of_arrow(given: Any, kind: str, name: str) -> Any:
         raise ValueError(f"column {name!r} has {array.null_count} nulls: expected a key in every row")
     if kind == "int":
         return np.asarray(array)
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type)):
+    if not (
+        pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type)
+    ):
         raise TypeError(f"column {name!r} has type {array.type}: expected texts")
     texts = array.cast(pa.large_string())
     _, offsets, data = texts.buffers()

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +59,8 @@ class Old:
             state = each.num_bytes, each.changed_ns
             if known.get(each.whole_path, state) != state:
                 raise TableError(
-                    f"{source.where}: {each.path} was written since {self.folder} was built of it: an update adds files "
+                    f"{source.where}: {each.path} was written since {self.folder} was built of it: an update adds "
+                    f"files "
                     "and leaves those that were read alone; build without --update to read all again"
                 )
         return replace(source, files=tuple(each for each in source.files if each.whole_path not in known))
@@ -85,7 +87,9 @@ class Tables:
             found.edges = [old.without_known(each) for each in edges]
             found.key_types = [tuple(old.built["key_types"][table.name]) for table in description.node_types]
             if not any(each.files for each in found.sources):
-                raise TableError(f"there are no files that {old.folder} has not read: an update adds the rows of new files")
+                raise TableError(
+                    f"there are no files that {old.folder} has not read: an update adds the rows of new files"
+                )
         else:
             found.key_types = [found._types_of_key(at) for at in range(len(nodes))]
         for at, table in enumerate(description.node_types):
@@ -195,16 +199,14 @@ class Build:
         for at, table in enumerate(description.node_types):
             folder = self.out / "keys" / table.name
             ids = self.out / "ids" / table.name
-            done = self.journal.step(f"keys of {table.name}", [folder, ids], lambda at=at, table=table: self._number(at, table))
+            done = self.journal.step(f"keys of {table.name}", [folder, ids], partial(self._number, at, table))
             self.counts[where_of(table)] = Counts(**done)
             self.num_nodes.append(done["num_kept"])
             self.plan.has_keys(at, folder, KeyMap(ids))
         for at, table in enumerate(description.node_types):
             if table.files is not None and columns_of(table):
                 folder = self.out / "nodes" / table.name
-                done = self.journal.step(
-                    f"nodes of {table.name}", [folder], lambda at=at, table=table: self._write_nodes(at, table)
-                )
+                done = self.journal.step(f"nodes of {table.name}", [folder], partial(self._write_nodes, at, table))
                 self.fitted[where_of(table)] = Fitted.of(table, done["fitted"])
                 self.counts[where_of(table)].num_replaced = done["num_replaced"]
                 self.profiles[where_of(table)] = done["profile"]
@@ -214,7 +216,7 @@ class Build:
             done = self.journal.step(
                 f"edges of {'__'.join(edges.type)}",
                 folders,
-                lambda source=source, edges=edges, folders=folders: self._write_edges(source, edges, folders),
+                partial(self._write_edges, source, edges, folders),
             )
             self.fitted[where_of(edges)] = Fitted.of(edges, done["fitted"])
             self.counts[where_of(edges)] = Counts(**done["counts"])
@@ -242,7 +244,9 @@ class Build:
             made = self.plan.engine.write(query, Keys(fields), folder, fields, before, with_ids=True)
         names = table.key or tuple(f"{KEY}{i}" if i else KEY for i in range(len(fields)))
         columns = dict(zip(names, self.tables.key_types[at], strict=True))
-        KeyMap.write(self.out / "ids" / table.name, columns, lambda: (b.columns for b in read_shards(shards_of(folder), fields)))  # type: ignore[arg-type]
+        KeyMap.write(
+            self.out / "ids" / table.name, columns, lambda: (b.columns for b in read_shards(shards_of(folder), fields))
+        )  # type: ignore[arg-type]
         num_read = given[0].num_rows if own is not None else 0
         if own is not None and (num_read > made.num_own if self.old is None else own.files):
             self._refuse_repeated(own, table)
@@ -291,9 +295,7 @@ class Build:
                 table, Rows(source, None, (), by_hash, numbered), lambda names: self.plan.edges(hashed, names)
             )
         else:  # of each edge both ends are there
-            fitted = self._fit(
-                table, Rows(source, with_keys=by_hash), lambda names: self.plan.all_rows(hashed, names)
-            )
+            fitted = self._fit(table, Rows(source, with_keys=by_hash), lambda names: self.plan.all_rows(hashed, names))
         fields = [*END_FIELDS, *fitted.schema]
         counts, profile = Counts(), {}
         for folder, is_reverse in zip(folders, (False, True), strict=False):

@@ -4,9 +4,8 @@ splits that share edges, features of one value, drift since the graph before."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -72,16 +71,18 @@ def _of_table(run: Build, table: NodeTable | EdgeTable, profile: Mapping[str, An
         for split in ("train", "val", "test"):
             if not sum(counts[split] for counts in labels.values()) and labels:
                 yield f"{where_of(table)}: split {split!r} has no rows"
-            for name, counts in classes.items():
-                if not counts[split] and split == "train":
-                    shown = run.fitted[where_of(table)].label
-                    value = shown.classes[int(name)] if shown is not None else name
-                    yield f"{where_of(table)}: class {value!r} has no rows in training, and {sum(counts.values())} elsewhere"
+        for name, counts in classes.items():
+            if not counts["train"]:
+                label = fitted.label
+                value = label.classes[int(name)] if label is not None else name
+                elsewhere = sum(counts.values())
+                yield f"{where_of(table)}: class {value!r} has no rows in training, and {elsewhere} elsewhere"
 
 
 def _degrees(run: Build, end: str) -> dict[str, int]:
     rows = run.plan.engine.rows(
-        f"SELECT length(bin(number)) AS bits, count(*) AS nodes FROM (SELECT count(*) AS number FROM checked GROUP BY {end}) "
+        f"SELECT length(bin(number)) AS bits, count(*) AS nodes FROM (SELECT count(*) AS number FROM checked GROUP "
+        f"BY {end}) "
         "AS d GROUP BY length(bin(number)) ORDER BY bits"
     )
     return {str(bits): int(nodes) for bits, nodes in rows}
@@ -96,7 +97,8 @@ def _unmatched(run: Build, edge: EdgeTable) -> Iterator[str]:
         if found := run.plan.unknown(source, prefix, end):
             shown = ", ".join(f"{shown_key(row[:-1])} ({row[-1]} edges)" for row in found)
             yield (
-                f"{where_of(edge)}: {counts.num_dropped} of {counts.num_read} edges were dropped: keys in {list(columns)} "
+                f"{where_of(edge)}: {counts.num_dropped} of {counts.num_read} edges were dropped: keys in "
+                f"{list(columns)} "
                 f"that match nothing begin with {shown}"
             )
 
@@ -117,7 +119,8 @@ def _later(run: Build, edge: EdgeTable) -> Iterator[str]:
         )
         if number:
             yield (
-                f"{where_of(edge)}: {number} edges are later than the label of the node of type {name!r} they end in: a "
+                f"{where_of(edge)}: {number} edges are later than the label of the node of type {name!r} they end "
+                f"in: a "
                 "loader without time_attr shows them to a model that is to predict it"
             )
 
@@ -132,7 +135,8 @@ def _shared(run: Build, edge: EdgeTable) -> Iterator[str]:
         )
         if number:
             yield (
-                f"{where_of(edge)}: {number} pairs of nodes have edges in training and in {split!r}: a model has seen what "
+                f"{where_of(edge)}: {number} pairs of nodes have edges in training and in {split!r}: a model has "
+                f"seen what "
                 "it is asked"
             )
 

@@ -85,18 +85,25 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             print(f"{name}: {counts['num_kept']:,} of {counts['num_read']:,} rows{others}")
     for each in counted["warnings"]:
         print(f"warning: {each}", file=sys.stderr)
-    print(f"written to {arguments.out}, see its report.html; next: glt partition {arguments.out}/graph.json --out DIR --num-parts N")
+    print(
+        f"written to {arguments.out}, see its report.html; next: glt partition {arguments.out}/graph.json --out DIR "
+        f"--num-parts N"
+    )
     return 0
 
 
 def _print_plan(plan: dict[str, Any]) -> None:
     for name, table in [*plan["node_types"].items(), *plan["edge_types"].items()]:
         about = "" if table["num_rows_is_exact"] else "about "
-        print(f"{name}: {about}{table['num_rows']:,} rows in {table['num_files']:,} files, {format_size(table['num_bytes'])}")
+        print(
+            f"{name}: {about}{table['num_rows']:,} rows in {table['num_files']:,} files, "
+            f"{format_size(table['num_bytes'])}"
+        )
         if table.get("num_sampled_without_end"):
             what = {"error": "the build ends with an error", "drop": "such are dropped", "add": "their nodes are added"}
             print(
-                f"  {table['num_sampled_without_end']:,} of {table['num_sampled']:,} edges that were looked at have an end "
+                f"  {table['num_sampled_without_end']:,} of {table['num_sampled']:,} edges that were looked at have "
+                f"an end "
                 f"that no table has: {what[table['missing']]}"
             )
     memory = plan["memory_bytes"]

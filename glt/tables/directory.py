@@ -58,8 +58,10 @@ def build(
         description: A :class:`Description`, a dict of one, or the path of one in ``.toml`` or ``.json``.
         out: The directory to make: ``graph.json`` (what ``glt partition`` and
             :func:`glt.partition.read_graph` read), ``nodes/TYPE`` and ``edges/SRC__REL__DST`` (Parquet in the order of
-            ids), ``keys/TYPE`` (raw keys with their ids), ``ids/TYPE`` (the same as a :class:`glt.data.KeyMap`), ``transforms.json`` (what was fitted), ``build.json``
-            (what was read and counted) and ``report.html`` (the same to look at, with warnings). It is written as ``OUT.partial`` and renamed when it is whole.
+            ids), ``keys/TYPE`` (raw keys with their ids), ``ids/TYPE`` (the same as a :class:`glt.data.KeyMap`),
+            ``transforms.json`` (what was fitted), ``build.json``
+            (what was read and counted) and ``report.html`` (the same to look at, with warnings). It is written as
+            ``OUT.partial`` and renamed when it is whole.
         engine: What joins and sorts: ``'duckdb'``, in this process; ``'spark'``, the active Spark session or a new one
             of the default settings; or a ``pyspark.sql.SparkSession``. Spark's workers need glt, duckdb and pyarrow
             installed, and ``out`` under the same path.
@@ -128,10 +130,17 @@ def build(
 def _engine(engine: Any, scratch: Path, memory: int | str | None, num_threads: int | None, progress: bool) -> Engine:
     shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
     if engine == "duckdb":
-        return DuckDB(scratch, int(_budget(memory) * (1 - _UNCOUNTED)) - _OWN_BYTES, num_threads or len(os.sched_getaffinity(0)), progress)
+        return DuckDB(
+            scratch,
+            int(_budget(memory) * (1 - _UNCOUNTED)) - _OWN_BYTES,
+            num_threads or len(os.sched_getaffinity(0)),
+            progress,
+        )
     for name, given in (("memory", memory), ("num_threads", num_threads)):
         if given is not None:
-            raise ValueError(f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session")
+            raise ValueError(
+                f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session"
+            )
     from glt.tables.spark import Spark
 
     return Spark.of(engine, scratch)
@@ -150,7 +159,9 @@ def _old(folder: Path, description: Description) -> Old:
         raise FileNotFoundError(f"update = {str(folder)!r}: expected a graph that glt built, with {_BUILD}")
     built, transforms = (json.loads((folder / name).read_text()) for name in (_BUILD, _TRANSFORMS))
     if built.get("format") != _FORMAT:
-        raise TableError(f"update = {str(folder)!r} has format {built.get('format')}, this glt writes {_FORMAT}: build again")
+        raise TableError(
+            f"update = {str(folder)!r} has format {built.get('format')}, this glt writes {_FORMAT}: build again"
+        )
     before = Description.of(built["description"])
     ours, theirs = (dict(_tables_of(each)) for each in (description, before))
     for where in [*ours, *(each for each in theirs if each not in ours)]:
@@ -162,7 +173,8 @@ def _old(folder: Path, description: Description) -> Old:
     for table in description.edge_types:
         if table.duplicates == "sum" and table.features:
             raise TableError(
-                f"{where_of(table)} has duplicates = 'sum' and features: those of {folder} are scaled and cannot be added "
+                f"{where_of(table)} has duplicates = 'sum' and features: those of {folder} are scaled and cannot be "
+                f"added "
                 "up; build without --update"
             )
     return Old(folder, built, transforms)

@@ -91,7 +91,9 @@ class DuckDB:
 
     def _too_little(self, error: duckdb.Error) -> MemoryError:
         why = str(error).splitlines()[0]
-        return MemoryError(f"DuckDB has {self._limit}: expected more memory (--memory), or fewer threads (--threads): {why}")
+        return MemoryError(
+            f"DuckDB has {self._limit}: expected more memory (--memory), or fewer threads (--threads): {why}"
+        )
 
     def _shown(
         self, batches: Iterable[pa.RecordBatch], what: str, total: int | None = None

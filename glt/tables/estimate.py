@@ -12,7 +12,7 @@ import pyarrow as pa
 from glt.tables.building import Tables
 from glt.tables.description import EdgeTable, NodeTable
 from glt.tables.plan import DST, KEY, SRC
-from glt.tables.rows import columns_of, where_of
+from glt.tables.rows import columns_of
 from glt.tables.sources import Source
 
 _SAMPLE_ROWS: Final = 100_000
@@ -21,12 +21,13 @@ _BYTES_PER_KEY: Final = 24
 
 
 def estimate(tables: Tables, out: Path, memory_bytes: int | None) -> dict[str, Any]:
-    """What :func:`glt.tables.build` returns with ``dry_run``. It reads metadata, a sample of each table, and the keys of
+    """What :func:`glt.tables.build` returns with ``dry_run``. It reads metadata, a sample of each table, and the keys
+    of
     nodes that edges are looked up in."""
     found: dict[str, Any] = {"node_types": {}, "edge_types": {}}
     disk_bytes, seconds, largest = 0, 0.0, 0
-    described = [*zip(tables.description.node_types, tables.nodes, strict=True)]
-    for table, source in [*described, *zip(tables.description.edge_types, tables.edges, strict=True)]:
+    described: list[NodeTable | EdgeTable] = [*tables.description.node_types, *tables.description.edge_types]
+    for table, source in zip(described, [*tables.nodes, *tables.edges], strict=True):
         if source is None:
             continue
         sample, read_s = _sample(source)
@@ -35,7 +36,7 @@ def estimate(tables: Tables, out: Path, memory_bytes: int | None) -> dict[str, A
         disk_bytes += num_rows * row_bytes * (2 if isinstance(table, EdgeTable) and table.reverse else 1)
         largest = max(largest, num_rows * (row_bytes + 2 * _BYTES_PER_KEY))
         seconds += _PER_ROW_READ * read_s * num_rows / max(1, sum(map(len, sample)))
-        entry = {"num_files": len(source.files), "num_bytes": source.num_bytes, "num_rows": num_rows}
+        entry: dict[str, Any] = {"num_files": len(source.files), "num_bytes": source.num_bytes, "num_rows": num_rows}
         entry |= {"num_rows_is_exact": is_exact}
         if isinstance(table, NodeTable):
             found["node_types"][table.name] = entry

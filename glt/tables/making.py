@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from glt.errors import TableError
 from glt.tables.description import EdgeTable, NodeTable
 from glt.tables.output import as_written, read_shards, shards_of
-from glt.tables.plan import HASH, HAS_ROW, RANK
+from glt.tables.plan import HAS_ROW, HASH, RANK
 from glt.tables.profile import Profile
 from glt.tables.rows import Fitted, columns_of, where_of
 

@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from glt.tables.description import SPLITS
 
-_NUM_BINS: Final = 1 << 10  # of float32: sign, exponent and one bit more, so that borders are a factor 1.5 or 1.33 apart
+_NUM_BINS: Final = (
+    1 << 10
+)  # of float32: sign, exponent and one bit more, so that borders are a factor 1.5 or 1.33 apart
 _SPLITS: Final = (*SPLITS, "none")
 
 
@@ -62,7 +64,11 @@ class Profile:
         found: dict[str, Any] = {"num_rows": self.num_rows}
         if self.bins is not None and self.least is not None and self.largest is not None:
             found["x"] = [
-                {"least": float(low), "largest": float(high), "bins": {str(i): int(row[i]) for i in np.flatnonzero(row)}}
+                {
+                    "least": float(low),
+                    "largest": float(high),
+                    "bins": {str(i): int(row[i]) for i in np.flatnonzero(row)},
+                }
                 for row, low, high in zip(self.bins, self.least, self.largest, strict=True)
             ]
         if self.labels:
@@ -83,7 +89,8 @@ class Profile:
             self.bins, self.least, self.largest = bins, least, largest
         else:
             self.bins += bins
-            self.least, self.largest = np.minimum(self.least, least), np.maximum(self.largest, largest)
+            self.least = np.minimum(self.least, least)  # type: ignore[arg-type]  # there is one, as there are bins
+            self.largest = np.maximum(self.largest, largest)  # type: ignore[arg-type]
 
     def _add_labels(self, labels: np.ndarray, split: np.ndarray) -> None:
         if labels.dtype.kind == "f":

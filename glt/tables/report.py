@@ -15,7 +15,8 @@ _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem } td, th { padding: .2rem .8rem; text-align: right }
 td:first-child, th:first-child { text-align: left } tr:nth-child(even) { background: #f4f4f4 }
-th { border-bottom: 1px solid #999; font-weight: 600 } h2 { margin-top: 2rem } .bar { background: #4a7dbd; height: .7rem }
+th { border-bottom: 1px solid #999; font-weight: 600 } h2 { margin-top: 2rem } .bar { background: #4a7dbd; height:
+.7rem }
 .warning { background: #fff3cd; border-left: 4px solid #e0a800; padding: .4rem .8rem; margin: .4rem 0 }
 """
 _COUNTS: Final = ("read", "kept", "dropped", "merged", "added", "replaced")

@@ -26,7 +26,9 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 except ImportError as error:
-    raise ImportError(f"engine 'spark' needs pyspark, of the version of the cluster: pip install pyspark ({error})") from error
+    raise ImportError(
+        f"engine 'spark' needs pyspark, of the version of the cluster: pip install pyspark ({error})"
+    ) from error
 
 from glt.errors import TableError
 from glt.tables.output import ROWS_PER_FILE, Shards, num_rows_of, read_shards, shards_of

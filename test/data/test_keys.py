@@ -35,7 +35,12 @@ def test_texts(texts):
 def test_what_arrow_has(texts):
     pa = pytest.importorskip("pyarrow")
     array = pa.array(TEXTS)
-    for given in (array, array.cast(pa.large_string()), array.dictionary_encode(), pa.chunked_array([array[:4], array[4:]])):
+    for given in (
+        array,
+        array.cast(pa.large_string()),
+        array.dictionary_encode(),
+        pa.chunked_array([array[:4], array[4:]]),
+    ):
         assert texts.lookup(given).tolist() == list(range(10))
     assert texts.lookup(array[3:7]).tolist() == [3, 4, 5, 6]
     assert texts.lookup(array.slice(0, 0)).tolist() == []
@@ -116,7 +121,7 @@ def test_no_content_of_the_files_is_believed(texts):
         except PartitionError:
             continue
         else:
-            found = damaged.lookup(TEXTS + ["none"], missing="ignore")
+            found = damaged.lookup([*TEXTS, "none"], missing="ignore")
             assert -1 <= int(found.min()) <= int(found.max()) < len(damaged)
             damaged.raw(np.arange(len(damaged)))
         finally:

@@ -38,7 +38,9 @@ def test_each_host_has_them_by_the_ids_of_the_directory(tmp_path, keys, relabel)
     root = partitioned(tmp_path / "parts", keys, relabel=relabel)
     for index in range(2):
         part = load_partition(root, index)
-        rows = {t: node.keys.lookup(raw) for t, node, raw in zip(("user", "item"), part.nodes, (USERS, ITEMS), strict=True)}
+        rows = {
+            t: node.keys.lookup(raw) for t, node, raw in zip(("user", "item"), part.nodes, (USERS, ITEMS), strict=True)
+        }
         assert part.nodes[1].keys.raw(rows["item"]).tolist() == ITEMS.tolist()
         assert (rows["user"].tolist() == list(range(30))) is not relabel
         for node, ids in zip(part.nodes, rows.values(), strict=True):
@@ -77,7 +79,10 @@ def test_seeds_and_batches_in_one_process(keys):
 
 
 def test_a_description_names_them(tmp_path, keys):
-    document = {"nodes": {"num_nodes": 30, "keys": str(keys["user"].folder)}, "edges": {"files": "edges.csv", "src": "a", "dst": "b"}}
+    document = {
+        "nodes": {"num_nodes": 30, "keys": str(keys["user"].folder)},
+        "edges": {"files": "edges.csv", "src": "a", "dst": "b"},
+    }
     (tmp_path / "graph.json").write_text(json.dumps(document))
     (tmp_path / "edges.csv").write_text("a,b\n0,1\n1,2\n")
     RandomPartitioner(tmp_path / "parts", 2, read_graph(tmp_path / "graph.json", tmp_path)).partition()

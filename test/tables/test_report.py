@@ -16,7 +16,14 @@ def build(folder, users=USERS, pays=PAYS, **options):
     (folder / "pays.csv").write_text(pays)
     user = {"files": "users.csv", "key": "id", "label": "fraud", "time": "when", "split": {"column": "part"}}
     user["features"] = {"same": "number", "when": "standardize"}
-    pay = {"type": ["user", "pays", "user"], "files": "pays.csv", "src": "a", "dst": "b", "time": "t", "missing": "drop"}
+    pay = {
+        "type": ["user", "pays", "user"],
+        "files": "pays.csv",
+        "src": "a",
+        "dst": "b",
+        "time": "t",
+        "missing": "drop",
+    }
     pay["split"] = {"column": "part"}
     told = glt.tables.Description.of({"node_types": {"user": user}, "edge_types": [pay]}, folder)
     return glt.tables.build(told, folder / "out", overwrite=True, **options)
@@ -40,7 +47,10 @@ def test_warnings_name_what_matters(tmp_path):
 def test_a_split_without_a_class_and_a_column_without_labels(tmp_path):
     users = USERS.replace("train", "val", 12).replace("u00,100,1,7,val", "u00,100,0,7,train")
     assert any("class '1' has no rows in training" in each for each in build(tmp_path, users)["warnings"])
-    users = "\n".join(",".join(["" if i == 2 and n else c for i, c in enumerate(line.split(","))]) for n, line in enumerate(USERS.splitlines()))
+    users = "\n".join(
+        ",".join(["" if i == 2 and n else c for i, c in enumerate(line.split(","))])
+        for n, line in enumerate(USERS.splitlines())
+    )
     assert any("no row has a label" in each for each in build(tmp_path, users + "\n")["warnings"])
 
 

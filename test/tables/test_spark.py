@@ -88,14 +88,20 @@ def test_what_is_wrong_with_a_table_is_told_as_ever(session, tmp_path):
     assert str(raised.value).endswith("edges.csv, column 'w', row 1: 'x1': expected a number")
     assert not (tmp_path / "out.partial").exists()
     with pytest.raises(ValueError, match="memory = '4GB' is of engine 'duckdb'"):
-        glt.tables.build({"node_types": {"n": {}}, "edge_types": [edges]}, tmp_path / "out", engine=session, memory="4GB")
+        glt.tables.build(
+            {"node_types": {"n": {}}, "edge_types": [edges]}, tmp_path / "out", engine=session, memory="4GB"
+        )
 
 
 def test_files_are_cut_where_they_are_to_be(tmp_path, monkeypatch):
     """Whatever the sizes of the pieces that workers sorted."""
     from glt.tables import spark
 
-    for module, name, value in ((output, "ROWS_PER_FILE", 40), (spark, "ROWS_PER_FILE", 40), (output, "_ROWS_PER_GROUP", 20)):
+    for module, name, value in (
+        (output, "ROWS_PER_FILE", 40),
+        (spark, "ROWS_PER_FILE", 40),
+        (output, "_ROWS_PER_GROUP", 20),
+    ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(spark, "_attempt", lambda: 0)
     fields = [pa.field("a", pa.int64())]

@@ -85,7 +85,7 @@ def test_old_ids_features_and_classes_stay(built):
 
 def test_an_update_of_an_update_and_of_nothing(built):
     glt.tables.build(built / "graph.json", built / "new", update=built / "old")
-    with pytest.raises(TableError, match="no files that .*new has not read"):
+    with pytest.raises(TableError, match=r"no files that .*new has not read"):
         glt.tables.build(built / "graph.json", built / "newest", update=built / "new")
     (built / "buys-3.csv").write_text("user,item,at,price\na,q,7,1\n")
     glt.tables.build(built / "graph.json", built / "new", update=built / "new", overwrite=True)
@@ -97,7 +97,10 @@ def test_an_update_of_an_update_and_of_nothing(built):
     [
         (lambda folder: (folder / "buys-1.csv").write_text(FIRST[1] + "m,c,1,1\n"), "buys-1.csv was written since"),
         (lambda folder: (folder / "users-2.csv").write_text(SECOND[0].replace("gold", "iron")), "'iron'.*'gold'"),
-        (lambda folder: (folder / "buys-2.csv").write_text(SECOND[1] + "unknown,q,1,1\n"), "'unknown'.*buys-2.csv, row 3"),
+        (
+            lambda folder: (folder / "buys-2.csv").write_text(SECOND[1] + "unknown,q,1,1\n"),
+            "'unknown'.*buys-2.csv, row 3",
+        ),
         (lambda folder: (folder / "users-3.csv").write_text(SECOND[0]), "'a' .2 times.*users-2.csv, row 0"),
         (
             lambda folder: (folder / "graph.json").write_text(
@@ -139,7 +142,9 @@ def test_a_killed_build_goes_on(built, monkeypatch):
         done = json.loads((built / "new.partial/progress.json").read_text())["steps"]
         assert len(done) == num_steps
         stamps = {p: p.stat().st_mtime_ns for p in (built / "new.partial").rglob("part-*.parquet")}
-        resumed = subprocess.run([sys.executable, "-m", "glt", "build", *flags, "--resume"], capture_output=True, timeout=120)
+        resumed = subprocess.run(
+            [sys.executable, "-m", "glt", "build", *flags, "--resume"], capture_output=True, timeout=120
+        )
         assert resumed.returncode == 0, resumed.stderr
         for path, stamp in stamps.items():
             assert (built / "new" / path.relative_to(built / "new.partial")).stat().st_mtime_ns == stamp

@@ -12,6 +12,7 @@ from typing import Any
 
 from glt._checks import check_count, check_text, warn_no_effect
 from glt._tracebacks import short_traceback
+from glt.data.keys import KeyMaps
 from glt.distributed.context import DistContext, DistRole, become, check_place, current_world, resign
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
@@ -373,6 +374,24 @@ def server_stats(server_rank: int | None = None) -> dict[str, Any]:
     if _server is None:
         raise RuntimeError("this process is no server: give server_rank, as a client")
     return _server.stats()
+
+
+@short_traceback
+def node_keys() -> KeyMaps:
+    """The users' keys of the nodes of the graph of this job, by node type (``"node"``, where there are none), which a
+    client asks servers for: as :attr:`DistDataset.ids`. Empty, where the graph was partitioned without. RuntimeError
+    without ``init_client`` or ``initialize``.
+
+    Example:
+        >>> glt.distributed.initialize(part_config="parts")
+        >>> glt.distributed.node_keys()
+        KeyMaps({})
+        >>> glt.distributed.finalize()
+    """
+    world = current_world()
+    if _client is None and world is not None and world.data is not None:
+        return world.data.ids
+    return require_client().dataset().ids
 
 
 def _master(addr: str | None, port: int | str | None) -> tuple[str, int]:

@@ -119,7 +119,11 @@ class RemoteDataset:
         self.node_books = RemoteBooks(client, "node", self.manifest.node_types, self.num_partitions)
         self.edge_books = RemoteBooks(client, "edge", self.manifest.edge_types, self.num_partitions)
         self.ids = KeyMaps(
-            {entry.node_type: RemoteKeys(client, at, entry) for at, entry in enumerate(self.manifest.node_types) if entry.keys}
+            {
+                entry.node_type: RemoteKeys(client, at, entry)
+                for at, entry in enumerate(self.manifest.node_types)
+                if entry.keys
+            }
         )
         self.load_args = {"graph_dir": about["graph_dir"]}
         self.num_servers, self.client_rank = client.num_servers, client.context.rank

@@ -145,7 +145,8 @@ class PartitionerBase(ABC):
         node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and ``[num_edges,
             ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such dicts. Batches
             have them under these names.
-        node_keys: Optional :class:`glt.data.KeyMap` of the nodes' keys, or its folder; of a heterogeneous graph a dict by
+        node_keys: Optional :class:`glt.data.KeyMap` of the nodes' keys, or its folder; of a heterogeneous graph a
+        dict by
             node type. The directory has a copy: see :attr:`glt.distributed.DistDataset.ids`.
         hotness: Optional: how often each partition's trainers read each node, from
             :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
