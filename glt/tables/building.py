@@ -203,6 +203,7 @@ class Build:
             self.counts[where_of(table)] = Counts(**done)
             self.num_nodes.append(done["num_kept"])
             self.plan.has_keys(at, folder, KeyMap(ids))
+        self.plan.engine.spare(sum(path.stat().st_size for path in (self.out / "ids").rglob("*.npy")))
         for at, table in enumerate(description.node_types):
             if table.files is not None and columns_of(table):
                 folder = self.out / "nodes" / table.name

@@ -25,6 +25,7 @@ class DuckDB:
     def __init__(self, scratch: Path, memory_bytes: int, num_threads: int, is_shown: bool = False) -> None:
         scratch.mkdir(parents=True)
         self._scratch, self._is_shown = scratch, is_shown
+        self._memory_bytes = memory_bytes
         self._limit = f"{format_size(memory_bytes)} and {num_threads} threads"
         self._db = duckdb.connect(str(scratch / "tables.duckdb"))
         for setting in (
@@ -84,6 +85,10 @@ class DuckDB:
                 shards.add(columns)
         shards.close()
         return make
+
+    def spare(self, num_bytes: int) -> None:
+        left = max(self._memory_bytes - num_bytes, self._memory_bytes // 4)
+        self._db.execute(f"SET memory_limit = '{left >> 20}MiB'")
 
     def close(self) -> None:
         self._db.close()

@@ -147,6 +147,9 @@ class Engine(Protocol):
         """Writes what ``make`` makes of the rows, in their order, as :class:`glt.tables.output.Shards`, after the rows
         of ``before``; returns ``make`` with all that it counted."""
 
+    def spare(self, num_bytes: int) -> None:
+        """So much of the memory is used for maps of keys from here on."""
+
     def close(self) -> None:
         """Removes what it wrote."""
 

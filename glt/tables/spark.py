@@ -121,6 +121,9 @@ class Spark:
         shutil.rmtree(pieces)
         return make
 
+    def spare(self, num_bytes: int) -> None:
+        """Keys are joined by the workers."""
+
     def close(self) -> None:
         for frame, _ in self._read.values():
             with contextlib.suppress(PySparkException):  # a session that was stopped has forgotten it
