@@ -101,10 +101,10 @@ class Run:
         return cluster
 
     def _end_well(self, *clusters):
-        """Tells all of them which cycle is the last: those that share a job must agree."""
+        """Tells all of them which cycle is the last: trainers that share a job must agree, clients need not."""
         alive = {process.pid for cluster in clusters for process in cluster.processes}
         last = max((each["cycle"] for each in self._cycles() if each["pid"] in alive), default=0)
-        (self._folder / "stop").write_text(str(last + 2))
+        (self._folder / "stop").write_text("0" if self._job.mode == "server" else str(last + 2))
         for cluster in clusters:
             cluster.results()
             cluster.expect_nothing_left()
