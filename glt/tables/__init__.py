@@ -1,4 +1,4 @@
-"""Tables of users, with their own keys, to a graph with dense ids."""
+"""Tables of users, with their own keys, to a graph with dense ids; and results under these keys."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,10 @@ from glt._faces import lazy_names
 if TYPE_CHECKING:
     from glt.tables.description import Description
     from glt.tables.directory import build
+    from glt.tables.results import write
 
-__all__ = ["Description", "build"]
+__all__ = ["Description", "build", "write"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"description": ["Description"], "directory": ["build"]})
+__getattr__, __dir__ = lazy_names(
+    __name__, {"description": ["Description"], "directory": ["build"], "results": ["write"]}
+)

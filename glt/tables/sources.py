@@ -61,7 +61,7 @@ class File:
 
     @property
     def whole_path(self) -> str:
-        return self.path if _is_url(self.path) else os.path.abspath(self.path)
+        return self.path if is_url(self.path) else os.path.abspath(self.path)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Source:
                 found.append(Piece(file.path))
                 continue
             with _readable(self.where, file.path):
-                opened, path = _open(file.path)
+                opened, path = open_file_system(file.path)
                 metadata = pa.parquet.read_metadata(path, filesystem=opened)
             groups, first, num_rows, num_bytes = [], 0, 0, 0
             for i in range(metadata.num_row_groups):
@@ -148,7 +148,7 @@ class Source:
     def columns_of(self, file: File) -> pa.Schema:
         """The columns of a file; of CSV, as pyarrow guesses their types from its first block."""
         with _readable(self.where, file.path):
-            opened, path = _open(file.path)
+            opened, path = open_file_system(file.path)
             if _is_parquet(file.path):
                 return pa.parquet.read_schema(path, filesystem=opened)
             with self._open_csv(file.path, None) as reader:
@@ -198,7 +198,7 @@ class Source:
         total = 0
         for each in self.files:
             with _readable(self.where, each.path):
-                opened, path = _open(each.path)
+                opened, path = open_file_system(each.path)
                 total += pa.parquet.read_metadata(path, filesystem=opened).num_rows
         return total
 
@@ -206,7 +206,7 @@ class Source:
         """Of CSV, by the begin of its first file that is not empty; None without rows."""
         for each in self.files:
             with _readable(self.where, each.path):
-                opened, path = _open(each.path)
+                opened, path = open_file_system(each.path)
                 with opened.open_input_stream(path, compression=None) as stream:
                     raw = stream.read(_BLOCK_BYTES)
             text = zlib.decompressobj(31).decompress(raw) if path.endswith(".gz") else raw
@@ -234,7 +234,7 @@ class Source:
                 raise TableError(f"{self.where}: {path} has several columns {name!r}: rename all but one")
         with _readable(self.where, path):
             if _is_parquet(path):
-                opened, inside = _open(path)
+                opened, inside = open_file_system(path)
                 with pa.parquet.ParquetFile(inside, filesystem=opened, pre_buffer=False, buffer_size=1 << 20) as file:
                     yield from file.iter_batches(_BATCH_ROWS, row_groups=piece.row_groups, columns=chosen)
             else:
@@ -243,7 +243,7 @@ class Source:
 
     def _open_csv(self, path: str, chosen: Sequence[str] | None) -> Any:
         """``chosen`` are read as texts: types are those of the description."""
-        opened, inside = _open(path)
+        opened, inside = open_file_system(path)
         delimiter = self.format.delimiter or ("\t" if ".tsv" in path.lower() else ",")
         options: dict[str, Any] = {"strings_can_be_null": True, "null_values": [""]}
         if chosen is not None:
@@ -261,7 +261,7 @@ class Source:
 
 
 def _paths(given: str, base: str) -> Iterator[File]:
-    if _is_url(given):
+    if is_url(given):
         yield from _paths_at_url(given)
         return
     path = Path(base, given)
@@ -275,13 +275,13 @@ def _paths(given: str, base: str) -> Iterator[File]:
         yield from (_state(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file())
 
 
-def _is_url(given: str) -> bool:
+def is_url(given: str) -> bool:
     return len(urlsplit(given).scheme) > 1
 
 
 def _paths_at_url(given: str) -> Iterator[File]:
     head, is_pattern, _ = given.partition("*")
-    opened, path = _open(head.rsplit("/", 1)[0] if is_pattern else given)
+    opened, path = open_file_system(head.rsplit("/", 1)[0] if is_pattern else given)
     info = opened.get_file_info(path)
     if info.type == pa.fs.FileType.File:
         yield _state(given)
@@ -298,9 +298,9 @@ def _paths_at_url(given: str) -> Iterator[File]:
             yield File(f"{scheme}://{each.path}", each.size, each.mtime_ns or 0)
 
 
-def _open(path: str) -> tuple[pa.fs.FileSystem, str]:
+def open_file_system(path: str) -> tuple[pa.fs.FileSystem, str]:
     """The file system of a path or URL, and its name there."""
-    if not _is_url(path):
+    if not is_url(path):
         return pa.fs.LocalFileSystem(), os.path.abspath(path)
     scheme = urlsplit(path).scheme
     if scheme in ("http", "https"):
@@ -312,10 +312,10 @@ def _open(path: str) -> tuple[pa.fs.FileSystem, str]:
 
 
 def _state(path: str) -> File:
-    if not _is_url(path):
+    if not is_url(path):
         found = os.stat(path)
         return File(path, found.st_size, found.st_mtime_ns)
-    opened, inside = _open(path)
+    opened, inside = open_file_system(path)
     info = opened.get_file_info(inside)
     return File(path, info.size or 0, info.mtime_ns or 0)
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ from glt.partition.format.book import IdMap
 
 logger = logging.getLogger(__name__)
 
+_OUT_ROWS: Final = 1 << 16  # written to Parquet at a time
+
 Rows = dict[NodeType, Any]  # what has a row for each node, by type: LayerRows, DistTensor or Tensor
 
 
@@ -52,6 +54,7 @@ def infer_layerwise(
     name: str = "inference",
     spill_dir: str | os.PathLike[str] | None = None,
     original_ids: bool = True,
+    out: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Computes the outputs of a model for all nodes, with all neighbours of each node.
 
@@ -94,6 +97,9 @@ def infer_layerwise(
             servers' memory.
         original_ids: Of relabelled partitions: True: row ``i`` of the result is that of the original node ``i``.
             False: that of node ``i`` of the partitions, which needs no map of ids.
+        out: A directory, or a URL of one, for Parquet under the users' own keys, where the graph has some: each trainer
+            writes its part of the rows, as :func:`glt.tables.write`, replacing what is there; of a heterogeneous graph
+            in a directory for each type. Needs ``pip install 'glt-graph[tables]'``.
 
     Returns:
         The outputs ``[num_nodes, ...]``, a :class:`DistTensor` of that name; with ``spill_dir`` a tensor that maps
@@ -133,7 +139,11 @@ def infer_layerwise(
         batches = _Batches(world, run.num_nodes, values, batch_size, num_workers)
         resources.callback(batches.close)
         with stack.evaluating(), torch.no_grad():
-            return run.result(batches, task)
+            found = run.result(batches, task)
+        if out is not None:
+            run.write(found if isinstance(found, dict) else {run.schema.node_types[0]: found}, os.fspath(out))
+            task.barrier()
+        return found
 
 
 class _Batch(NamedTuple):
@@ -309,6 +319,21 @@ class _Run:
         self._release(outputs.values())
         found = {t: rows.tensor() if isinstance(rows, MappedRows) else rows for t, rows in outputs.items()}
         return found if self.schema.is_hetero else found[self.schema.node_types[0]]
+
+    def write(self, outputs: Rows, out: str) -> None:
+        """Writes this trainer's part of the rows under the users' keys, in the order of the ids of partitions."""
+        from glt.tables.results import ResultFile, as_numbers  # pyarrow is imported for those who ask for it
+
+        data, world = self.world.data, self.world
+        assert data is not None
+        for node_type, rows in outputs.items():
+            first, last = (self.num_nodes[node_type] * each // world.num_trainers for each in (world.rank, world.rank + 1))
+            folder = f"{out.rstrip('/')}/{node_type}" if self.schema.is_hetero else out
+            with ResultFile(folder, data.ids.get(node_type), world.rank, world.num_trainers, overwrite=True) as file:
+                for begin in range(first, max(last, first + 1), _OUT_ROWS):
+                    ids = torch.arange(begin, min(begin + _OUT_ROWS, last))
+                    at = self.ids[node_type].to_original(ids) if node_type in self.ids else ids
+                    file.add(ids.numpy(), {"value": as_numbers(rows[at], "value")})
 
     def _release(self, rows: Iterable[LayerRows]) -> None:
         self.kept = [each for each in self.kept if all(each is not other for other in rows)]
