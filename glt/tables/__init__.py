@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from glt.tables.description import Description
     from glt.tables.directory import build
     from glt.tables.results import write
+    from glt.tables.slices import read_slice
 
-__all__ = ["Description", "build", "write"]
+__all__ = ["Description", "build", "read_slice", "write"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"description": ["Description"], "directory": ["build"], "results": ["write"]}
+    __name__,
+    {"description": ["Description"], "directory": ["build"], "results": ["write"], "slices": ["read_slice"]},
 )

@@ -100,7 +100,8 @@ def build(
     """
     described = _described(description)
     target, partial = Path(out), Path(f"{os.fspath(out)}.partial")
-    _require_place(target, overwrite)
+    if not dry_run:
+        _require_place(target, overwrite)
     old = None if update is None else _old(Path(update), described)
     tables = Tables.of(described, old)
     if dry_run:

@@ -294,7 +294,7 @@ def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], o
 
 
 # The directories that glt puts into one of partitions; their files end with .npy.
-_OURS = re.compile(r"part\d+|(node|edge)_(book|row|map|map_inverse)")
+_OURS = re.compile(r"part\d+|keys|(node|edge)_(book|row|map|map_inverse)")
 
 
 def _not_ours(root: Path) -> str | None:
