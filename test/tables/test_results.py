@@ -13,14 +13,18 @@ from glt.partition import RandomPartitioner
 
 @pytest.fixture
 def keys(tmp_path):
-    return KeyMap.write(tmp_path / "keys", {"bank": "text", "account": "int"}, lambda: iter([[["x", "y", "x"], [1, 2, 3]]]))
+    return KeyMap.write(
+        tmp_path / "keys", {"bank": "text", "account": "int"}, lambda: iter([[["x", "y", "x"], [1, 2, 3]]])
+    )
 
 
 def test_each_rank_writes_its_rows(tmp_path, keys):
     scores, vectors = torch.tensor([0.5, 0.25]), torch.tensor([[1, 2], [3, 4]], dtype=torch.bfloat16)
     values = {"score": scores, "vector": vectors, "ok": np.array([True, False])}
     path = glt.tables.write(values, tmp_path / "out", ids=[2, 0], keys=keys, rank=0, num_ranks=2)
-    glt.tables.write({name: each[:0] for name, each in values.items()}, tmp_path / "out", keys=keys, rank=1, num_ranks=2)
+    glt.tables.write(
+        {name: each[:0] for name, each in values.items()}, tmp_path / "out", keys=keys, rank=1, num_ranks=2
+    )
     assert path == str(tmp_path / "out/part-00000-of-00002.parquet")
     assert pq.read_table(tmp_path / "out").to_pylist() == [
         {"bank": "x", "account": 3, "score": 0.5, "vector": [1, 2], "ok": True},
