@@ -98,7 +98,7 @@ def main() -> None:
         pairs = [None] * world_size
         torch.distributed.all_gather_object(pairs, (scores[is_test], labels[mine][is_test]))
     if rank == 0:
-        precision = average_precision(*(torch.cat(each) for each in zip(*pairs)))
+        precision = average_precision(*(torch.cat(each) for each in zip(*pairs, strict=True)))
         print(f"average precision on {int(known['test'].sum())} accounts: {precision:.3f}", flush=True)
     gd.finalize()
 

@@ -41,7 +41,8 @@ def write(
         out: A directory, or a URL of one (``s3://``, ``gs://``, ``abfs://``). Each rank writes a file
             ``part-RANK-of-RANKS.parquet``, which is there when it is whole.
         ids: The nodes ``[n]`` that the rows are of; default: 0, 1, ....
-        keys: The users' keys, such as ``dataset.ids["account"]``: key columns come first, under the names that they have
+        keys: The users' keys, such as ``dataset.ids["account"]``: key columns come first, under the names that they
+        have
             in the users' tables. Default: a column ``id``.
         rank, num_ranks: Default: those of torch.distributed or of torchrun; 0 of 1 without.
         overwrite: Whether results that are there are replaced.
@@ -63,7 +64,10 @@ def write(
         >>> pyarrow.parquet.read_table("scores").to_pylist()
         [{'account': 'bob', 'score': 0.25}, {'account': 'carl', 'score': 0.5}]
     """
-    columns = {name: as_numbers(each, name) for name, each in (values if isinstance(values, Mapping) else {"value": values}).items()}
+    columns = {
+        name: as_numbers(each, name)
+        for name, each in (values if isinstance(values, Mapping) else {"value": values}).items()
+    }
     if not columns:
         raise ValueError("values is empty: expected at least one column")
     sizes = {name: len(each) for name, each in columns.items()}
@@ -144,7 +148,8 @@ class ResultFile:
             is_other = found is not None and int(found[1]) != num_ranks
             if (each.base_name == name or is_other) and not overwrite:
                 raise FileExistsError(
-                    f"out = {self.path.rpartition('/')[0]!r} has {each.base_name} already: expected another directory, or "
+                    f"out = {self.path.rpartition('/')[0]!r} has {each.base_name} already: expected another "
+                    f"directory, or "
                     "overwrite=True"
                 )
             if is_other and rank == 0:

@@ -43,7 +43,7 @@ def test_what_is_there_is_replaced_when_asked(tmp_path):
     for rank in range(3):
         glt.tables.write([rank], tmp_path / "out", rank=rank, num_ranks=3)
     for rank, count in ((0, 3), (0, 1)):
-        with pytest.raises(FileExistsError, match="of-00003.parquet already.*overwrite=True"):
+        with pytest.raises(FileExistsError, match=r"of-00003.parquet already.*overwrite=True"):
             glt.tables.write([7], tmp_path / "out", rank=rank, num_ranks=count)
     glt.tables.write([7], tmp_path / "out", rank=0, num_ranks=1, overwrite=True)
     assert pq.read_table(tmp_path / "out")["value"].to_pylist() == [7]

@@ -327,7 +327,9 @@ class _Run:
         data, world = self.world.data, self.world
         assert data is not None
         for node_type, rows in outputs.items():
-            first, last = (self.num_nodes[node_type] * each // world.num_trainers for each in (world.rank, world.rank + 1))
+            first, last = (
+                self.num_nodes[node_type] * each // world.num_trainers for each in (world.rank, world.rank + 1)
+            )
             folder = f"{out.rstrip('/')}/{node_type}" if self.schema.is_hetero else out
             with ResultFile(folder, data.ids.get(node_type), world.rank, world.num_trainers, overwrite=True) as file:
                 for begin in range(first, max(last, first + 1), _OUT_ROWS):
