@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from glt._checks import format_size
 
 
@@ -24,13 +21,18 @@ def says(tell: Callable[[Any], str]) -> Callable[[Any], str]:
     return __repr__
 
 
+def _is_array(value: Any) -> bool:
+    """A tensor too, for which torch is not imported here."""
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
 def brief(value: Any) -> str:
     """Type and shape of an array, names of a dict of them, else what the value says."""
-    if isinstance(value, Tensor | np.ndarray):
+    if _is_array(value):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {brief(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, tuple | list) and any(isinstance(each, Tensor | np.ndarray) for each in value):
+    if isinstance(value, tuple | list) and any(_is_array(each) for each in value):
         return "[" + ", ".join(map(brief, value)) + "]"
     return repr(value)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from glt import _core
+from glt._reprs import says
 from glt.errors import PartitionError
 
 if TYPE_CHECKING:  # torch is imported when a tensor is asked for: a build of tables needs none
@@ -200,9 +201,10 @@ class KeyMap(Keys):
     def __len__(self) -> int:
         return self._num_keys
 
+    @says
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}: {kind}" for name, kind in self.columns.items())
-        return f"KeyMap({str(self.folder)!r}, {len(self):,} keys, {shown})"
+        return f"{str(self.folder)!r}, {len(self):,} keys, {shown}"
 
     def __reduce__(self) -> Any:
         return KeyMap, (self.folder, self.columns)
@@ -273,8 +275,9 @@ class KeyMaps(Mapping[str, Keys]):
                 store["raw_id"] = keys.raw(store["n_id"])
         return batch
 
+    @says
     def __repr__(self) -> str:
-        return f"KeyMaps({self._maps!r})"
+        return repr(self._maps)
 
 
 def _mapped(path: Path, dtype: Any) -> np.ndarray:

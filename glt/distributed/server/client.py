@@ -94,8 +94,9 @@ class RemoteKeys(Keys):
         found = self._client.request_any("glt.take_keys", self._node_type, torch.from_numpy(rows))
         return tuple(each.numpy() if isinstance(each, Tensor) else each for each in found)
 
+    @says
     def __repr__(self) -> str:
-        return f"RemoteKeys({self.name!r}, {len(self):,} keys)"
+        return f"{self.name!r}, {len(self):,} keys"
 
 
 def _tensors(column: Any) -> Any:
