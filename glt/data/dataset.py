@@ -262,7 +262,7 @@ class Dataset:
     ) -> None:
         self.time_attr: str | None = None
         self.time_level: str | None = None
-        self.ids = KeyMaps({})
+        self.ids: KeyMaps = KeyMaps({})
         tables = {"x": node_features, "y": node_labels, "edge_attr": edge_features}
         if graph is None:
             if any(table is not None for table in tables.values()):

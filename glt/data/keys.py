@@ -117,7 +117,7 @@ class KeyMap(Keys):
     """
 
     def __init__(self, folder: str | os.PathLike[str], columns: dict[str, str] | None = None) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         self.name = self.folder.name
         try:
             if columns is None:
@@ -127,7 +127,7 @@ class KeyMap(Keys):
                         f"{self.folder} has format {told['format']}, this glt reads {_FORMAT}: build again"
                     )
                 columns = dict(told["columns"])
-            self.columns = columns
+            self.columns: dict[str, str] = columns
             self._arrays = [self._open(i, kind) for i, kind in enumerate(columns.values())]
             self._num_keys = _length(self._arrays[0])
             self._slots = _mapped(self.folder / _INDEX, np.uint64)
