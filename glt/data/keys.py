@@ -51,8 +51,7 @@ class Keys(ABC):
 
         Args:
             raw: A list, NumPy array, tensor or pyarrow array of keys; if keys have several columns, a tuple of such,
-            one
-                for each.
+                one for each.
             missing: ``'error'``, or ``'ignore'``: the id of what is not there is -1.
 
         Raises:
@@ -75,14 +74,13 @@ class Keys(ABC):
             raise KeyError(
                 f"raw[{at}] = {(key[0] if len(key) == 1 else key)!r} is no key of {self.name!r}, as are "
                 f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for "
-                f"them"
+                "them"
             )
         return torch.from_numpy(ids)
 
     def raw(self, ids: Any) -> Any:
         """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a
-        tuple of
-        such. Raises IndexError if there is no such id."""
+        tuple of such. Raises IndexError if there is no such id."""
         rows = np.ascontiguousarray(_on_host(ids), np.int64)
         if rows.ndim != 1:
             raise ValueError(f"ids has shape {list(rows.shape)}: expected one dimension")
@@ -100,7 +98,8 @@ class KeyMap(Keys):
     processes share them and opening takes no time. It pickles as its path. ``len(keys)`` is how many there are.
 
     Args:
-        folder: What :meth:`write` wrote: ``keys/TYPE`` of a partition directory, or of what ``glt build`` makes.
+        folder: What :meth:`write` wrote, such as ``ids/TYPE`` of a graph that ``glt build`` makes.
+        columns: The names and kinds of what a key consists of; default: as the folder says.
 
     Raises:
         glt.errors.PartitionError: If the folder is no such map.
@@ -255,9 +254,8 @@ class KeyMaps(Mapping[str, Keys]):
     def __getitem__(self, node_type: NodeType) -> Keys:
         if node_type not in self._maps:
             raise KeyError(
-                f"nodes of type {node_type!r} have no keys: expected one of {list(self._maps)}; graphs of 'glt "
-                f"build' have "
-                "keys"
+                f"nodes of type {node_type!r} have no keys: expected one of {list(self._maps)}; graphs of 'glt build' "
+                "have keys"
             )
         return self._maps[node_type]
 

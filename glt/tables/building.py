@@ -60,8 +60,7 @@ class Old:
             if known.get(each.whole_path, state) != state:
                 raise TableError(
                     f"{source.where}: {each.path} was written since {self.folder} was built of it: an update adds "
-                    f"files "
-                    "and leaves those that were read alone; build without --update to read all again"
+                    "files and leaves those that were read alone; build without --update to read all again"
                 )
         return replace(source, files=tuple(each for each in source.files if each.whole_path not in known))
 

@@ -117,7 +117,7 @@ def build(
             running.close()
         except BaseException as error:
             running.close()
-            if isinstance(error, Exception) and not isinstance(error, OSError | MemoryError):
+            if isinstance(error, ValueError | TypeError):
                 shutil.rmtree(partial)  # the same would come of it again
             raise
         counted = _write_descriptions(run, checks, partial)

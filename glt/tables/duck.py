@@ -15,6 +15,7 @@ from tqdm import tqdm
 from glt._checks import format_size
 from glt.tables.output import Shards, read_shards, shards_of
 from glt.tables.plan import AnyFold, AnyMake, Query, Rows
+from glt.tables.sources import Source
 
 _BATCH_ROWS = 122_880  # a row group of DuckDB
 
@@ -40,16 +41,14 @@ class DuckDB:
     @contextmanager
     def reading(self, given: Mapping[str, Rows]) -> Iterator[None]:
         for name, rows in given.items():
-            batches = self._shown(rows.batches(), f"reading {rows.source.where}", rows.source.num_rows())
+            batches = self._shown(rows.batches(), f"reading {rows.source.where}", rows.source)
             self._db.register(name, pa.RecordBatchReader.from_batches(rows.schema, batches))
         try:
             yield
-        except duckdb.Error as error:
+        except Exception:
             for rows in given.values():
                 if rows.error is not None:
                     raise rows.error from None
-            if isinstance(error, duckdb.OutOfMemoryException):
-                raise self._too_little(error) from error
             raise
         finally:
             for name in given:
@@ -60,7 +59,8 @@ class DuckDB:
         self._db.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet([{files}])")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        return self._db.sql(query).fetchall()
+        with self._telling():
+            return self._db.sql(query).fetchall()
 
     def fold(self, query: Query, fold: AnyFold) -> AnyFold:
         with self._stream(query.text) as batches:
@@ -94,18 +94,26 @@ class DuckDB:
         self._db.close()
         shutil.rmtree(self._scratch)
 
-    def _too_little(self, error: duckdb.Error) -> MemoryError:
-        why = str(error).splitlines()[0]
-        return MemoryError(
-            f"DuckDB has {self._limit}: expected more memory (--memory), or fewer threads (--threads): {why}"
-        )
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Raises what a lack of memory or room is in Python."""
+        try:
+            yield
+        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+            why = str(error).splitlines()[0]
+            if isinstance(error, duckdb.IOException):
+                raise OSError(f"DuckDB in {self._scratch}: {why}") from error
+            raise MemoryError(
+                f"DuckDB has {self._limit}: expected more memory (--memory), or fewer threads (--threads): {why}"
+            ) from error
 
     def _shown(
-        self, batches: Iterable[pa.RecordBatch], what: str, total: int | None = None
+        self, batches: Iterable[pa.RecordBatch], what: str, source: Source | None = None
     ) -> Iterator[pa.RecordBatch]:
         if not self._is_shown:
             yield from batches
             return
+        total = None if source is None else source.num_rows()
         with tqdm(desc=what, total=total, unit=" rows", unit_scale=True, mininterval=0.5) as bar:
             for batch in batches:
                 yield batch
@@ -114,8 +122,9 @@ class DuckDB:
     @contextmanager
     def _stream(self, query: str) -> Iterator[pa.RecordBatchReader]:
         """The rows of a query; the connection is free again behind it, whatever was raised."""
-        reader = self._db.sql(query).to_arrow_reader(_BATCH_ROWS)
-        try:
-            yield reader
-        finally:
-            reader.close()
+        with self._telling():
+            reader = self._db.sql(query).to_arrow_reader(_BATCH_ROWS)
+            try:
+                yield reader
+            finally:
+                reader.close()

@@ -121,10 +121,9 @@ class ResultFile:
             self._sink.close()
             if self._is_local:
                 os.replace(self._written, self._inside)
-        elif self._is_local:
+        else:  # a stream to a bucket that is not closed is closed in the end, and comes to be
             self._sink.close()
-            Path(self._written).unlink(missing_ok=True)
-        # Of a bucket: what is not closed does not come to be.
+            self._system.delete_file(self._written)
 
     @property
     def _written(self) -> str:
