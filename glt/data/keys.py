@@ -73,8 +73,7 @@ class Keys(ABC):
             key = tuple(np.asarray(each)[at] if hasattr(each, "dtype") else each[at] for each in given)
             raise KeyError(
                 f"raw[{at}] = {(key[0] if len(key) == 1 else key)!r} is no key of {self.name!r}, as are "
-                f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives -1 for "
-                "them"
+                f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives them -1"
             )
         return torch.from_numpy(ids)
 

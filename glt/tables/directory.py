@@ -175,8 +175,7 @@ def _old(folder: Path, description: Description) -> Old:
         if table.duplicates == "sum" and table.features:
             raise TableError(
                 f"{where_of(table)} has duplicates = 'sum' and features: those of {folder} are scaled and cannot be "
-                f"added "
-                "up; build without --update"
+                "added up; build without --update"
             )
     return Old(folder, built, transforms)
 

@@ -79,6 +79,7 @@ class Spark:
         finally:
             for name in given:
                 self._session.catalog.dropTempView(name)
+                self._session.catalog.dropTempView(f"{name}_read")
                 del self._sizes[name]
 
     def view(self, name: str, folder: Path) -> None:
@@ -125,9 +126,11 @@ class Spark:
         """Keys are joined by the workers."""
 
     def close(self) -> None:
-        for frame, _ in self._read.values():
-            with contextlib.suppress(PySparkException):  # a session that was stopped has forgotten it
+        with contextlib.suppress(PySparkException):  # a session that was stopped has forgotten all
+            for frame, _ in self._read.values():
                 frame.unpersist()
+            for name in self._sizes:
+                self._session.catalog.dropTempView(name)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _frame(self, source: Source) -> tuple[DataFrame, int]:

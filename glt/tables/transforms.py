@@ -345,7 +345,6 @@ class LabelCode:
             unknown = column.filter(pc.is_null(codes)).drop_null()[0].as_py()
             raise TableError(
                 f"label column {self.label.column!r} has the value {unknown!r}: expected one of the classes of the "
-                f"graph "
-                f"that is updated, {list(self.classes)}; build without --update to number them again"
+                f"graph that is updated, {list(self.classes)}; build without --update to number them again"
             )
         return np.asarray(pc.fill_null(codes, -1)).astype(np.int64)
