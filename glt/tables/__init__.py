@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
-    from glt.tables.description import Description
+    from glt.tables.descriptions.description import Description
     from glt.tables.directory import build
     from glt.tables.results import write
     from glt.tables.slices import read_slice
@@ -14,5 +14,10 @@ __all__ = ["Description", "build", "read_slice", "write"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"description": ["Description"], "directory": ["build"], "results": ["write"], "slices": ["read_slice"]},
+    {
+        "descriptions.description": ["Description"],
+        "directory": ["build"],
+        "results": ["write"],
+        "slices": ["read_slice"],
+    },
 )

@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from glt.data.keys import KeyMap
 from glt.errors import TableError
-from glt.tables.description import Description, EdgeTable, NodeTable, reversed_type
-from glt.tables.making import END_FIELDS, Edges, Keys, Nodes
-from glt.tables.output import read_shards, shards_of
-from glt.tables.plan import DST, KEY, SRC, Plan, Query, Rows
-from glt.tables.rows import Fits, Fitted, columns_of, where_of
-from glt.tables.sources import Column, Source
+from glt.tables.columns.rows import Fits, Fitted, columns_of, where_of
+from glt.tables.columns.sources import Source
+from glt.tables.columns.values import Column
+from glt.tables.descriptions.description import Description, EdgeTable, NodeTable, reversed_type
+from glt.tables.engines.making import END_FIELDS, Edges, Keys, Nodes
+from glt.tables.engines.output import read_shards, shards_of
+from glt.tables.engines.plan import DST, KEY, SRC, Plan, Query, Rows
 
 _TYPES: Final = {"int": pa.int64(), "text": pa.string()}
 

@@ -15,18 +15,18 @@ import glt
 from glt._checks import available_memory, format_size, naming_the_limit, parse_size
 from glt._tracebacks import short_traceback
 from glt.errors import TableError
-from glt.tables.description import Description, EdgeTable, Files, NodeTable, reversed_type
+from glt.tables.descriptions.description import Description, EdgeTable, Files, NodeTable, reversed_type
 
 if _missing := [name for name in ("duckdb", "pyarrow") if find_spec(name) is None]:
     raise ImportError(f"tables need {' and '.join(_missing)}: pip install 'glt-graph[tables]'")
 
 from glt.tables.building import Build, Journal, Old, Tables
-from glt.tables.checks import Checks, check
-from glt.tables.duck import DuckDB
-from glt.tables.estimate import estimate
-from glt.tables.plan import Engine, Plan
-from glt.tables.report import render
-from glt.tables.rows import Fitted, where_of
+from glt.tables.columns.rows import Fitted, where_of
+from glt.tables.engines.duck import DuckDB
+from glt.tables.engines.plan import Engine, Plan
+from glt.tables.reports.checks import Checks, check
+from glt.tables.reports.estimate import estimate
+from glt.tables.reports.report import render
 
 _GRAPH, _BUILD, _TRANSFORMS, _REPORT = "graph.json", "build.json", "transforms.json", "report.html"
 _FORMAT: Final = 1
@@ -142,7 +142,7 @@ def _engine(engine: Any, scratch: Path, memory: int | str | None, num_threads: i
             raise ValueError(
                 f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session"
             )
-    from glt.tables.spark import Spark
+    from glt.tables.engines.spark import Spark
 
     return Spark.of(engine, scratch)
 

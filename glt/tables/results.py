@@ -16,7 +16,7 @@ import pyarrow.parquet
 from glt._checks import naming_the_limit
 from glt._tracebacks import short_traceback
 from glt.data.keys import Keys
-from glt.tables.sources import is_url, open_file_system
+from glt.tables.columns.files import is_url, open_file_system
 
 _ROWS: Final = 1 << 16  # written at a time
 _NAME: Final = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")

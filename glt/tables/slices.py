@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from glt._tracebacks import short_traceback
 from glt.errors import TableError
-from glt.tables.output import num_rows_of, read_shards, shards_of
+from glt.tables.engines.output import num_rows_of, read_shards, shards_of
 
 _TABLES = {"x": "feat", "label": "label", "time": "time", "weight": "weight"}
 

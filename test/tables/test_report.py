@@ -3,7 +3,7 @@
 import json
 
 import glt
-from glt.tables.checks import _stability
+from glt.tables.reports.checks import _stability
 
 USERS = "id,when,fraud,same,part\n" + "".join(
     f"u{i:02d},{100 + i},{int(i % 5 == 0)},7,{'train' if i < 12 else 'val' if i < 16 else 'test'}\n" for i in range(20)

@@ -12,7 +12,7 @@ from test_updates import DESCRIPTION, FIRST, SECOND
 
 import glt
 from glt.errors import TableError
-from glt.tables import output
+from glt.tables.engines import output
 
 pyspark = pytest.importorskip("pyspark", reason="no Spark here: pip install pyspark, and a JRE")
 
@@ -95,7 +95,7 @@ def test_what_is_wrong_with_a_table_is_told_as_ever(session, tmp_path):
 
 def test_files_are_cut_where_they_are_to_be(tmp_path, monkeypatch):
     """Whatever the sizes of the pieces that workers sorted."""
-    from glt.tables import spark
+    from glt.tables.engines import spark
 
     for module, name, value in (
         (output, "ROWS_PER_FILE", 40),

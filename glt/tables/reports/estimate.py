@@ -10,10 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from glt.tables.building import Tables
-from glt.tables.description import EdgeTable, NodeTable
-from glt.tables.plan import DST, KEY, SRC
-from glt.tables.rows import columns_of
-from glt.tables.sources import Source
+from glt.tables.columns.rows import columns_of
+from glt.tables.columns.sources import Source
+from glt.tables.descriptions.description import EdgeTable, NodeTable
+from glt.tables.engines.plan import DST, KEY, SRC
 
 _SAMPLE_ROWS: Final = 100_000
 _PER_ROW_READ: Final = 6.0  # a build takes about so many times as long as reading its tables once

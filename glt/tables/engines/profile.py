@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from glt.tables.description import SPLITS
+from glt.tables.descriptions.description import SPLITS
 
 _NUM_BINS: Final = (
     1 << 10

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from glt.tables.building import Build, shown_key
-from glt.tables.description import EdgeTable, NodeTable
-from glt.tables.plan import DST, SRC
-from glt.tables.rows import where_of
+from glt.tables.columns.rows import where_of
+from glt.tables.descriptions.description import EdgeTable, NodeTable
+from glt.tables.engines.plan import DST, SRC
 
 _DRIFTED: Final = 0.2  # of the population stability index: a usual border of "has changed much"
 _NEVER: Final = 1e-4  # a share that stands for none, in the index

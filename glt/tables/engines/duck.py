@@ -13,15 +13,15 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from glt._checks import format_size
-from glt.tables.output import Shards, read_shards, shards_of
-from glt.tables.plan import AnyFold, AnyMake, Query, Rows
-from glt.tables.sources import Source
+from glt.tables.columns.sources import Source
+from glt.tables.engines.output import Shards, read_shards, shards_of
+from glt.tables.engines.plan import AnyFold, AnyMake, Query, Rows
 
 _BATCH_ROWS = 122_880  # a row group of DuckDB
 
 
 class DuckDB:
-    """Runs a plan in this process; see :class:`glt.tables.plan.Engine`. ``scratch`` is a directory of its own."""
+    """Runs a plan in this process; see ``plan.Engine``. ``scratch`` is a directory of its own."""
 
     def __init__(self, scratch: Path, memory_bytes: int, num_threads: int, is_shown: bool = False) -> None:
         scratch.mkdir(parents=True)

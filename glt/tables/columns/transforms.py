@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt.errors import TableError
-from glt.tables.description import Feature, Label
+from glt.tables.descriptions.description import Feature, Label
 
 _MOST_CATEGORIES: Final = 1 << 20
 _NUM_QUANTILES: Final = 100
@@ -130,7 +130,7 @@ class Fit:
         self.counts: Counter[str] = Counter()
 
     def add(self, column: pa.Array) -> None:
-        """``column`` is as :mod:`glt.tables.sources` reads it, of training rows."""
+        """``column`` is as ``sources`` reads it, of training rows."""
         self.num_rows, self.num_nulls = self.num_rows + len(column), self.num_nulls + column.null_count
         kind, present = self.feature.kind, column.drop_null()
         if kind in ("number", "timestamp"):
@@ -213,7 +213,7 @@ class Transform:
         return names + ([f"{name} is missing"] if feature.missing == "indicator" else [])
 
     def __call__(self, column: pa.Array) -> np.ndarray:
-        """The rows of a column, as :mod:`glt.tables.sources` reads it. Of a null the numbers are 0, or of an unscaled
+        """The rows of a column, as ``sources`` reads it. Of a null the numbers are 0, or of an unscaled
         number the mean, and the last, if there is an indicator, 1."""
         rows = np.zeros((len(column), len(self.names)), np.float32)
         is_valid = np.asarray(pc.is_valid(column))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from glt.tables.description import SPLITS
+from glt.tables.descriptions.description import SPLITS
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }

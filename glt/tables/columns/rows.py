@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt.errors import TableError
-from glt.tables.description import SPLITS, EdgeTable, Feature, NodeTable, Split
-from glt.tables.sources import Column, seconds_of
-from glt.tables.transforms import Fit, LabelCode, Transform
+from glt.tables.columns.transforms import Fit, LabelCode, Transform
+from glt.tables.columns.values import Column, seconds_of
+from glt.tables.descriptions.description import SPLITS, EdgeTable, Feature, NodeTable, Split
 
 
 def where_of(table: NodeTable | EdgeTable) -> str:
@@ -41,7 +41,7 @@ def columns_of(table: NodeTable | EdgeTable) -> list[Column]:
 
 
 class Fits:
-    """What is fitted on the rows of a table: see :class:`glt.tables.transforms.Fit`."""
+    """What is fitted on the rows of a table: see :class:`glt.tables.columns.transforms.Fit`."""
 
     def __init__(self, table: NodeTable | EdgeTable) -> None:
         self._table, self._where = table, where_of(table)

@@ -1,5 +1,5 @@
 """What becomes of the rows that an engine returns, on their way to the files of a graph; see
-:class:`glt.tables.plan.Make`. What is written is counted here, for the report too."""
+:class:`~glt.tables.engines.plan.Make`. What is written is counted here, for the report too."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt.errors import TableError
-from glt.tables.description import EdgeTable, NodeTable
-from glt.tables.output import as_written, read_shards, shards_of
-from glt.tables.plan import HAS_ROW, HASH, RANK
-from glt.tables.profile import Profile
-from glt.tables.rows import Fitted, columns_of, where_of
+from glt.tables.columns.rows import Fitted, columns_of, where_of
+from glt.tables.descriptions.description import EdgeTable, NodeTable
+from glt.tables.engines.output import as_written, read_shards, shards_of
+from glt.tables.engines.plan import HAS_ROW, HASH, RANK
+from glt.tables.engines.profile import Profile
 
 END_FIELDS = (pa.field("src", pa.int64()), pa.field("dst", pa.int64()))
 

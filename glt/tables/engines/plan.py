@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from glt.data.keys import KeyMap
-from glt.tables.sources import Source
+from glt.tables.columns.sources import Source
 
 KEY, SRC, DST, HASH, HAS_ROW, RANK = "key", "src", "dst", "hash", "has_row", "rank"
 
@@ -127,7 +127,7 @@ class Engine(Protocol):
         """Within it one query may read these tables, each once; raises what reading one raised."""
 
     def view(self, name: str, folder: Path) -> None:
-        """Makes a table of a folder that :class:`glt.tables.output.Shards` wrote."""
+        """Makes a table of a folder that :class:`~glt.tables.engines.output.Shards` wrote."""
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """A few rows."""
@@ -144,7 +144,7 @@ class Engine(Protocol):
         before: Path | None = None,
         with_ids: bool = False,
     ) -> AnyMake:
-        """Writes what ``make`` makes of the rows, in their order, as :class:`glt.tables.output.Shards`, after the rows
+        """Writes what ``make`` makes of the rows, in their order, as ``Shards``, after the rows
         of ``before``; returns ``make`` with all that it counted."""
 
     def spare(self, num_bytes: int) -> None:
@@ -230,7 +230,7 @@ class Plan:
 
 
 def _edge_order(columns: Sequence[str]) -> list[str]:
-    """What an engine sorts edges by: keys of few bytes. Few are equal in these; :class:`glt.tables.making.Edges` sorts
+    """What an engine sorts edges by: keys of few bytes. Few are equal in these; ``making.Edges`` sorts
     them by all else."""
     return ["dst", "src", *(["time"] if "time" in columns else [])]
 

@@ -31,9 +31,9 @@ except ImportError as error:
     ) from error
 
 from glt.errors import TableError
-from glt.tables.output import ROWS_PER_FILE, Shards, num_rows_of, read_shards, shards_of
-from glt.tables.plan import AnyFold, AnyMake, Query, Rows
-from glt.tables.sources import Source
+from glt.tables.columns.sources import Source
+from glt.tables.engines.output import ROWS_PER_FILE, Shards, num_rows_of, read_shards, shards_of
+from glt.tables.engines.plan import AnyFold, AnyMake, Query, Rows
 
 _PIECE_ROWS: Final = 1 << 20  # of a query, about
 _LEAST_PIECES: Final = 4
@@ -42,7 +42,7 @@ _TYPES: Final = {pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "bool
 
 
 class Spark:
-    """Runs a plan by a session; see :class:`glt.tables.plan.Engine`. ``scratch`` is a directory of its own, which the
+    """Runs a plan by a session; see ``plan.Engine``. ``scratch`` is a directory of its own, which the
     workers share."""
 
     def __init__(self, session: SparkSession, scratch: Path) -> None:

@@ -1,0 +1,114 @@
+"""Where tables are: local files, directories and patterns, and URLs of object stores and web servers."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs
+
+from glt._checks import is_of_machine, naming_the_limit
+from glt.errors import TableError
+
+PARQUET: Final = (".parquet", ".pq")
+CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, and what changes when it is written."""
+
+    path: str
+    num_bytes: int
+    changed_ns: int
+
+    @property
+    def whole_path(self) -> str:
+        return self.path if is_url(self.path) else os.path.abspath(self.path)
+
+
+def find_files(given: str, base: str) -> Iterator[File]:
+    if is_url(given):
+        yield from _paths_at_url(given)
+        return
+    path = Path(base, given)
+    if path.is_dir():
+        for inside in sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(PARQUET + CSV)):
+            if not any(part.startswith((".", "_")) for part in inside.relative_to(path).parts):
+                yield state_of(str(inside))
+    elif path.is_file():
+        yield state_of(str(path))
+    else:
+        yield from (state_of(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file())
+
+
+def is_url(given: str) -> bool:
+    return len(urlsplit(given).scheme) > 1
+
+
+def _paths_at_url(given: str) -> Iterator[File]:
+    head, is_pattern, _ = given.partition("*")
+    opened, path = open_file_system(head.rsplit("/", 1)[0] if is_pattern else given)
+    info = opened.get_file_info(path)
+    if info.type == pa.fs.FileType.File:
+        yield state_of(given)
+        return
+    scheme = given.split("://", 1)[0]
+    pattern = given.split("://", 1)[1] if is_pattern else None
+    for each in opened.get_file_info(pa.fs.FileSelector(path, recursive=True, allow_not_found=True)):
+        is_table = each.type == pa.fs.FileType.File and each.base_name.lower().endswith(PARQUET + CSV)
+        if (
+            is_table
+            and (pattern is None or fnmatchcase(each.path, pattern))
+            and not each.base_name.startswith((".", "_"))
+        ):
+            yield File(f"{scheme}://{each.path}", each.size, each.mtime_ns or 0)
+
+
+def open_file_system(path: str) -> tuple[pa.fs.FileSystem, str]:
+    """The file system of a path or URL, and its name there."""
+    if not is_url(path):
+        return pa.fs.LocalFileSystem(), os.path.abspath(path)
+    scheme = urlsplit(path).scheme
+    if scheme in ("http", "https"):
+        import fsspec
+
+        return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fsspec.filesystem(scheme))), path
+    opened, inside = pa.fs.FileSystem.from_uri(path)
+    return opened, inside
+
+
+def state_of(path: str) -> File:
+    if not is_url(path):
+        found = os.stat(path)
+        return File(path, found.st_size, found.st_mtime_ns)
+    opened, inside = open_file_system(path)
+    info = opened.get_file_info(inside)
+    return File(path, info.size or 0, info.mtime_ns or 0)
+
+
+def is_parquet(path: str) -> bool:
+    return path.lower().endswith(PARQUET)
+
+
+class readable:
+    """Turns what a damaged file raises into a TableError that names it."""
+
+    def __init__(self, where: str, path: str) -> None:
+        self._where, self._path, self._limit = where, path, naming_the_limit(path)
+
+    def __enter__(self) -> None:
+        self._limit.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._limit.__exit__(kind, error, traceback)
+        if isinstance(error, pa.ArrowException | OSError) and not is_of_machine(error):
+            why = " ".join(str(error).split())
+            raise TableError(f"{self._where}: {self._path} cannot be read: {why}") from error

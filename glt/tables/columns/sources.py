@@ -1,0 +1,220 @@
+"""Files of tables, read as record batches whose columns have the types that a description gives them.
+
+This is the one reader: whichever engine joins the tables gets these columns, so that all of them see the same values.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from glt.errors import TableError
+from glt.tables.columns.files import CSV, PARQUET, File, find_files, is_parquet, open_file_system, readable, state_of
+from glt.tables.columns.values import Column, arrow_type, convert
+from glt.tables.descriptions.description import Files
+
+_BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
+_BATCH_ROWS: Final = 1 << 17
+_PIECE_BYTES: Final = 64 << 20  # of Parquet, that another process may read by itself
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a file: all of it, or row groups of Parquet, the first of which begins at ``first_row``."""
+
+    path: str
+    row_groups: tuple[int, ...] | None = None
+    first_row: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of a table, and the columns of them that are used; ``where`` names the table in messages."""
+
+    where: str
+    files: tuple[File, ...]
+    format: Files
+    columns: tuple[Column, ...] = ()
+
+    @classmethod
+    def of(cls, where: str, files: Files, base: str) -> Source:
+        """Finds the files."""
+        found: dict[str, File] = {}
+        for given in files.paths:
+            paths = list(find_files(given, base))
+            if not paths:
+                raise TableError(
+                    f"{where}: files = {given!r}: expected Parquet or CSV files, and there are none, seen from "
+                    f"{Path(base).absolute()}"
+                )
+            found |= {each.path: each for each in paths}
+        for path in found:
+            if not path.lower().endswith(PARQUET + CSV):
+                raise TableError(
+                    f"{where}: {path} is of no known kind: expected a name with {', '.join(PARQUET + CSV)}"
+                )
+        return cls(where, tuple(found[path] for path in sorted(found)), files)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.num_bytes for each in self.files)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as they leave :meth:`batches`."""
+        return pa.schema([pa.field(each.name, arrow_type(each)) for each in self.columns])
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of all files, with these columns of :attr:`columns` (default: all)."""
+        for file in self.files:
+            yield from self.read(Piece(file.path), names)
+
+    def read(self, piece: Piece, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same of a piece."""
+        columns = [each for each in self.columns if names is None or each.name in names]
+        schema = pa.schema([pa.field(each.name, arrow_type(each)) for each in columns])
+        first = piece.first_row
+        for batch in self._read(piece, columns):
+            converted = [convert(batch.column(c.column), c, self.where, piece.path, first) for c in columns]
+            yield pa.RecordBatch.from_arrays(converted, schema=schema)
+            first += batch.num_rows
+
+    def pieces(self) -> list[Piece]:
+        """What may be read by itself: some row groups of a Parquet file, or a whole file of CSV."""
+        found = []
+        for file in self.files:
+            if not is_parquet(file.path) or file.num_bytes < 2 * _PIECE_BYTES:
+                found.append(Piece(file.path))
+                continue
+            with readable(self.where, file.path):
+                opened, path = open_file_system(file.path)
+                metadata = pa.parquet.read_metadata(path, filesystem=opened)
+            groups, first, num_rows, num_bytes = [], 0, 0, 0
+            for i in range(metadata.num_row_groups):
+                groups.append(i)
+                group = metadata.row_group(i)
+                num_rows, num_bytes = num_rows + group.num_rows, num_bytes + group.total_byte_size
+                if num_bytes >= _PIECE_BYTES or i == metadata.num_row_groups - 1:
+                    found.append(Piece(file.path, tuple(groups), first))
+                    groups, first, num_rows, num_bytes = [], first + num_rows, 0, 0
+        return found
+
+    def columns_of(self, file: File) -> pa.Schema:
+        """The columns of a file; of CSV, as pyarrow guesses their types from its first block."""
+        with readable(self.where, file.path):
+            opened, path = open_file_system(file.path)
+            if is_parquet(file.path):
+                return pa.parquet.read_schema(path, filesystem=opened)
+            with self._open_csv(file.path, None) as reader:
+                return reader.schema
+
+    def key_type(self, column: str) -> str:
+        """Whether the keys in a column are integers, as far as its files tell (of CSV: their first blocks)."""
+        for file in self.files:
+            schema = self.columns_of(file)
+            if column not in schema.names:
+                raise self._no_column(file.path, column, schema.names)
+            type_ = schema.field(column).type
+            if not pa.types.is_integer(type_.value_type if pa.types.is_dictionary(type_) else type_):
+                return "text"
+            if not is_parquet(file.path) and self._has_leading_zero(file.path, column):
+                return "text"
+        return "int"
+
+    def find(self, prefix: str, key: Sequence[Any]) -> tuple[str, int] | None:
+        """File and row of the first row with this key, in columns that begin with ``prefix``."""
+        names = [each.name for each in self.columns if each.name[:3] == prefix and each.name[3:].isdigit()]
+        for file in self.files:
+            first = 0
+            for batch in replace(self, files=(file,)).batches(names):
+                same = [pc.equal(batch.column(n), value) for n, value in zip(names, key, strict=True)]
+                at = pc.index(reduce(pc.and_, same), True).as_py()
+                if at >= 0:
+                    return file.path, first + at
+                first += batch.num_rows
+        return None
+
+    def _no_column(self, path: str, column: str, names: Sequence[str]) -> TableError:
+        return TableError(f"{self.where}: {path} has no column {column!r}: it has {', '.join(map(repr, names))}")
+
+    def _has_leading_zero(self, path: str, column: str) -> bool:
+        """Whether the first block of a CSV file has a key such as 007, which is a text."""
+        with readable(self.where, path), self._open_csv(path, [column]) as reader:
+            batch = next(iter(reader), None)
+        if batch is None:
+            return False
+        return pc.any(pc.match_substring_regex(batch.column(0), r"^[+-]?0\d")).as_py() is True
+
+    def num_rows(self) -> int | None:
+        """Rows of all files, where their metadata says so; None of CSV."""
+        if not all(is_parquet(each.path) for each in self.files):
+            return None
+        total = 0
+        for each in self.files:
+            with readable(self.where, each.path):
+                opened, path = open_file_system(each.path)
+                total += pa.parquet.read_metadata(path, filesystem=opened).num_rows
+        return total
+
+    def bytes_per_row(self) -> float | None:
+        """Of CSV, by the begin of its first file that is not empty; None without rows."""
+        for each in self.files:
+            with readable(self.where, each.path):
+                opened, path = open_file_system(each.path)
+                with opened.open_input_stream(path, compression=None) as stream:
+                    raw = stream.read(_BLOCK_BYTES)
+            text = zlib.decompressobj(31).decompress(raw) if path.endswith(".gz") else raw
+            num_rows = text.count(b"\n") - (self.format.header and len(raw) < _BLOCK_BYTES)
+            if num_rows > 0:
+                return len(raw) / num_rows
+        return None
+
+    def require_unchanged(self) -> None:
+        """Raises TableError if a file was written since it was found: what was read of it may be of two versions."""
+        for each in self.files:
+            if state_of(each.path) != each:
+                raise TableError(
+                    f"{self.where}: {each.path} was written while it was read: build again when it is whole"
+                )
+
+    def _read(self, piece: Piece, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+        path = piece.path
+        chosen = list(dict.fromkeys(each.column for each in columns))
+        names = self.columns_of(File(path, 0, 0)).names
+        for name in chosen:
+            if name not in names:
+                raise self._no_column(path, name, names)
+            if names.count(name) > 1:
+                raise TableError(f"{self.where}: {path} has several columns {name!r}: rename all but one")
+        with readable(self.where, path):
+            if is_parquet(path):
+                opened, inside = open_file_system(path)
+                with pa.parquet.ParquetFile(inside, filesystem=opened, pre_buffer=False, buffer_size=1 << 20) as file:
+                    yield from file.iter_batches(_BATCH_ROWS, row_groups=piece.row_groups, columns=chosen)
+            else:
+                with self._open_csv(path, chosen) as reader:
+                    yield from reader
+
+    def _open_csv(self, path: str, chosen: Sequence[str] | None) -> Any:
+        """``chosen`` are read as texts: types are those of the description."""
+        opened, inside = open_file_system(path)
+        delimiter = self.format.delimiter or ("\t" if ".tsv" in path.lower() else ",")
+        options: dict[str, Any] = {"strings_can_be_null": True, "null_values": [""]}
+        if chosen is not None:
+            options |= {"include_columns": list(chosen), "column_types": dict.fromkeys(chosen, pa.string())}
+            options |= {"quoted_strings_can_be_null": False}
+        return pa.csv.open_csv(
+            opened.open_input_stream(inside, compression="gzip" if inside.endswith(".gz") else None),
+            pa.csv.ReadOptions(block_size=_BLOCK_BYTES, autogenerate_column_names=not self.format.header),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pa.csv.ConvertOptions(**options),
+        )

@@ -1,0 +1,230 @@
+"""What the values of a column become: keys int64 or texts, times int64 seconds, numbers float64, categories texts.
+
+What is no such thing is an error that names table, file, column, row and value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from glt.errors import TableError
+
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table as it is used: ``name`` is what it is called from here on, ``kind`` what it holds: ``int``
+    and ``text`` (keys), ``number``, ``boolean``, ``category``, ``time``, ``vector``, or ``string``."""
+
+    name: str
+    column: str
+    kind: str
+    is_nullable: bool = False
+    unit: str = "s"
+    length: int | None = None
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    if column.kind == "vector":
+        return pa.list_(pa.float32(), column.length or -1)
+    plain = {"int": pa.int64(), "time": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+    return plain.get(column.kind, pa.string())
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where values are, for messages."""
+
+    column: Column
+    where: str
+    path: str
+    first_row: int
+
+    def refuse(self, values: pa.Array, is_wrong: pa.Array, expected: str) -> None:
+        """Raises TableError if ``is_wrong`` anywhere; names the first."""
+        wrong = np.flatnonzero(np.asarray(pc.fill_null(is_wrong, False)))
+        if len(wrong):
+            at = int(wrong[0])
+            raise TableError(
+                f"{self.where}: {self.path}, column {self.column.column!r}, row {self.first_row + at}: "
+                f"{values[at].as_py()!r}: expected {expected}"
+            )
+
+
+def convert(values: pa.Array, column: Column, where: str, path: str, first_row: int) -> pa.Array:
+    place = _Place(column, where, path, first_row)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
+        values = values.cast(pa.string())
+    converted = _CONVERT[column.kind](values, place)
+    if not column.is_nullable and converted.null_count:
+        place.refuse(values, pc.is_null(converted), _WITHOUT_NULLS[column.kind])
+    return converted
+
+
+_WITHOUT_NULLS: Final = dict.fromkeys(
+    ("int", "text"), "a key in every row; drop the row, or give it one"
+) | dict.fromkeys(
+    ("number", "boolean", "category", "time", "vector", "string"),
+    "a value in every row; of a feature, missing = 'indicator' takes nulls",
+)
+
+
+def _refuse_type(values: pa.Array, place: _Place, expected: str) -> TableError:
+    return TableError(
+        f"{place.where}: {place.path}, column {place.column.column!r} has type {values.type}: expected {expected}"
+    )
+
+
+def _as_int(values: pa.Array, place: _Place) -> pa.Array:
+    if pa.types.is_integer(values.type):
+        if pa.types.is_uint64(values.type):
+            place.refuse(values, pc.greater(values, pa.scalar(2**63 - 1, pa.uint64())), "integers below 2**63")
+        return values.cast(pa.int64())
+    expected = "integers, as in the other tables of this key; key_type = 'text' of the node type takes any text"
+    if not pa.types.is_string(values.type):
+        raise _refuse_type(values, place, expected)
+    is_plain = pc.match_substring_regex(values, r"^-?(0|[1-9]\d{0,18})$")
+    place.refuse(values, pc.invert(is_plain), expected)
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        is_large = pc.greater(pc.binary_length(values), 18)
+        place.refuse(values, is_large, "integers below 2**63")
+        raise
+
+
+def _as_text(values: pa.Array, place: _Place) -> pa.Array:
+    if pa.types.is_string(values.type):
+        return values
+    if pa.types.is_integer(values.type):
+        return values.cast(pa.string())
+    raise _refuse_type(values, place, "integers or texts, as keys are; cast the column")
+
+
+def _as_number(values: pa.Array, place: _Place) -> pa.Array:
+    if pa.types.is_string(values.type):
+        numbers = _parsed(values, pa.float64(), place, "a number")
+    elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
+        numbers = values.cast(pa.float64(), safe=False)
+    elif pa.types.is_boolean(values.type):
+        numbers = values.cast(pa.int8()).cast(pa.float64())
+    else:
+        raise _refuse_type(values, place, "numbers")
+    place.refuse(values, pc.is_inf(numbers), "a finite number")
+    numbers = pc.add(numbers, 0.0)  # not -0.0, which engines do not order alike
+    return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+
+
+def _parsed(values: pa.Array, type_: pa.DataType, place: _Place, expected: str) -> pa.Array:
+    trimmed = pc.utf8_trim_whitespace(values)
+    try:
+        return trimmed.cast(type_)
+    except pa.ArrowInvalid:
+        is_wrong = pa.array([not _parses(each, type_) for each in trimmed])
+        place.refuse(values, is_wrong, expected)
+        raise
+
+
+def _parses(value: pa.Scalar, type_: pa.DataType) -> bool:
+    try:
+        value.cast(type_)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _as_boolean(values: pa.Array, place: _Place) -> pa.Array:
+    if pa.types.is_boolean(values.type):
+        return values
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.string())
+    if not pa.types.is_string(values.type):
+        raise _refuse_type(values, place, "booleans")
+    lower = pc.utf8_lower(values)
+    is_true, is_false = (pc.is_in(lower, pa.array(words)) for words in (_TRUE, _FALSE))
+    is_wrong = pc.and_(pc.is_valid(values), pc.invert(pc.or_(is_true, is_false)))
+    place.refuse(values, is_wrong, f"one of {', '.join(_TRUE + _FALSE)}")
+    return pc.if_else(pc.is_valid(values), is_true, pa.scalar(None, pa.bool_()))
+
+
+def _as_category(values: pa.Array, place: _Place) -> pa.Array:
+    if pa.types.is_floating(values.type):
+        raise _refuse_type(values, place, "categories as texts, integers or booleans; of kind 'number' it is a number")
+    return values if pa.types.is_string(values.type) else values.cast(pa.string())
+
+
+def _as_time(values: pa.Array, place: _Place) -> pa.Array:
+    """Seconds since 1970 in UTC; what has no time zone is in UTC."""
+    unit = _PER_SECOND[place.column.unit]
+    if pa.types.is_string(values.type):
+        values = _times_of(pc.utf8_trim_whitespace(values), place)
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("s"))
+    if pa.types.is_timestamp(values.type):
+        unit, values = _PER_SECOND[values.type.unit], values.cast(pa.int64())
+    if not pa.types.is_integer(values.type):
+        raise _refuse_type(values, place, "timestamps, dates, or integers in the time's unit")
+    seconds = values.cast(pa.int64())
+    if unit == 1:
+        return seconds
+    down = np.floor_divide(np.asarray(pc.fill_null(seconds, 0)), unit)
+    return pa.array(down, mask=np.asarray(pc.is_null(seconds)))
+
+
+def _times_of(values: pa.Array, place: _Place) -> pa.Array:
+    present = values.drop_null()
+    if pc.all(pc.match_substring_regex(present, r"^-?\d+$")).as_py() is not False:
+        return values.cast(pa.int64())
+    has_zone = pc.match_substring_regex(values, r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
+    expected = "a time such as 2024-05-31 or 2024-05-31T10:00:00"
+    if not pc.any(has_zone).as_py():
+        return _parsed(values, pa.timestamp("us"), place, expected)
+    place.refuse(values, pc.invert(has_zone), "a time with a zone, as others of the column have")
+    return _parsed(values, pa.timestamp("us", "UTC"), place, expected + "Z")
+
+
+def _as_vector(values: pa.Array, place: _Place) -> pa.Array:
+    length = place.column.length or 0
+    if pa.types.is_string(values.type):  # 1;2;3 or [1, 2, 3]
+        inner = pc.utf8_trim(values, " []")
+        values = pc.split_pattern_regex(inner, r"[;,\s]+")
+    if not (
+        pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type) or pa.types.is_large_list(values.type)
+    ):
+        raise _refuse_type(values, place, "lists of numbers")
+    place.refuse(values, pc.not_equal(pc.list_value_length(values), length), f"{length} numbers")
+    flat = _as_number(pc.list_flatten(values), place)
+    if flat.null_count:
+        raise _refuse_type(values, place, "lists without nulls and NaN")
+    valid = np.asarray(pc.is_valid(values))
+    dense = np.zeros((len(values), length), np.float32)
+    dense[valid] = np.asarray(flat).reshape(-1, length)
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), length, mask=pa.array(~valid))
+    return rows
+
+
+_CONVERT: Final = {
+    "int": _as_int,
+    "text": _as_text,
+    "number": _as_number,
+    "boolean": _as_boolean,
+    "category": _as_category,
+    "time": _as_time,
+    "vector": _as_vector,
+    "string": _as_text,
+}
+
+
+def seconds_of(text: str, where: str) -> int:
+    """A time in a description as seconds since 1970 in UTC."""
+    column = Column("time", where, "time")
+    return int(_as_time(pa.array([text]), _Place(column, where, "the description", 0))[0].as_py())

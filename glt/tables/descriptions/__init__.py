@@ -1,0 +1,1 @@
+"""What tables a graph is made of, and other formats that say so."""
