@@ -268,7 +268,7 @@ class Owner:
     def beat(self) -> None:
         """Gives a sign of life, unless the owner has yet to hear of many."""
         try:
-            self._socket.send(b'{"beat": true}', socket.MSG_DONTWAIT)
+            self._socket.send(b'{"beat": {}}', socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
