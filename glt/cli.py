@@ -49,6 +49,7 @@ def early_stop(flags: Sequence[str]) -> Iterator[None]:
 # Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
 _COMMANDS: Final = {
     "demo": ("glt.demo", "partition a graph, sample with workers, train with DDP"),
+    "describe": ("glt.tables.command_describe", "guess what tables are, as a description for glt build"),
     "build": ("glt.tables.command", "build a graph with dense ids from tables"),
     "inspect": ("glt.partition.inspect", "report what a partition directory holds, and verify it"),
     "import": ("glt.partition.command_import", "take over the partition directory of another library"),

@@ -7,16 +7,18 @@ from glt._faces import lazy_names
 if TYPE_CHECKING:
     from glt.tables.descriptions.description import Description
     from glt.tables.directory import build
+    from glt.tables.guesses.guess import describe
     from glt.tables.results import write
     from glt.tables.slices import read_slice
 
-__all__ = ["Description", "build", "read_slice", "write"]
+__all__ = ["Description", "build", "describe", "read_slice", "write"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "descriptions.description": ["Description"],
         "directory": ["build"],
+        "guesses.guess": ["describe"],
         "results": ["write"],
         "slices": ["read_slice"],
     },

@@ -99,7 +99,11 @@ class Tables:
                 found.nodes[at] = replace(source, columns=(*keys, *columns_of(table)))
         for at, (edge_source, edge_table) in enumerate(zip(found.edges, description.edge_types, strict=True)):
             src, dst = (found.key_types[end] for end in found.ends(edge_table))
-            ends = (*_key_columns(SRC, edge_table.src, src), *_key_columns(DST, edge_table.dst, dst))
+            dropped = edge_table.missing == "drop"  # as is an edge one of whose ends is null
+            ends = (
+                *_key_columns(SRC, edge_table.src, src, dropped),
+                *_key_columns(DST, edge_table.dst, dst, dropped),
+            )
             found.edges[at] = replace(edge_source, columns=(*ends, *columns_of(edge_table)))
         return found
 
@@ -135,8 +139,8 @@ class Tables:
         return tuple("int" if set(kinds) == {"int"} else "text" for kinds in zip(*found, strict=True))
 
 
-def _key_columns(prefix: str, columns: Sequence[str], types: Sequence[str]) -> list[Column]:
-    return [Column(f"{prefix}{i}", each, types[i]) for i, each in enumerate(columns)]
+def _key_columns(prefix: str, columns: Sequence[str], types: Sequence[str], is_nullable: bool = False) -> list[Column]:
+    return [Column(f"{prefix}{i}", each, types[i], is_nullable) for i, each in enumerate(columns)]
 
 
 class Journal:

@@ -24,6 +24,7 @@ from glt.tables.building import Build, Journal, Old, Tables
 from glt.tables.columns.rows import Fitted, where_of
 from glt.tables.engines.duck import DuckDB
 from glt.tables.engines.plan import Engine, Plan
+from glt.tables.guesses.graphstorm import is_graphstorm, read_graphstorm
 from glt.tables.reports.checks import Checks, check
 from glt.tables.reports.estimate import estimate
 from glt.tables.reports.report import render
@@ -55,7 +56,8 @@ def build(
     The same tables give the same bytes, whatever the order of their rows and files, and whichever the engine.
 
     Args:
-        description: A :class:`Description`, a dict of one, or the path of one in ``.toml`` or ``.json``.
+        description: A :class:`Description`, a dict of one, or the path of one in ``.toml`` or ``.json``; or that of a
+            configuration of GraphStorm's ``gconstruct``.
         out: The directory to make: ``graph.json`` (what ``glt partition`` and
             :func:`glt.partition.read_graph` read), ``nodes/TYPE`` and ``edges/SRC__REL__DST`` (Parquet in the order of
             ids), ``keys/TYPE`` (raw keys with their ids), ``ids/TYPE`` (the same as a :class:`glt.data.KeyMap`),
@@ -191,7 +193,18 @@ def _tables_of(description: Description) -> Iterator[tuple[str, NodeTable | Edge
 def _described(given: Description | Mapping[str, Any] | str | os.PathLike[str]) -> Description:
     if isinstance(given, Description):
         return given
-    return Description.of(given) if isinstance(given, Mapping) else Description.read(given)
+    if isinstance(given, Mapping):
+        return Description.of(given)
+    if not is_graphstorm(given):
+        return Description.read(given)
+    described, lost = read_graphstorm(given)
+    if lost:
+        raise TableError(
+            f"{os.fspath(given)} is a configuration of GraphStorm, and has what is not taken over: "
+            f"{' '.join(f'{name}: {each}' for name, texts in lost.items() for each in texts)} glt describe "
+            f"{os.fspath(given)} --out graph.toml writes the rest as a description, to be edited and built"
+        )
+    return described
 
 
 def _require_place(target: Path, overwrite: bool) -> None:

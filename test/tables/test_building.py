@@ -179,6 +179,31 @@ def test_a_type_without_a_table_has_the_keys_of_its_edges(small):
     assert small(node={})["num_nodes"] == {"n": 3}
 
 
+def test_an_edge_with_a_null_end_is_dropped_with_others_without_an_end(tmp_path):
+    """Integers with nulls are floats where pandas wrote them."""
+    pq.write_table(pa.table({"id": [7, 8, 9]}), tmp_path / "teams.parquet")
+    pq.write_table(pa.table({"id": ["a", "b", "c", "d"], "team": [9.0, None, 7.0, 5.0]}), tmp_path / "players.parquet")
+    team = {"files": str(tmp_path / "teams.parquet"), "key": "id"}
+    player = {"files": str(tmp_path / "players.parquet"), "key": "id"}
+    plays = {"type": ["player", "plays", "team"], "files": player["files"], "src": "id", "dst": "team"}
+    described = {"node_types": {"team": team, "player": player}, "edge_types": [plays | {"missing": "drop"}]}
+    plan = glt.tables.build(described, tmp_path / "out", dry_run=True)
+    assert plan["edge_types"]["player__plays__team"]["num_sampled_without_end"] == 2
+    counts = glt.tables.build(described, tmp_path / "out")["edge_types"]["player__plays__team"]
+    assert (counts["num_read"], counts["num_kept"], counts["num_dropped"]) == (4, 2, 2)
+    edges = pq.read_table(tmp_path / "out/edges/player__plays__team").to_pydict()
+    assert list(zip(edges["src"], edges["dst"], strict=True)) == [(2, 0), (0, 2)]
+
+    described["node_types"]["team"] = {}  # its keys are those that edges name
+    counts = glt.tables.build(described, tmp_path / "named")
+    assert (
+        counts["node_types"]["team"]["num_kept"] == 3 and counts["edge_types"]["player__plays__team"]["num_kept"] == 3
+    )
+    described["edge_types"] = [plays]
+    with pytest.raises(TableError, match=r"column 'team', row 1: None: expected a key in every row.* missing = 'drop'"):
+        glt.tables.build(described, tmp_path / "refused")
+
+
 def test_keys_of_several_columns(small, tmp_path):
     nodes = "bank,number\nx,2\nx,1\ny,1\n"
     edges = "b1,n1,b2,n2\nx,1,y,1\ny,1,x,2\n"

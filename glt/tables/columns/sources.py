@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +23,16 @@ from glt.tables.columns.files import CSV, PARQUET, File, find_files, is_parquet,
 from glt.tables.columns.values import Column, arrow_type, convert
 from glt.tables.descriptions.description import Files
 
-_BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
+BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
 _BATCH_ROWS: Final = 1 << 17
+_FEW: Final = 12  # names in a message
 _PIECE_BYTES: Final = 64 << 20  # of Parquet, that another process may read by itself
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of the names, and how many there are further."""
+    shown = ", ".join(map(repr, names[:_FEW]))
+    return shown if len(names) <= _FEW else f"{shown} and {len(names) - _FEW} more"
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,17 @@ class Source:
             with self._open_csv(file.path, None) as reader:
                 return reader.schema
 
+    def sample(self, file: File) -> Iterator[pa.RecordBatch]:
+        """Rows of a file, its columns as they are; of CSV as far as its first block tells, which is all there is."""
+        with readable(self.where, file.path):
+            opened, path = open_file_system(file.path)
+            if is_parquet(file.path):
+                with pa.parquet.ParquetFile(path, filesystem=opened, pre_buffer=False) as parquet:
+                    yield from parquet.iter_batches(_BATCH_ROWS)
+            else:
+                with self._open_csv(file.path, None) as reader:
+                    yield from islice(reader, 1)
+
     def key_type(self, column: str) -> str:
         """Whether the keys in a column are integers, as far as its files tell (of CSV: their first blocks)."""
         for file in self.files:
@@ -124,9 +143,11 @@ class Source:
             if column not in schema.names:
                 raise self._no_column(file.path, column, schema.names)
             type_ = schema.field(column).type
-            if not pa.types.is_integer(type_.value_type if pa.types.is_dictionary(type_) else type_):
+            type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+            is_csv = not is_parquet(file.path)
+            if not pa.types.is_integer(type_) and (is_csv or not pa.types.is_floating(type_)):
                 return "text"
-            if not is_parquet(file.path) and self._has_leading_zero(file.path, column):
+            if is_csv and self._has_leading_zero(file.path, column):
                 return "text"
         return "int"
 
@@ -144,7 +165,7 @@ class Source:
         return None
 
     def _no_column(self, path: str, column: str, names: Sequence[str]) -> TableError:
-        return TableError(f"{self.where}: {path} has no column {column!r}: it has {', '.join(map(repr, names))}")
+        return TableError(f"{self.where}: {path} has no column {column!r}: it has {few(names)}")
 
     def _has_leading_zero(self, path: str, column: str) -> bool:
         """Whether the first block of a CSV file has a key such as 007, which is a text."""
@@ -171,9 +192,9 @@ class Source:
             with readable(self.where, each.path):
                 opened, path = open_file_system(each.path)
                 with opened.open_input_stream(path, compression=None) as stream:
-                    raw = stream.read(_BLOCK_BYTES)
+                    raw = stream.read(BLOCK_BYTES)
             text = zlib.decompressobj(31).decompress(raw) if path.endswith(".gz") else raw
-            num_rows = text.count(b"\n") - (self.format.header and len(raw) < _BLOCK_BYTES)
+            num_rows = text.count(b"\n") - (self.format.header and len(raw) < BLOCK_BYTES)
             if num_rows > 0:
                 return len(raw) / num_rows
         return None
@@ -214,7 +235,7 @@ class Source:
             options |= {"quoted_strings_can_be_null": False}
         return pa.csv.open_csv(
             opened.open_input_stream(inside, compression="gzip" if inside.endswith(".gz") else None),
-            pa.csv.ReadOptions(block_size=_BLOCK_BYTES, autogenerate_column_names=not self.format.header),
+            pa.csv.ReadOptions(block_size=BLOCK_BYTES, autogenerate_column_names=not self.format.header),
             pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             pa.csv.ConvertOptions(**options),
         )

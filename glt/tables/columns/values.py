@@ -71,7 +71,8 @@ def convert(values: pa.Array, column: Column, where: str, path: str, first_row: 
 
 
 _WITHOUT_NULLS: Final = dict.fromkeys(
-    ("int", "text"), "a key in every row; drop the row, or give it one"
+    ("int", "text"),
+    "a key in every row; drop the row, or give it one; of edges, missing = 'drop' leaves such rows out",
 ) | dict.fromkeys(
     ("number", "boolean", "category", "time", "vector", "string"),
     "a value in every row; of a feature, missing = 'indicator' takes nulls",
@@ -90,6 +91,11 @@ def _as_int(values: pa.Array, place: _Place) -> pa.Array:
             place.refuse(values, pc.greater(values, pa.scalar(2**63 - 1, pa.uint64())), "integers below 2**63")
         return values.cast(pa.int64())
     expected = "integers, as in the other tables of this key; key_type = 'text' of the node type takes any text"
+    if pa.types.is_floating(values.type):  # what pandas makes of integers and nulls
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values).cast(pa.float64())
+        is_whole = pc.and_(pc.equal(values, pc.floor(values)), pc.less(pc.abs(values), float(2**53)))
+        place.refuse(values, pc.invert(is_whole), expected)
+        return values.cast(pa.int64())
     if not pa.types.is_string(values.type):
         raise _refuse_type(values, place, expected)
     is_plain = pc.match_substring_regex(values, r"^-?(0|[1-9]\d{0,18})$")

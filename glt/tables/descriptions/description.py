@@ -26,7 +26,8 @@ A description in TOML (Python 3.11; JSON has the same keys)::
     features = { amount = "log" }
     reverse = "paid_by"                 # edges the other way are a type of this name
     duplicates = "keep"                 # edges between the same nodes: keep, last (by time), sum (weights, numbers)
-    missing = "error"                   # an end that no table of nodes has: error, drop (the edge), add (the node)
+    missing = "error"                   # an end that no table of nodes has: error, drop (the edge), add (the node);
+                                        # drop also drops edges one of whose ends is null
 
 A node type without ``files`` has the keys that its edges name.
 """
@@ -49,10 +50,11 @@ SCALES: Final = ("none", "standardize", "min_max", "log", "quantile")
 PARTS: Final = ("age", "year", "month", "day", "weekday", "hour")
 SPLITS: Final = ("train", "val", "test")
 UNITS: Final = ("s", "ms", "us", "ns")
-_KEY_TYPES: Final = ("int", "text")
-_DUPLICATES: Final = ("keep", "last", "sum")
-_MISSING_ENDS: Final = ("error", "drop", "add")
-_LABELS: Final = ("class", "number")
+KEY_TYPES: Final = ("int", "text")
+DUPLICATES: Final = ("keep", "last", "sum")
+MISSING_ENDS: Final = ("error", "drop", "add")
+MISSING_VALUES: Final = ("error", "indicator")
+LABELS: Final = ("class", "number")
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class Description:
         cls, given: Mapping[str, Any], base: str | os.PathLike[str] = ".", where: str = "description"
     ) -> Description:
         """The same of a dict; ``where`` is what messages call it."""
-        root = _Keys(where, given, ("node_types", "edge_types"))
+        root = _Keys(where, given, ("$schema", "node_types", "edge_types"))
         nodes = [_node_table(f"{where}: node_types.{t}", t, each) for t, each in root.tables("node_types").items()]
         edges = [_edge_table(f"{where}: edge_types[{i}]", each) for i, each in enumerate(root.list("edge_types"))]
         return cls(tuple(nodes), tuple(edges), os.fspath(base))
@@ -198,6 +200,20 @@ class Description:
         """What :meth:`of` reads, without what is default."""
         nodes = {each.name: _plain(each, "name") for each in self.node_types}
         return {"node_types": nodes, "edge_types": [_plain(each) for each in self.edge_types]}
+
+    def seen_from(self, base: str | os.PathLike[str]) -> Description:
+        """The same with relative paths that begin at another directory."""
+
+        def moved(table: Any) -> Any:
+            if table.files is None:
+                return table
+            paths = tuple(
+                each if "://" in each or os.path.isabs(each) else os.path.relpath(Path(self.base, each), base)
+                for each in table.files.paths
+            )
+            return dataclasses.replace(table, files=dataclasses.replace(table.files, paths=paths))
+
+        return Description(tuple(map(moved, self.node_types)), tuple(map(moved, self.edge_types)), os.fspath(base))
 
     def node_type(self, name: str) -> NodeTable:
         return next(each for each in self.node_types if each.name == name)
@@ -289,7 +305,7 @@ def _node_table(where: str, name: str, given: Any) -> NodeTable:
     files = _files(keys)
     if files is None and given:
         raise TableError(f"{where} has {', '.join(given)} and no files: expected files, or nothing at all")
-    key_type = keys.one_of("key_type", _KEY_TYPES, "") if "key_type" in given else None
+    key_type = keys.one_of("key_type", KEY_TYPES, "") if "key_type" in given else None
     return NodeTable(name, files, keys.texts("key") if files else (), key_type, **_common(keys))
 
 
@@ -309,8 +325,8 @@ def _edge_table(where: str, given: Any) -> EdgeTable:
         keys.texts("dst"),
         weight=keys.text("weight"),
         reverse=keys.text("reverse"),
-        duplicates=keys.one_of("duplicates", _DUPLICATES, "keep"),
-        missing=keys.one_of("missing", _MISSING_ENDS, "error"),
+        duplicates=keys.one_of("duplicates", DUPLICATES, "keep"),
+        missing=keys.one_of("missing", MISSING_ENDS, "error"),
         **_common(keys),
     )
 
@@ -352,7 +368,7 @@ def _feature(where: str, name: str, given: Any) -> Feature:
         keys.text("column") or name,
         keys.one_of("kind", KINDS, "number"),
         keys.one_of("scale", SCALES, "none"),
-        keys.one_of("missing", ("error", "indicator"), "error"),
+        keys.one_of("missing", MISSING_VALUES, "error"),
         keys.count("max", 32),
         keys.count("min_count", 1),
         parts,
@@ -363,7 +379,7 @@ def _feature(where: str, name: str, given: Any) -> Feature:
 
 
 def _label(keys: _Keys | None) -> Label | None:
-    return None if keys is None else Label(keys.texts("column")[0], keys.one_of("kind", _LABELS, "class"))
+    return None if keys is None else Label(keys.texts("column")[0], keys.one_of("kind", LABELS, "class"))
 
 
 def _time(keys: _Keys | None) -> Time | None:
@@ -448,20 +464,32 @@ def reversed_type(table: EdgeTable) -> tuple[str, str, str]:
     return table.type[2], str(table.reverse), table.type[0]
 
 
-def _plain(value: Any, *but: str) -> Any:
-    """A dataclass without what is default, as a description has it."""
-    if isinstance(value, Files):
-        found = _fields(value)
-        return found | {"files": list(found.pop("paths"))}
-    found = _fields(value, *but)
-    if "files" in found:
-        found |= _plain(found.pop("files"))
-    for name in ("label", "time", "split"):
-        if name in found:
-            found[name] = _fields(found[name])
-    if "features" in found:
-        found["features"] = {each.name: _fields(each, "name") for each in found["features"]}
-    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
+def _plain(table: NodeTable | EdgeTable, *but: str) -> dict[str, Any]:
+    """A table as a description has it, without what is default."""
+    found: dict[str, Any] = {}
+    for name, each in _fields(table, *but).items():
+        if name == "files":
+            paths = {"files": _one_or_several(each.paths)}
+            found |= paths | _fields(each, "paths")
+        elif name == "features":
+            found["features"] = {feature.name: _plain_feature(feature) for feature in each}
+        elif name in ("label", "time", "split"):
+            fields = _fields(each)
+            found[name] = fields["column"] if list(fields) == ["column"] else fields
+        else:
+            found[name] = _one_or_several(each) if name in ("key", "src", "dst") else each
+    return found
+
+
+def _one_or_several(names: Sequence[str]) -> Any:
+    return names[0] if len(names) == 1 else list(names)
+
+
+def _plain_feature(feature: Feature) -> Any:
+    found = _fields(feature, "name", *(["column"] if feature.column == feature.name else []))
+    if not found:
+        return feature.kind
+    return next(iter(found.values())) if list(found) in (["kind"], ["scale"]) else found
 
 
 def _fields(value: Any, *but: str) -> dict[str, Any]:

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from glt.data.keys import KeyMap
 from glt.tables.columns.sources import Source
@@ -78,8 +81,13 @@ class Rows:
             raise
 
     def _ids(self, batch: pa.RecordBatch, each: Numbered) -> pa.Array:
-        columns = tuple(batch.column(name) for name in self.key_names(each.prefix))
-        ids = each.keys.find(columns)
+        columns = [batch.column(name) for name in self.key_names(each.prefix)]
+        if not any(column.null_count for column in columns):
+            ids = each.keys.find(tuple(columns))
+            return pa.array(ids, mask=ids < 0)
+        whole = reduce(pc.and_, (pc.is_valid(column) for column in columns))
+        ids = np.full(len(whole), -1, np.int64)
+        ids[np.asarray(whole)] = each.keys.find(tuple(column.filter(whole) for column in columns))
         return pa.array(ids, mask=ids < 0)
 
 
@@ -167,8 +175,10 @@ class Plan:
         key; of an update, without those that have ids already."""
         width = self._widths[node]
         listed = ", ".join(_columns(KEY, width))
+        whole = " AND ".join(f"{name} IS NOT NULL" for name in _columns(KEY, width))
         every = " UNION ALL ".join(
-            f"SELECT {listed}, CAST({rank} AS INT) AS {RANK} FROM given_{i}" for i, rank in enumerate(ranks)
+            f"SELECT {listed}, CAST({rank} AS INT) AS {RANK} FROM given_{i} WHERE {whole}"
+            for i, rank in enumerate(ranks)
         )
         found = f"SELECT {listed}, min({RANK}) AS {RANK} FROM ({every}) AS every_key GROUP BY {listed}"
         if is_update:

@@ -98,10 +98,10 @@ def _num_without_end(tables: Tables, table: EdgeTable, sample: list[pa.RecordBat
         width = len(columns)
         names = [f"{prefix}{i}" for i in range(width)]
         wanted = [key for batch in sample for key in zip(*(batch.column(n).to_pylist() for n in names), strict=True)]
-        missing = set(wanted)
+        missing = {key for key in wanted if None not in key}
         for batch in nodes.batches([f"{KEY}{i}" for i in range(width)]):
             if not missing:
                 break
             missing.difference_update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        is_missing = [was or key in missing for was, key in zip(is_missing, wanted, strict=True)]
+        is_missing = [was or None in key or key in missing for was, key in zip(is_missing, wanted, strict=True)]
     return sum(is_missing)

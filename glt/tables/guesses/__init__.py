@@ -1,0 +1,1 @@
+"""A description that is guessed from tables."""
