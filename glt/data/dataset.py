@@ -340,7 +340,7 @@ class Dataset:
         time_attr: str | None = None,
     ) -> Dataset:
         """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes
-        whose first dimension is that of the nodes or edges, but TensorFrames, which a warning names.
+        whose first dimension is that of the nodes or edges, and TensorFrames.
 
         ``weight_attr`` names the edge-level attribute to weight draws by, ``time_attr`` the node-level or edge-level
         one to sample by time; an unusable one is a TypeError or ValueError that names it.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from glt._checks import warn_user
 from glt.data.arrays import as_rows
+from glt.data.frames import Frame, is_frame, split_all
 from glt.data.schema import HOMOGENEOUS, NodeType, Schema
 from glt.data.topology import Topology, as_times, as_weights, endpoints, layout_of
 
@@ -173,8 +173,7 @@ def arrays_of_pyg(
     data: Data | HeteroData, *, weight_attr: str | None = None, time_attr: str | None = None, with_tables: bool = True
 ) -> GraphArrays:
     """Takes edges, node-level and edge-level attributes as PyG itself tells them apart; graph-level ones, and
-    ``edge_label_index`` and its like, are not part of a graph's tables, nor are TensorFrames, which is said in a
-    warning.
+    ``edge_label_index`` and its like, are not part of a graph's tables. TensorFrames are taken apart.
 
     Args:
         weight_attr: Name of an edge-level attribute: the weights. Edge types without it are sampled uniformly.
@@ -207,14 +206,15 @@ def arrays_of_pyg(
     edges, none = [endpoints(store.edge_index) for store in edge_stores], [None] * len(edge_stores)
     # Without any attribute only edges can tell.
     num_nodes = [store.num_nodes if store._key is None or len(store) else None for store in node_stores]
-    frames = {name for store in (*node_stores, *edge_stores) for name, value in store.items() if _is_frame(value)}
-    if frames and with_tables:
-        warn_user(
-            f"{', '.join(sorted(frames))}: TensorFrames are left out, since tables of glt are tensors; give data "
-            "itself to glt.loader.NeighborLoader, or read their rows by n_id of a batch"
-        )
     node_tables = [_tables(store, store.is_node_attr) if with_tables else {} for store in node_stores]
     edge_tables = [_tables(store, store.is_edge_attr) if with_tables else {} for store in edge_stores]
+    frames: list[Frame] = []
+    for kind, tables_of in (("node", node_tables), ("edge", edge_tables)):
+        for at, tables in enumerate(tables_of):
+            tables_of[at], found = split_all(tables, kind, at)
+            frames += found
+    if frames:
+        schema = replace(schema, frames=tuple(frames))
     weight: list[Any] = none if weight_attr is None else [store.get(weight_attr) for store in edge_stores]
     if weight_attr is not None and all(each is None for each in weight):
         raise KeyError(f"weight_attr = {weight_attr!r}: expected the name of an edge-level attribute of data")
@@ -290,21 +290,19 @@ def counted(data: Any) -> Any:
 
 
 def _num_rows(name: str, value: Any, store: Any) -> Any:
-    if _is_frame(value):
+    if is_frame(value):
         return int(value.num_rows)
     is_rows = isinstance(value, Tensor | np.ndarray) and value.ndim
     return value.shape[store._parent().__cat_dim__(name, value, store)] if is_rows else None
 
 
-def _is_frame(value: Any) -> bool:
-    """Whether it is a TensorFrame of PyTorch Frame, which need not be there."""
-    return hasattr(value, "num_rows")
-
-
-def _tables(store: Any, belongs: Callable[[str], bool]) -> dict[str, Tensor]:
+def _tables(store: Any, belongs: Callable[[str], bool]) -> dict[str, Any]:
     tables = {}
     for name, value in store.items():
-        if name in _TOPOLOGY or _is_frame(value) or not belongs(name):
+        if name in _TOPOLOGY or not belongs(name):
+            continue
+        if is_frame(value):
+            tables[name] = value
             continue
         is_array = isinstance(value, Tensor | np.ndarray)
         # By their name PyG has the nodes of some, such as ``kind_index``, in the last dimension.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from glt import _core
 from glt._reprs import says
 from glt.data.arrays import NativeView, Packed, from_array
+from glt.data.frames import Frame
 
 NodeType = str
 EdgeType = tuple[str, str, str]
@@ -32,6 +33,7 @@ class Schema:
         node_types: Names of the node types.
         edge_types: ``(source type, relation, destination type)`` of each edge type.
         is_hetero: Whether the user speaks of types: results are then dicts by type, else single objects.
+        frames: Tables that together are a TensorFrame of batches.
 
     Raises:
         TypeError, ValueError: If a type is malformed, named twice, or ends in an unknown node type, or a graph that is
@@ -46,6 +48,7 @@ class Schema:
     node_types: tuple[NodeType, ...]
     edge_types: tuple[EdgeType, ...]
     is_hetero: bool = True
+    frames: tuple[Frame, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "node_types", tuple(self.node_types))
@@ -70,6 +73,10 @@ class Schema:
                 f"a homogeneous schema has {len(self.node_types)} node types and {len(self.edge_types)} edge types: "
                 "expected one of each, or is_hetero=True"
             )
+
+    def frames_of(self, level: str, at: int) -> list[Frame]:
+        """The frames of the type of nodes or edges at a position."""
+        return [each for each in self.frames if (each.level, each.type_index) == (level, at)]
 
     def ends(self, edge_dir: str) -> tuple[tuple[int, int], ...]:
         """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions: with ``'in'``

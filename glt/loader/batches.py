@@ -25,6 +25,7 @@ from glt.data.arrays import from_array, require_data
 from glt.data.dataset import Dataset, Graph
 from glt.data.device import Accelerator, Event
 from glt.data.feature import Feature, WindowGather
+from glt.data.frames import join_all
 from glt.data.pyg import require_num_nodes, require_rows
 
 if TYPE_CHECKING:
@@ -139,10 +140,16 @@ class BatchFeatures:
         for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
             for name, feature in tables.items():
                 _store(data, node_type)[name] = rows(feature, node)
+        has_edges = []
         for (edge_type, _), tables in zip(_items(out.row), self.source.edge_tables, strict=True):
             edge = _of(out.edge, edge_type)
+            has_edges.append(edge is not None)
             for name, feature in tables.items() if edge is not None else ():
                 _store(data, edge_type)[name] = rows(feature, edge)
+        for level, types in (("node", out.node), ("edge", out.row)) if self.source.schema.frames else ():
+            for at, (type_, _) in enumerate(_items(types)):
+                if level == "node" or has_edges[at]:
+                    join_all(self.source.schema.frames_of(level, at), _store(data, type_))
 
     def _rows(self, store: Any, key: str, value: Any, ids: Tensor) -> Any:
         """Rows ``ids`` of an attribute: our gather where rows are contiguous, PyG's indexing for the rest."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from glt._checks import check_path, integer
 from glt.data.arrays import require_data
+from glt.data.frames import Frame, split_all
 from glt.data.keys import KeyMap
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.partition.format.files import Rows, as_torch_dtype, chunks, require_plain
@@ -151,14 +152,13 @@ class GraphInput(Mapping[str, Any]):
         counts = list(num_nodes.values()) if isinstance(num_nodes, Mapping) else [num_nodes]
         indexes = list(edge_index.values()) if schema.is_hetero else [edge_index]
         keys = schema.per_node_type("node_keys", node_keys)
+        of_nodes, of_edges = (_tables_by_type(schema, names, given) for names in (NODE_TABLES, EDGE_TABLES))
+        schema = replace(schema, frames=(*_split_frames("node", of_nodes), *_split_frames("edge", of_edges)))
         nodes = tuple(
             _nodes(schema, at, counts[at], None if num_rows is None else num_rows[at], keys[at], each)
-            for at, each in enumerate(_tables_by_type(schema, NODE_TABLES, given))
+            for at, each in enumerate(of_nodes)
         )
-        edges = tuple(
-            _edges(schema, at, nodes, indexes[at], each)
-            for at, each in enumerate(_tables_by_type(schema, EDGE_TABLES, given))
-        )
+        edges = tuple(_edges(schema, at, nodes, indexes[at], each) for at, each in enumerate(of_edges))
         if not schema.is_hetero and (both := sorted(nodes[0].attrs.keys() & edges[0].attrs.keys())):
             raise ValueError(
                 f"node_attrs and edge_attrs both name {both[0]!r}, but a batch of a homogeneous graph has one "
@@ -299,6 +299,15 @@ def _tables_by_type(schema: Schema, names: Sequence[str], given: Mapping[str, An
         for name in names
     }
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _split_frames(level: str, tables: Sequence[dict[str, Any]]) -> Iterator[Frame]:
+    """Takes the TensorFrames among the named tables of each type apart."""
+    for at, each in enumerate(tables):
+        attrs = each[f"{level}_attrs"]
+        if isinstance(attrs, Mapping):
+            each[f"{level}_attrs"], frames = split_all(attrs, level, at)
+            yield from frames
 
 
 def _nodes(

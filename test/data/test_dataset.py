@@ -247,17 +247,13 @@ def test_from_pyg_takes_what_pyg_indexes_by_node_or_edge():
     assert arrays.node_tables == [{}, {}] and [t.num_edges for t in arrays.topologies("in")] == [3, 2]
 
 
-class Frame:
-    """What glt knows of PyTorch Frame's TensorFrame."""
-
-    def __init__(self, num_rows):
-        self.num_rows = num_rows
-
-    def __len__(self):
-        return self.num_rows
+def frame(num_rows):
+    frames = pytest.importorskip("torch_frame", reason="no PyTorch Frame here: pip install pytorch-frame")
+    kinds = {frames.numerical: torch.arange(2.0 * num_rows).view(num_rows, 2)}
+    return frames.TensorFrame(kinds, {frames.numerical: ["a", "b"]})
 
 
-def relational(frame):
+def relational():
     """A graph as RelBench makes it: nodes have a frame and perhaps a time, and nothing that tells PyG their number."""
     data = HeteroData()
     data["user"].tf = frame(4)
@@ -269,20 +265,17 @@ def relational(frame):
 
 
 def test_from_pyg_counts_nodes_by_whatever_they_have():
-    with pytest.warns(UserWarning, match="^tf: TensorFrames are left out") as warned:
-        dataset = Dataset.from_pyg(relational(Frame), time_attr="time")
-    assert warned[0].filename == __file__
+    dataset = Dataset.from_pyg(relational(), time_attr="time")
     assert dataset.num_nodes == {"user": 4, "item": 6} and dataset.time_level == "node"
-    assert [list(tables) for tables in dataset.node_tables] == [["time"], []]
+    assert [list(tables) for tables in dataset.node_tables] == [["tf.numerical", "time"], ["tf.numerical"]]
     index = NodeSamplerInput(None, torch.tensor([1]), torch.tensor([9]), "user")
-    out = NeighborSampler(relational(Frame), [2, 2], time_attr="time").sample_from_nodes(index)
+    out = NeighborSampler(relational(), [2, 2], time_attr="time").sample_from_nodes(index)
     assert sorted(out.node["item"].tolist()) == [1, 5]
 
-    data = relational(Frame)
+    data = relational()
     del data["item"].tf
     data["item"].y = torch.arange(6)
-    with pytest.warns(UserWarning, match="^tf: "):
-        assert Dataset.from_pyg(data).num_nodes == {"user": 4, "item": 6}
+    assert Dataset.from_pyg(data).num_nodes == {"user": 4, "item": 6}
     assert "num_nodes" not in data["item"], "the user's data stays as it is"
     data["item"].class_weight = torch.ones(3)
     with pytest.raises(ValueError, match=r"\['class_weight', 'y'\], .* of nodes alike: 3, 6: set data\['item'\]"):
@@ -302,20 +295,12 @@ def test_loaders_give_rows_of_nodes_that_pyg_cannot_count():
     assert "num_nodes" not in data["item"], "the user's data stays as it is"
 
 
-def test_graphs_with_real_frames():
-    frames = pytest.importorskip("torch_frame")
-
-    def frame(num_rows):
-        kinds = {frames.numerical: torch.arange(2.0 * num_rows).view(num_rows, 2)}
-        return frames.TensorFrame(kinds, {frames.numerical: ["a", "b"]})
-
-    data = relational(frame)
-    with pytest.warns(UserWarning, match="^tf: TensorFrames are left out"):
-        assert Dataset.from_pyg(data, time_attr="time").num_nodes == {"user": 4, "item": 6}
+def test_a_temporal_loader_over_frames():
+    data = relational()
     seeds = {"input_nodes": ("user", torch.tensor([1])), "input_time": torch.tensor([9]), "time_attr": "time"}
     (batch,) = NeighborLoader(data, [2, 2], batch_size=1, **seeds)
     for node_type in ("user", "item"):
-        assert torch.equal(batch[node_type].tf.feat_dict[frames.numerical][:, 0], 2.0 * batch[node_type].n_id)
+        assert batch[node_type].tf == data[node_type].tf[batch[node_type].n_id]
 
 
 def test_what_pyg_has_in_the_last_dimension_for_its_name_is_taken_where_there_is_one_dimension():

@@ -42,7 +42,7 @@ SAMPLER = ["sampler/test_sampler_base.py", "sampler/test_sampler_neighbor_sample
 NOT_RUN = {
     "test_pyg_lib_and_torch_sparse_homo_equality": "compares pyg-lib with torch-sparse",
     "test_pyg_lib_and_torch_sparse_hetero_equality": "compares pyg-lib with torch-sparse",
-    "test_neighbor_loader_with_tensor_frame": "needs torch_frame",
+    "test_neighbor_loader_with_tensor_frame": "where there is no torch_frame",
     "test_trim_sparse_tensor": "needs torch-sparse's SparseTensor",
     "test_homogeneous_neighbor_sampler_temporal_backwards": "ends with pytest.skip in PyG, when all it checks held",
     "test_bidirectional_neighbor_sampler_hetero": "marked as not implemented in PyG",

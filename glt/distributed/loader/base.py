@@ -22,6 +22,7 @@ from glt._tracebacks import short_traceback
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
+from glt.data.frames import join_all
 from glt.data.schema import Schema, reverse_edge_type
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.engine.producer import EpochStart
@@ -423,6 +424,10 @@ def collate(
         parts = [path.rpartition("/") for path in tensors]  # names may have slashes too
         columns = {name for name, _, place in parts if place.startswith("e")} - {"edge_index"}
         _make_bidirectional(data, columns)
+    for frame in schema.frames:
+        store = stores[f"{frame.level[0]}{frame.type_index}"]
+        if frame.tables()[0] in store:  # of features that are collected
+            join_all([frame], store)
     return data
 
 

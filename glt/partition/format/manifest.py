@@ -22,6 +22,7 @@ import numpy as np
 
 from glt._checks import check_one_of, format_size, integer, naming_the_limit
 from glt._reprs import says, typed
+from glt.data.frames import Frame
 from glt.data.schema import EdgeType, NodeType, Schema, check_edge_dir
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -213,6 +214,7 @@ class Manifest:
         run_id: Digest of all of the above, file checksums included. Two directories with the same run id hold the same
             data and their partitions may be mixed.
         format, version: ``"glt-partition"``, and the version of the format.
+        frames: Tables that together are a TensorFrame of batches.
 
     Example:
         >>> from pathlib import Path
@@ -237,6 +239,7 @@ class Manifest:
     run_id: str = ""
     format: str = FORMAT
     version: int = VERSION
+    frames: tuple[Frame, ...] = ()  # directories of before have none
 
     @property
     def schema(self) -> Schema:
@@ -245,6 +248,7 @@ class Manifest:
             tuple(entry.node_type for entry in self.node_types),
             tuple(entry.edge_type for entry in self.edge_types),
             self.is_hetero,
+            self.frames,
         )
 
     @property

@@ -55,6 +55,7 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import damaged, load_saved
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
+from glt.data.frames import join_all
 from glt.data.keys import KeyMap
 from glt.data.pyg import arrays_of_pyg
 from glt.data.schema import HOMOGENEOUS, Schema
@@ -357,9 +358,9 @@ def graph_arguments(
 
     ``x``, ``y`` and ``edge_attr`` become ``node_feat``, ``node_label`` and ``edge_feat``; all other node-level and
     edge-level attributes, as PyG tells them apart, ``node_attrs`` and ``edge_attrs`` under their own names, so that
-    batches have them, as those of in-process loaders. Others (``edge_label_index`` and its like) stay behind; the log
-    (level INFO) names them, at level WARNING those of nodes or edges whose rows are not in the first dimension. A
-    TensorFrame stays behind with a warning.
+    batches have them, as those of in-process loaders; TensorFrames too. Others (``edge_label_index`` and its like) stay
+    behind; the log (level INFO) names them, at level WARNING those of nodes or edges whose rows are not in the first
+    dimension.
 
     Args:
         data: The graph.
@@ -382,9 +383,10 @@ def graph_arguments(
     data_: Any = data  # two classes of one interface
     stores = [data_[t] for t in schema.edge_types] if schema.is_hetero else [data_._store]
     _log_what_stays(data_, set().union(*arrays.node_tables, *arrays.edge_tables))
+    node_time = time_attr if arrays.time_level == "node" else None
     nodes = [
-        {"num_nodes": count, **_arguments("node", tables, time_attr if arrays.time_level == "node" else None)}
-        for count, tables in zip(arrays.num_nodes, arrays.node_tables, strict=True)
+        {"num_nodes": count, **_arguments("node", at, tables, schema, node_time)}
+        for at, (count, tables) in enumerate(zip(arrays.num_nodes, arrays.node_tables, strict=True))
     ]
     edges = []
     for at, store in enumerate(stores):
@@ -393,13 +395,16 @@ def graph_arguments(
         given = {"edge_index": index.as_subclass(Tensor) if isinstance(index, Tensor) else index}
         given |= {"edge_weight": arrays.edge_weight[at]}
         given |= {} if arrays.time_level == "node" else {"edge_time": arrays.edge_time[at]}
-        edges.append(given | _arguments("edge", arrays.edge_tables[at]))
+        edges.append(given | _arguments("edge", at, arrays.edge_tables[at], schema))
     return arguments_by_type(schema, nodes, edges)
 
 
-def _arguments(kind: str, tables: Mapping[str, Any], time_attr: str | None = None) -> dict[str, Any]:
+def _arguments(
+    kind: str, at: int, tables: Mapping[str, Any], schema: Schema, time_attr: str | None = None
+) -> dict[str, Any]:
     """The arguments that tables of a type become; ``time_attr``: which table is ``node_time`` too."""
     attrs = dict(tables)
+    join_all(schema.frames_of(kind, at), attrs)
     given = {role: attrs.pop(name, None) for name, role in _ROLES.items() if role.startswith(kind)}
     if time_attr is not None:
         given["node_time"] = attrs.get(time_attr)
@@ -435,17 +440,17 @@ def dataset_arguments(data: Dataset, *, weight_attr: str | None = None) -> dict[
     names = schema.edge_types if schema.is_hetero else ("g",)
     time_attr = str(data.time_attr) if data.time_level == "node" else None
     nodes = [
-        {"num_nodes": count, **_arguments("node", _tables(tables), time_attr)}
-        for count, tables in zip(data.num_nodes_of, data.node_tables, strict=True)
+        {"num_nodes": count, **_arguments("node", at, _tables(tables), schema, time_attr)}
+        for at, (count, tables) in enumerate(zip(data.num_nodes_of, data.node_tables, strict=True))
     ]
     edges = []
-    for graph, name, features in zip(data.graphs, names, data.edge_tables, strict=True):
+    for at, (graph, name, features) in enumerate(zip(data.graphs, names, data.edge_tables, strict=True)):
         tables = _tables(features)
         weight = tables.get(weight_attr) if weight_attr is not None else None
         given = {"edge_index": _in_order(graph.topology, name), "edge_weight": weight}
         timed = graph.topology.by_time if data.time_level == "edge" else None
         given |= {} if timed is None else {"edge_time": _by_id(timed.time, timed.edge_ids)}
-        edges.append(given | _arguments("edge", tables))
+        edges.append(given | _arguments("edge", at, tables, schema))
     if weight_attr is not None and all(each["edge_weight"] is None for each in edges):
         raise ValueError(f"weight_attr = {weight_attr!r}: expected the name of a table of edges of g")
     for each, graph, name in zip(edges, data.graphs, names, strict=True):

@@ -439,6 +439,7 @@ class PartitionerBase(ABC):
             edge_types=tuple(edge_types),
             files=dict(sorted(writer.entries().items())),
             glt_version=installed_version(),
+            frames=graph.schema.frames,
         ).signed()
 
     @says
