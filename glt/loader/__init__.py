@@ -6,7 +6,14 @@ from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+    from glt.loader.relbench import LinkTable, RelBenchLinkNeighborLoader
 
-__all__ = ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"]
+__all__ = ["LinkNeighborLoader", "LinkTable", "NeighborLoader", "RelBenchLinkNeighborLoader", "SubGraphLoader"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"loaders": __all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "loaders": ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"],
+        "relbench": ["LinkTable", "RelBenchLinkNeighborLoader"],
+    },
+)
