@@ -91,7 +91,7 @@ class LinkTable:
 
     def _by_time(self, rows: np.ndarray, batch_size: int, random: np.random.Generator) -> np.ndarray:
         if self.time is None:
-            raise ValueError("share_same_time = True and no src_time: give it the time of each source")
+            raise ValueError("same_time = True and a table without times: expected the time of each source")
         _, of_row = np.unique(self.time.numpy()[rows], return_inverse=True)
         groups = np.split(rows[np.argsort(of_row, kind="stable")], np.cumsum(np.bincount(of_row))[:-1])
         whole = [g[: len(g) // batch_size * batch_size].reshape(-1, batch_size) for g in groups]
@@ -190,6 +190,8 @@ class RelBenchLinkNeighborLoader(DataLoader):
             checked_times("src_time", src_time, len(src_nodes[1]))
             if time_attr is None:
                 raise ValueError("src_time is given and no time_attr: say which attribute the times of nodes are")
+        elif share_same_time:
+            raise ValueError("share_same_time = True and no src_time: give it the time of each source")
         table = LinkTable(src_nodes[1], dst_nodes[1], num_dst_nodes, src_time)
         draw = partial(table.draw, batch_size=batch_size, shuffle=shuffle, same_time=share_same_time)
         num_links = table.num_links(batch_size, share_same_time)
@@ -219,12 +221,14 @@ class _LinkBatches(IterableDataset):
         return self.num_links // self.batch_size if self.drop_last else -(-self.num_links // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[int, int, Links]]:
+        return self._of(self.epoch)  # of now: the loader counts on before the first batch is asked for
+
+    def _of(self, epoch: int) -> Iterator[tuple[int, int, Links]]:
         worker = torch.utils.data.get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        links = self.draw(self.random_seed, self.epoch)
+        links = self.draw(self.random_seed, epoch)
         for index in range(first, len(self), step):
-            rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
-            yield self.epoch, index, links[rows]
+            yield epoch, index, links[index * self.batch_size : (index + 1) * self.batch_size]
 
 
 @dataclass

@@ -42,8 +42,7 @@ def write(
             ``part-RANK-of-RANKS.parquet``, which is there when it is whole.
         ids: The nodes ``[n]`` that the rows are of; default: 0, 1, ....
         keys: The users' keys, such as ``dataset.ids["account"]``: key columns come first, under the names that they
-        have
-            in the users' tables. Default: a column ``id``.
+            have in the users' tables. Default: a column ``id``.
         rank, num_ranks: Default: those of torch.distributed or of torchrun; 0 of 1 without.
         overwrite: Whether results that are there are replaced.
 

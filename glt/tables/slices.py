@@ -26,9 +26,8 @@ def read_slice(folder: str | os.PathLike[str], rank: int, num_ranks: int) -> dic
 
     Args:
         folder: What ``glt build`` wrote, on a file system that all ranks see.
-        rank, num_ranks: Which part, of how many: rows ``rank * n // num_ranks`` to ``(rank + 1) * n // num_ranks -
-        1`` of
-            each table of ``n`` rows.
+        rank, num_ranks: Which part, of how many: of a table of ``n`` rows those from ``rank * n // num_ranks`` to below
+            ``(rank + 1) * n // num_ranks``.
 
     Returns:
         ``num_nodes`` of the whole graph, ``edge_index``, tables and ``node_keys``, dicts by type.

@@ -22,8 +22,7 @@ _BYTES_PER_KEY: Final = 24
 
 def estimate(tables: Tables, out: Path, memory_bytes: int | None) -> dict[str, Any]:
     """What :func:`glt.tables.build` returns with ``dry_run``. It reads metadata, a sample of each table, and the keys
-    of
-    nodes that edges are looked up in."""
+    of nodes that edges are looked up in."""
     found: dict[str, Any] = {"node_types": {}, "edge_types": {}}
     disk_bytes, seconds, largest = 0, 0.0, 0
     described: list[NodeTable | EdgeTable] = [*tables.description.node_types, *tables.description.edge_types]
