@@ -143,8 +143,8 @@ class PartitionerBase(ABC):
             thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
             root of their size. The result does not depend on it.
         node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and ``[num_edges,
-            ...]``, such as ``{"train_mask": mask}``, and TensorFrames of PyTorch Frame; of a heterogeneous graph dicts by
-            type of such dicts. Batches have them under these names.
+            ...]``, such as ``{"train_mask": mask}``, and TensorFrames of PyTorch Frame; of a heterogeneous graph dicts
+            by type of such dicts. Batches have them under these names.
         node_keys: Optional :class:`glt.data.KeyMap` of the nodes' keys, or its folder; of a heterogeneous graph a dict
             by node type. The directory has a copy: see ``ids`` of :class:`glt.distributed.DistDataset`.
         hotness: Optional: how often each partition's trainers read each node, from

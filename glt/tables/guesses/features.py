@@ -20,18 +20,19 @@ _SPAN: Final = (315_532_800, 4_102_444_800)  # 1980 and 2100 in seconds: what in
 _MAX_CATEGORIES: Final = 200  # texts of more values, and that repeat less than ten times, are no category
 
 
-def rest_of(table: Looked, used: Sequence[str | None], is_edge: bool) -> dict[str, Any]:
+def rest_of(table: Looked, used: Sequence[str | None], is_edge: bool, with_time: bool = True) -> dict[str, Any]:
     """Time, label, split and features: all columns that are not used yet."""
     left = [column for column in table.columns if column not in used]
     found: dict[str, Any] = {}
     times = {column: unit for column in left if (unit := _time_unit(table, column)) is not None}
-    if times and (is_edge or table.ends):  # rows are events
+    if times and with_time and (is_edge or table.ends):  # rows are events
         column = next(iter(times))
         found["time"] = column if times[column] == "" else {"column": column, "unit": times[column]}
         left.remove(column)
     for column in left:
         if "split" not in found and words_of(column)[-1:] and words_of(column)[-1] in _SPLIT_NAMES:
-            if set(pc.unique(pc.drop_null(table.values(column))).to_pylist()) <= set(SPLITS):
+            parts = set(pc.unique(pc.drop_null(table.values(column))).to_pylist())
+            if parts and parts <= set(SPLITS):
                 found["split"] = {"column": column}
     for column in left:
         if "label" not in found and "".join(words_of(column)) in _LABELS:

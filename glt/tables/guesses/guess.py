@@ -69,6 +69,8 @@ def guess(files: Sequence[str], base: str | os.PathLike[str] = ".") -> tuple[Des
             remarks[table.name] = table.remarks
             for column, end in table.ends.items():
                 relation = stem_of(column) or column
+                if [table.name, relation, end] in [each["type"] for each in edges]:
+                    relation = column
                 ends = {"src": table.key, "dst": column, "reverse": f"rev_{relation}", "missing": "drop"}
                 edges.append({"type": [table.name, relation, end], **files_of(table), **ends})
         elif len(table.ends) >= 2:
