@@ -15,8 +15,8 @@ import pyarrow.parquet
 
 from glt._checks import naming_the_limit
 from glt._tracebacks import short_traceback
+from glt._urls import is_url, open_file_system, without_query
 from glt.data.keys import Keys
-from glt.tables.columns.files import is_url, open_file_system
 
 _ROWS: Final = 1 << 16  # written at a time
 _NAME: Final = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")
@@ -94,7 +94,7 @@ class ResultFile:
         self._system, self._folder = open_file_system(folder)
         self._is_local = not is_url(folder)
         name = f"part-{rank:05d}-of-{num_ranks:05d}.parquet"
-        self.path = f"{folder.rstrip('/')}/{name}"
+        self.path = f"{without_query(folder)[0].rstrip('/')}/{name}"
         self._inside = f"{self._folder.rstrip('/')}/{name}"
         self._clear(name, num_ranks, rank, overwrite)
         self._writer: Any = None

@@ -28,6 +28,7 @@ from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
 from glt.partition.format.book import checked_ids
 from glt.partition.format.manifest import Manifest
+from glt.partition.format.remote import local_directory
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling
 from glt.sampler.graph import SampledGraph
@@ -179,7 +180,7 @@ class DistDataset:
         """Loads a partition from the directory that a partitioner wrote.
 
         Args:
-            graph_dir: The partitioner's ``output_dir``.
+            graph_dir: The partitioner's ``output_dir``, or a URL: see :func:`glt.partition.load_partition`.
             partition_idx: Which partition, in ``[0, num_parts)``.
             graph_mode: Where samplers on a GPU find the edges: see :class:`glt.data.Graph`. ``'CUDA'`` makes its GPU
                 the default of all samplers; with ``'ZERO_COPY'`` they are told to use one. They sample the partitions
@@ -213,7 +214,7 @@ class DistDataset:
         manifest, schema = part.manifest, part.schema
         files = [path and os.path.abspath(path) for path in _label_files(schema, whole_node_label_file)]
         args = {
-            "graph_dir": os.path.abspath(graph_dir),
+            "graph_dir": str(local_directory(graph_dir, part.index)),
             "partition_idx": int(partition_idx),
             "graph_mode": graph_mode,
             "device": None if device is None else device if isinstance(device, int) else str(device),

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
 from glt._tracebacks import short_traceback
+from glt._urls import is_url
 from glt.distributed.context import (
     World,
     current_world,
@@ -63,6 +64,7 @@ from glt.errors import RendezvousError
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import PartConfig, graph_names, read_part_config
+from glt.partition.format.remote import local_directory
 
 DEFAULT_PORT = 30050  # DGL's
 _FAILED = "failed "
@@ -272,12 +274,16 @@ def _loaded(part_config: str | os.PathLike[str], at: int, partition: int | None 
     num_parts = Manifest.read(root).num_parts
     if partition is not None and partition >= num_parts:
         raise ValueError(f"GLT_PARTITION = {partition}: {root} has {num_parts} partitions, from 0")
-    return DistDataset().load(root, at % num_parts if partition is None else partition)
+    return DistDataset().load(
+        part_config if is_url(part_config) else root, at % num_parts if partition is None else partition
+    )
 
 
 def partition_dir(part_config: str | os.PathLike[str]) -> PartConfig:
-    """The directory of partitions, and the graph's name; see :func:`glt.partition.read_part_config`. FileNotFoundError
-    if there is nothing there."""
+    """The directory of partitions, and the graph's name; see :func:`glt.partition.read_part_config`. Of a URL, one with
+    its manifest. FileNotFoundError if there is nothing there."""
+    if is_url(part_config):
+        part_config = local_directory(part_config, None)
     if not os.path.exists(part_config):
         raise FileNotFoundError(f"part_config = {os.fspath(part_config)!r}: there is no such file or directory")
     return read_part_config(part_config)

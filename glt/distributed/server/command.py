@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from glt import _deadlines as deadlines
 from glt._checks import parse_size
+from glt._urls import is_url
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import parse_budget
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
@@ -26,6 +27,7 @@ from glt.distributed.wire.addresses import is_loopback, printed
 from glt.distributed.wire.credentials import TlsOptions, current_credentials
 from glt.errors import GltError
 from glt.partition.format.manifest import Manifest
+from glt.partition.format.remote import local_directory
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags: those of the job, and one for each field of :class:`ServerOptions`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
-    _add(parser, "--partition", "what a partitioner wrote", required=True, type=_directory, metavar="DIR")
+    text = "what a partitioner wrote, or its URL (s3://...): what the partition needs is copied to $GLT_CACHE"
+    _add(parser, "--partition", text, required=True, type=_partitions, metavar="DIR")
     text = "which partition (default: the rank, modulo their number)"
     _add(parser, "--partition-idx", text, type=_count(0), metavar="I")
     text = "labels of all nodes, or of those of a type, as .pt or .npy; may be repeated"
@@ -163,6 +166,10 @@ def label_files(given: Sequence[str]) -> Any:
     if None in by_type and len(by_type) > 1:
         raise ValueError(f"--labels {by_type[None]}: expected TYPE=FILE for all, or one FILE")
     return by_type.get(None, by_type or None)
+
+
+def _partitions(text: str) -> str:
+    return text if is_url(text) else _directory(text)
 
 
 def _directory(text: str) -> str:
@@ -269,7 +276,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> DistServer:
-    num_parts = Manifest.read(Path(arguments.partition)).num_parts
+    num_parts = Manifest.read(local_directory(arguments.partition, None)).num_parts
     if not 0 <= arguments.rank < arguments.servers:
         raise ValueError(f"--rank {arguments.rank}: expected 0 to {arguments.servers - 1}, as --servers says")
     index = arguments.rank % num_parts if arguments.partition_idx is None else arguments.partition_idx

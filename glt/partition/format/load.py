@@ -13,6 +13,7 @@ from glt import _core
 from glt._checks import check_flag, integer
 from glt._reprs import repr_of_fields, says, typed
 from glt._tracebacks import short_traceback
+from glt._urls import is_url
 from glt.data.keys import KeyMap
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
@@ -21,6 +22,7 @@ from glt.partition.format.book import IdMap
 from glt.partition.format.files import Array, as_torch_dtype, map_file
 from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 from glt.partition.format.part_config import read_part_config
+from glt.partition.format.remote import local_directory
 from glt.partition.format.verify import Contents, Record, Watch
 
 
@@ -199,7 +201,9 @@ def load_partition(
     """Maps one partition and the books. Other partitions need not be on this machine.
 
     Args:
-        root_dir: What the partitioner was given as ``output_dir``; or the JSON part_config in it.
+        root_dir: What the partitioner was given as ``output_dir``; or the JSON part_config in it; or a URL of a copy of
+            it (``s3://``, ``gs://``, ``abfs://``, ``https://``): what the partition needs is copied to ``$GLT_CACHE``
+            (default ``~/.cache/glt``), once per host, and compared with its checksums.
         partition_idx: Which partition, in ``[0, num_parts)``.
         verify: Whether to compare contents with the checksums: all of each file. A file of more than 64 MiB is compared
             once per host, until it is written again: what was found is remembered in ``$TMPDIR``. ``'elsewhere'``:
@@ -218,7 +222,7 @@ def load_partition(
     """
     if verify != "elsewhere":
         check_flag("verify", verify)
-    root = Path(os.path.abspath(root_dir))
+    root = local_directory(root_dir, None)
     if root.is_file():
         root = read_part_config(root).directory
     manifest = Manifest.read(root)
@@ -226,6 +230,8 @@ def load_partition(
         index = integer("partition_idx", partition_idx, 0, manifest.num_parts - 1, f"a partition of {root}")
     except ValueError as error:
         raise PartitionError(str(error)) from error
+    if is_url(root_dir):
+        root = local_directory(root_dir, index)
     part = root / layout.part(index)
     if not part.is_dir():
         raise PartitionError(
@@ -261,7 +267,7 @@ def load_id_map(
         IdMap(original=int32 [40], new=int32 [40])
     """
     check_flag("verify", verify)
-    root = Path(os.path.abspath(root_dir))
+    root = local_directory(root_dir, 0)
     manifest = Manifest.read(root)
     files, schema = _Files(root, manifest, 0, verify), manifest.schema
     if type_ is None or isinstance(type_, str):

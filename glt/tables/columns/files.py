@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs
 
 from glt._checks import is_of_machine, naming_the_limit
+from glt._urls import is_url, open_file_system, without_query
 from glt.errors import TableError
 
 PARQUET: Final = (".parquet", ".pq")
@@ -49,19 +49,16 @@ def find_files(given: str, base: str) -> Iterator[File]:
         yield from (state_of(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file())
 
 
-def is_url(given: str) -> bool:
-    return len(urlsplit(given).scheme) > 1
-
-
 def _paths_at_url(given: str) -> Iterator[File]:
-    head, is_pattern, _ = given.partition("*")
-    opened, path = open_file_system(head.rsplit("/", 1)[0] if is_pattern else given)
+    plain, query = without_query(given)
+    head, is_pattern, _ = plain.partition("*")
+    opened, path = open_file_system((head.rsplit("/", 1)[0] if is_pattern else plain) + query)
     info = opened.get_file_info(path)
     if info.type == pa.fs.FileType.File:
         yield state_of(given)
         return
-    scheme = given.split("://", 1)[0]
-    pattern = given.split("://", 1)[1] if is_pattern else None
+    scheme, rest = plain.split("://", 1)
+    pattern = rest if is_pattern else None
     for each in opened.get_file_info(pa.fs.FileSelector(path, recursive=True, allow_not_found=True)):
         is_table = each.type == pa.fs.FileType.File and each.base_name.lower().endswith(PARQUET + CSV)
         if (
@@ -69,20 +66,7 @@ def _paths_at_url(given: str) -> Iterator[File]:
             and (pattern is None or fnmatchcase(each.path, pattern))
             and not each.base_name.startswith((".", "_"))
         ):
-            yield File(f"{scheme}://{each.path}", each.size, each.mtime_ns or 0)
-
-
-def open_file_system(path: str) -> tuple[pa.fs.FileSystem, str]:
-    """The file system of a path or URL, and its name there."""
-    if not is_url(path):
-        return pa.fs.LocalFileSystem(), os.path.abspath(path)
-    scheme = urlsplit(path).scheme
-    if scheme in ("http", "https"):
-        import fsspec
-
-        return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fsspec.filesystem(scheme))), path
-    opened, inside = pa.fs.FileSystem.from_uri(path)
-    return opened, inside
+            yield File(f"{scheme}://{each.path}{query}", each.size, each.mtime_ns or 0)
 
 
 def state_of(path: str) -> File:
@@ -94,8 +78,13 @@ def state_of(path: str) -> File:
     return File(path, info.size or 0, info.mtime_ns or 0)
 
 
+def has_kind(path: str, kinds: tuple[str, ...]) -> bool:
+    """Whether its name ends so."""
+    return without_query(path)[0].lower().endswith(kinds)
+
+
 def is_parquet(path: str) -> bool:
-    return path.lower().endswith(PARQUET)
+    return has_kind(path, PARQUET)
 
 
 class readable:

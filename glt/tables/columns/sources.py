@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from glt._urls import open_file_system
 from glt.errors import TableError
-from glt.tables.columns.files import CSV, PARQUET, File, find_files, is_parquet, open_file_system, readable, state_of
+from glt.tables.columns.files import CSV, PARQUET, File, find_files, has_kind, is_parquet, readable, state_of
 from glt.tables.columns.values import Column, arrow_type, convert
 from glt.tables.descriptions.description import Files
 
@@ -58,7 +59,8 @@ class Source:
         """Finds the files."""
         found: dict[str, File] = {}
         for given in files.paths:
-            paths = list(find_files(given, base))
+            with readable(where, given):
+                paths = list(find_files(given, base))
             if not paths:
                 raise TableError(
                     f"{where}: files = {given!r}: expected Parquet or CSV files, and there are none, seen from "
@@ -66,7 +68,7 @@ class Source:
                 )
             found |= {each.path: each for each in paths}
         for path in found:
-            if not path.lower().endswith(PARQUET + CSV):
+            if not has_kind(path, PARQUET + CSV):
                 raise TableError(
                     f"{where}: {path} is of no known kind: expected a name with {', '.join(PARQUET + CSV)}"
                 )
@@ -193,7 +195,7 @@ class Source:
                 opened, path = open_file_system(each.path)
                 with opened.open_input_stream(path, compression=None) as stream:
                     raw = stream.read(BLOCK_BYTES)
-            text = zlib.decompressobj(31).decompress(raw) if path.endswith(".gz") else raw
+            text = zlib.decompressobj(31).decompress(raw) if has_kind(path, (".gz",)) else raw
             num_rows = text.count(b"\n") - (self.format.header and len(raw) < BLOCK_BYTES)
             if num_rows > 0:
                 return len(raw) / num_rows
@@ -234,7 +236,7 @@ class Source:
             options |= {"include_columns": list(chosen), "column_types": dict.fromkeys(chosen, pa.string())}
             options |= {"quoted_strings_can_be_null": False}
         return pa.csv.open_csv(
-            opened.open_input_stream(inside, compression="gzip" if inside.endswith(".gz") else None),
+            opened.open_input_stream(inside, compression="gzip" if has_kind(path, (".gz",)) else None),
             pa.csv.ReadOptions(block_size=BLOCK_BYTES, autogenerate_column_names=not self.format.header),
             pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             pa.csv.ConvertOptions(**options),

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from glt._urls import is_url, without_query
 from glt.errors import TableError
-from glt.tables.columns.files import File, find_files, is_parquet, is_url
+from glt.tables.columns.files import File, find_files, has_kind, is_parquet
 from glt.tables.columns.sources import BLOCK_BYTES, Source
 from glt.tables.descriptions.description import Files
 
@@ -64,7 +65,7 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 def _folder_and_stem(file: File) -> tuple[str, str]:
     """Without numbers, and without ``day=2024-05-31`` and the like."""
-    *parts, name = file.path.split("/")
+    *parts, name = without_query(file.path)[0].split("/")
     while parts and "=" in parts[-1]:
         parts.pop()
     stem = name.split(".", 1)[0]
@@ -99,7 +100,9 @@ def files_of(table: Looked) -> dict[str, Any]:
     options |= {"delimiter": format_.delimiter} if format_.delimiter else {}
     if len(paths) == 1:
         return {"files": paths[0], **options}
-    folder = os.path.commonpath(paths) if not is_url(paths[0]) else paths[0].rsplit("/", 1)[0]
+    if is_url(paths[0]):  # where a directory begins is not known
+        return {"files": paths, **options}
+    folder = os.path.commonpath(paths)
     plain = sorted(map(os.path.normpath, paths))
     prefix = re.split(r"\d", paths[0].rsplit("/", 1)[-1])[0]
     suffix = paths[0][paths[0].rfind(".") :]
@@ -122,7 +125,7 @@ def _sampled(source: Source) -> tuple[pa.Table, bool]:
             found.append(pa.Table.from_batches([first]))
             num_rows += first.num_rows
             if not is_parquet(file.path):
-                is_whole = is_whole and file.num_bytes < BLOCK_BYTES and not file.path.endswith(".gz")
+                is_whole = is_whole and file.num_bytes < BLOCK_BYTES and not has_kind(file.path, (".gz",))
             first = next(batches, None)
         is_whole = is_whole and num_rows < _ROWS
     if not found:

@@ -1,0 +1,44 @@
+"""URLs of object stores and web servers, as pyarrow and fsspec open them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+
+def is_url(given: str | os.PathLike[str]) -> bool:
+    """Whether it is a URL, and no path."""
+    return "://" in os.fspath(given) and len(urlsplit(os.fspath(given)).scheme) > 1
+
+
+def without_query(url: str) -> tuple[str, str]:
+    """A path or URL without its query (``?region=...``), and the query with its question mark."""
+    plain, mark, query = url.partition("?") if is_url(url) else (url, "", "")
+    return plain, mark + query
+
+
+def open_file_system(path: str) -> tuple[Any, str]:
+    """The ``pyarrow.fs.FileSystem`` of a path or URL, and its name there. What follows ``?`` are options of the file
+    system (``endpoint_override``, ``region``), but of ``https://``, where it belongs to the name.
+
+    Raises:
+        ImportError: Without pyarrow, or without fsspec and aiohttp for ``https://``.
+    """
+    try:
+        import pyarrow.fs as fs
+    except ImportError as error:
+        raise ImportError(f"{path} needs pyarrow: pip install 'glt-graph[tables]'") from error
+    if not is_url(path):
+        return fs.LocalFileSystem(), os.path.abspath(path)
+    scheme = urlsplit(path).scheme
+    if scheme in ("http", "https"):
+        try:
+            import fsspec
+
+            opened = fsspec.filesystem(scheme)
+        except ImportError as error:
+            raise ImportError(f"{path} needs fsspec and aiohttp: pip install fsspec aiohttp") from error
+        return fs.PyFileSystem(fs.FSSpecHandler(opened)), path
+    opened, inside = fs.FileSystem.from_uri(path)
+    return opened, inside
