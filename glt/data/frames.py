@@ -30,6 +30,10 @@ class FramePart:
     widths: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("columns", "widths", "keys"):  # lists, of JSON
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
     def tables(self, name: str) -> list[str]:
         """Names of the tables that the part of the frame ``name`` consists of."""
         whole = f"{name}.{self.stype}"
@@ -55,6 +59,10 @@ class Frame:
     name: str
     parts: tuple[FramePart, ...]
     has_y: bool = False
+
+    def __post_init__(self) -> None:
+        parts = tuple(each if isinstance(each, FramePart) else FramePart(**each) for each in self.parts)
+        object.__setattr__(self, "parts", parts)
 
     def tables(self) -> list[str]:
         """Names of all its tables."""

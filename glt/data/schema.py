@@ -54,6 +54,8 @@ class Schema:
         object.__setattr__(self, "node_types", tuple(self.node_types))
         # Triples read from JSON are lists.
         object.__setattr__(self, "edge_types", tuple(_edge_type(t) for t in self.edge_types))
+        frames = tuple(each if isinstance(each, Frame) else Frame(**each) for each in self.frames)
+        object.__setattr__(self, "frames", frames)
         for node_type in self.node_types:
             if not isinstance(node_type, str):
                 raise TypeError(f"node_types holds {node_type!r}: expected names of node types")

@@ -1,6 +1,8 @@
 """TensorFrames of PyTorch Frame are features like others: every kind of column, in process and in partitions."""
 
+import json
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import glt
+from glt.data import Schema
 from glt.data.frames import split_frame
 from glt.partition import RandomPartitioner, graph_arguments, load_partition
 from glt.partition.inputs.read import dataset_arguments
@@ -78,6 +81,11 @@ def test_a_frame_that_is_taken_apart_and_put_together_is_the_same(rows):
     split, tables = split_frame(whole, "node", 0, "tf")
     assert sorted(split.tables()) == sorted(tables) and all(len(each) == rows for each in tables.values())
     expect_frame(split.join(tables), whole, torch.arange(rows))
+
+
+def test_a_schema_with_frames_survives_json():
+    schema = glt.Dataset.from_pyg(relational()).schema
+    assert len(schema.frames) == 3 and Schema(**json.loads(json.dumps(asdict(schema)))) == schema
 
 
 @pytest.mark.parametrize("is_dataset", [False, True])

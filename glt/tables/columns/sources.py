@@ -6,9 +6,10 @@ This is the one reader: whichever engine joins the tables gets these columns, so
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,8 @@ from glt.tables.descriptions.description import Files
 
 BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
 _BATCH_ROWS: Final = 1 << 17
+_LEAST_ROWS: Final = 1 << 10  # of a batch, however wide
+_BATCH_BYTES: Final = 32 << 20
 _FEW: Final = 12  # names in a message
 _PIECE_BYTES: Final = 64 << 20  # of Parquet, that another process may read by itself
 
@@ -40,7 +43,7 @@ def few(names: Sequence[str]) -> str:
 class Piece:
     """Part of a file: all of it, or row groups of Parquet, the first of which begins at ``first_row``."""
 
-    path: str
+    file: File
     row_groups: tuple[int, ...] | None = None
     first_row: int = 0
 
@@ -86,15 +89,16 @@ class Source:
     def batches(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of all files, with these columns of :attr:`columns` (default: all)."""
         for file in self.files:
-            yield from self.read(Piece(file.path), names)
+            yield from self.read(Piece(file), names)
 
     def read(self, piece: Piece, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The same of a piece."""
-        columns = [each for each in self.columns if names is None or each.name in names]
+        wanted = None if names is None else set(names)
+        columns = [each for each in self.columns if wanted is None or each.name in wanted]
         schema = pa.schema([pa.field(each.name, arrow_type(each)) for each in columns])
         first = piece.first_row
         for batch in self._read(piece, columns):
-            converted = [convert(batch.column(c.column), c, self.where, piece.path, first) for c in columns]
+            converted = [convert(batch.column(c.column), c, self.where, piece.file.path, first) for c in columns]
             yield pa.RecordBatch.from_arrays(converted, schema=schema)
             first += batch.num_rows
 
@@ -103,7 +107,7 @@ class Source:
         found = []
         for file in self.files:
             if not is_parquet(file.path) or file.num_bytes < 2 * _PIECE_BYTES:
-                found.append(Piece(file.path))
+                found.append(Piece(file))
                 continue
             with readable(self.where, file.path):
                 opened, path = open_file_system(file.path)
@@ -114,7 +118,7 @@ class Source:
                 group = metadata.row_group(i)
                 num_rows, num_bytes = num_rows + group.num_rows, num_bytes + group.total_byte_size
                 if num_bytes >= _PIECE_BYTES or i == metadata.num_row_groups - 1:
-                    found.append(Piece(file.path, tuple(groups), first))
+                    found.append(Piece(file, tuple(groups), first))
                     groups, first, num_rows, num_bytes = [], first + num_rows, 0, 0
         return found
 
@@ -124,7 +128,7 @@ class Source:
             opened, path = open_file_system(file.path)
             if is_parquet(file.path):
                 return pa.parquet.read_schema(path, filesystem=opened)
-            with self._open_csv(file.path, None) as reader:
+            with _open_csv(file, self.format, None) as reader:
                 return reader.schema
 
     def sample(self, file: File) -> Iterator[pa.RecordBatch]:
@@ -135,7 +139,7 @@ class Source:
                 with pa.parquet.ParquetFile(path, filesystem=opened, pre_buffer=False) as parquet:
                     yield from parquet.iter_batches(_BATCH_ROWS)
             else:
-                with self._open_csv(file.path, None) as reader:
+                with _open_csv(file, self.format, None) as reader:
                     yield from islice(reader, 1)
 
     def key_type(self, column: str) -> str:
@@ -149,7 +153,7 @@ class Source:
             is_csv = not is_parquet(file.path)
             if not pa.types.is_integer(type_) and (is_csv or not pa.types.is_floating(type_)):
                 return "text"
-            if is_csv and self._has_leading_zero(file.path, column):
+            if is_csv and self._has_leading_zero(file, column):
                 return "text"
         return "int"
 
@@ -169,9 +173,9 @@ class Source:
     def _no_column(self, path: str, column: str, names: Sequence[str]) -> TableError:
         return TableError(f"{self.where}: {path} has no column {column!r}: it has {few(names)}")
 
-    def _has_leading_zero(self, path: str, column: str) -> bool:
+    def _has_leading_zero(self, file: File, column: str) -> bool:
         """Whether the first block of a CSV file has a key such as 007, which is a text."""
-        with readable(self.where, path), self._open_csv(path, [column]) as reader:
+        with readable(self.where, file.path), _open_csv(file, self.format, (column,)) as reader:
             batch = next(iter(reader), None)
         if batch is None:
             return False
@@ -210,34 +214,53 @@ class Source:
                 )
 
     def _read(self, piece: Piece, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-        path = piece.path
-        chosen = list(dict.fromkeys(each.column for each in columns))
-        names = self.columns_of(File(path, 0, 0)).names
-        for name in chosen:
-            if name not in names:
-                raise self._no_column(path, name, names)
-            if names.count(name) > 1:
-                raise TableError(f"{self.where}: {path} has several columns {name!r}: rename all but one")
+        path = piece.file.path
+        chosen = tuple(dict.fromkeys(each.column for each in columns))
         with readable(self.where, path):
             if is_parquet(path):
                 opened, inside = open_file_system(path)
                 with pa.parquet.ParquetFile(inside, filesystem=opened, pre_buffer=False, buffer_size=1 << 20) as file:
-                    yield from file.iter_batches(_BATCH_ROWS, row_groups=piece.row_groups, columns=chosen)
+                    self._require_columns(path, chosen, file.schema_arrow.names)
+                    num_rows = max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // (8 * max(1, len(chosen)))))
+                    yield from file.iter_batches(num_rows, row_groups=piece.row_groups, columns=list(chosen))
             else:
-                with self._open_csv(path, chosen) as reader:
+                self._require_columns(path, chosen, _names_of_csv(piece.file, self.format))
+                with _open_csv(piece.file, self.format, chosen) as reader:
                     yield from reader
 
-    def _open_csv(self, path: str, chosen: Sequence[str] | None) -> Any:
-        """``chosen`` are read as texts: types are those of the description."""
-        opened, inside = open_file_system(path)
-        delimiter = self.format.delimiter or ("\t" if ".tsv" in path.lower() else ",")
-        options: dict[str, Any] = {"strings_can_be_null": True, "null_values": [""]}
-        if chosen is not None:
-            options |= {"include_columns": list(chosen), "column_types": dict.fromkeys(chosen, pa.string())}
-            options |= {"quoted_strings_can_be_null": False}
-        return pa.csv.open_csv(
-            opened.open_input_stream(inside, compression="gzip" if has_kind(path, (".gz",)) else None),
-            pa.csv.ReadOptions(block_size=BLOCK_BYTES, autogenerate_column_names=not self.format.header),
-            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            pa.csv.ConvertOptions(**options),
-        )
+    def _require_columns(self, path: str, chosen: Sequence[str], names: Sequence[str]) -> None:
+        for name, count in zip(chosen, map(Counter(names).get, chosen), strict=True):
+            if count is None:
+                raise self._no_column(path, name, names)
+            if count > 1:
+                raise TableError(f"{self.where}: {path} has several columns {name!r}: rename all but one")
+
+
+@lru_cache(maxsize=1 << 15)
+def _names_of_csv(file: File, format: Files) -> tuple[str, ...]:
+    with _open_csv(file, format, None) as reader:
+        names = tuple(reader.schema.names)
+    return _INTERNED.setdefault(names, names)
+
+
+_INTERNED: dict[tuple[str, ...], tuple[str, ...]] = {}  # ten thousand files have the same names
+
+
+def _open_csv(file: File, format: Files, chosen: Sequence[str] | None) -> Any:
+    """``chosen`` are read as texts: types are those of the description."""
+    opened, inside = open_file_system(file.path)
+    delimiter = format.delimiter or ("\t" if ".tsv" in file.path.lower() else ",")
+    options: dict[str, Any] = {"strings_can_be_null": True, "null_values": [""]}
+    if chosen is not None:
+        options |= {"include_columns": list(chosen), "column_types": dict.fromkeys(chosen, pa.string())}
+        options |= {"quoted_strings_can_be_null": False}
+    is_compressed = has_kind(file.path, (".gz",))
+    # A block is memory that is taken at once: no more than there is to read.
+    num_bytes = 0 if is_compressed else file.num_bytes
+    block_bytes = min(BLOCK_BYTES, num_bytes + 1) if num_bytes else BLOCK_BYTES
+    return pa.csv.open_csv(
+        opened.open_input_stream(inside, compression="gzip" if is_compressed else None),
+        pa.csv.ReadOptions(block_size=block_bytes, autogenerate_column_names=not format.header),
+        pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        pa.csv.ConvertOptions(**options),
+    )

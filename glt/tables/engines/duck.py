@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -17,7 +17,9 @@ from glt.tables.columns.sources import Source
 from glt.tables.engines.output import Shards, read_shards, shards_of
 from glt.tables.engines.plan import AnyFold, AnyMake, Query, Rows
 
-_BATCH_ROWS = 122_880  # a row group of DuckDB
+_BATCH_ROWS: Final = 122_880  # a row group of DuckDB
+_LEAST_ROWS: Final = 2048  # its vector
+_BATCH_BYTES: Final = 32 << 20
 
 
 class DuckDB:
@@ -123,7 +125,8 @@ class DuckDB:
     def _stream(self, query: str) -> Iterator[pa.RecordBatchReader]:
         """The rows of a query; the connection is free again behind it, whatever was raised."""
         with self._telling():
-            reader = self._db.sql(query).to_arrow_reader(_BATCH_ROWS)
+            rows = self._db.sql(query)
+            reader = rows.to_arrow_reader(max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // (8 * len(rows.columns)))))
             try:
                 yield reader
             finally:

@@ -64,7 +64,8 @@ class Rows:
 
     @property
     def schema(self) -> pa.Schema:
-        types = [self.source.schema.field(name).type for name in self.own_names]
+        schema = self.source.schema
+        types = [schema.field(name).type for name in self.own_names]
         fields = [pa.field(name, type_) for name, type_ in zip(self.names, types, strict=True)]
         return pa.schema([*fields, *(pa.field(each.name, pa.int64()) for each in self.numbered)])
 
