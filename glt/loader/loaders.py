@@ -25,6 +25,7 @@ from glt.loader.seeds import (
     checked_times,
     ids_of_keys,
     is_edge_type,
+    links_of_keys,
     matching_types,
     nodes_for_pyg,
     require_nodes,
@@ -210,6 +211,8 @@ def edges_for_pyg(data: Any, edge_label_index: Any) -> Any:
     """Returns seed edges as PyG's loaders take them, with ids as a tensor; all edges of a dataset in the order of their
     ids. Raises TypeError or ValueError if they are not ``[2, B]`` integers, or name no known edge type."""
     is_dataset = isinstance(data, Dataset)
+    if is_dataset:
+        edge_label_index = links_of_keys(edge_label_index, data.ids)
     if isinstance(data, Data) or (is_dataset and not data.schema.is_hetero):
         if edge_label_index is None:
             return _all_edges(data, None) if is_dataset else None
@@ -252,7 +255,8 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
     Args:
         data, num_neighbors: As in :class:`NeighborLoader`.
         edge_label_index: Seed edges ``[2, B]``, edges of the graph or not; None: all edges. In heterogeneous graphs an
-            edge type, or a pair of that and the seed edges.
+            edge type, or a pair of that and the seed edges. Of a dataset with keys, ends may be keys: ``(["ann"],
+            ["bob"])``.
         edge_label: Label of each seed edge. With binary negatives, whose label is 0, labels that start at 0 go up by 1.
         edge_label_time: Time of each seed edge, int64; needs ``time_attr``. No node or edge that is later is sampled.
         neg_sampling: ``'binary'``, ``'triplet'``, a dict or a ``NegativeSampling``; None: no negatives. Triplets need a

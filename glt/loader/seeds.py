@@ -81,6 +81,21 @@ def ids_of_keys(input_nodes: Any, ids: KeyMaps) -> Any:
     return found if node_type is None else (node_type, found)
 
 
+def links_of_keys(edge_label_index: Any, ids: KeyMaps) -> Any:
+    """Seed edges with ids where their ends are keys, such as ``(edge type, (["ann", "bob"], ["carl", "ann"]))``."""
+    is_typed = isinstance(edge_label_index, tuple | list) and len(edge_label_index) == 2
+    is_typed = is_typed and is_edge_type(edge_label_index[0])
+    named, ends = edge_label_index if is_typed else (HOMOGENEOUS.edge_types[0], edge_label_index)
+    if not isinstance(ends, tuple | list) or len(ends) != 2:
+        return edge_label_index
+    types = [at for at, each in zip((named[0], named[-1]), ends, strict=True) if is_text(each)]
+    if not types or not all(at in ids for at in types):
+        return edge_label_index
+    found = zip((named[0], named[-1]), ends, strict=True)
+    edges = torch.stack([ids[at].lookup(each) if is_text(each) else torch.as_tensor(each) for at, each in found])
+    return (named, edges) if is_typed else edges
+
+
 def split_node_type(input_nodes: Any) -> tuple[NodeType | None, Any]:
     """Returns the node type that seeds name, or None, and the seeds, None standing for all nodes."""
     if isinstance(input_nodes, str):

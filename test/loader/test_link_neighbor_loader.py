@@ -7,6 +7,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
 from torch_geometric.sampler import NegativeSampling
 
+import glt
 from glt.data import Dataset
 from glt.loader import LinkNeighborLoader
 from glt.sampler import NeighborSampler
@@ -341,3 +342,15 @@ def test_labels_that_cannot_go_up_by_one_are_refused_where_they_may_have_to(dtyp
         pytest.skip(f"torch {torch.__version__}: {error}")
     (batch,) = LinkNeighborLoader(DATA, [2], **given, batch_size=2)
     assert batch.edge_label.dtype == dtype
+
+
+def test_ends_may_be_keys(tmp_path):
+    raw = [f"user {i}" for i in range(40)]
+    keys = glt.data.KeyMap.write(tmp_path / "keys", {"name": "text"}, lambda: iter([[raw]]))
+    data = glt.Dataset.from_arrays(glt.testing.ring_graph().edge_index, node_keys=keys)
+    given = {"data": data, "num_neighbors": [2], "batch_size": 4, "random_seed": 0}
+    one = next(iter(glt.LinkNeighborLoader(edge_label_index=(raw[:4], raw[8:12]), **given)))
+    other = next(iter(glt.LinkNeighborLoader(edge_label_index=torch.tensor([range(4), range(8, 12)]), **given)))
+    assert torch.equal(one.n_id, other.n_id) and torch.equal(one.edge_label_index, other.edge_label_index)
+    with pytest.raises(KeyError, match="'nobody' is no key"):
+        glt.LinkNeighborLoader(edge_label_index=(["nobody"], raw[:1]), **given)

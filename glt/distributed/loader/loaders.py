@@ -31,6 +31,7 @@ from glt.loader.seeds import (
     checked_nodes,
     checked_times,
     ids_of_keys,
+    links_of_keys,
     matching_types,
     split_edge_type,
 )
@@ -223,7 +224,8 @@ class DistLinkNeighborLoader(DistLoader):
     Args:
         data: The partition of this trainer, loaded.
         num_neighbors: Edges per node and hop, a list or a dict by edge type; -1 takes all, 0 none.
-        edge_label_index: Seed edges of this trainer ``[2, B]``, source and destination ids, edges of the graph or not;
+        edge_label_index: Seed edges of this trainer ``[2, B]``, source and destination ids (or two lists of keys, where
+            nodes have some), edges of the graph or not;
             of a heterogeneous graph a pair of their edge type and these. None, or the edge type alone: all edges of
             this trainer's partition, in the order of their ids, so that those of all trainers together are all edges;
             one that several trainers have loaded is shared out among them. Of a client of servers: its share of all
@@ -312,6 +314,7 @@ class DistLinkNeighborLoader(DistLoader):
             with_edge=with_edge,
             exclude_edges=exclude_edges,
         )
+        edge_label_index = links_of_keys(edge_label_index, graph.ids)
         links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
         source, _, target = graph.schema.edge_types[links.edge_type]
         ends = graph.schema.node_index(source), graph.schema.node_index(target)

@@ -155,8 +155,8 @@ class SamplingClient:
         """Samples around seeds and waits for the batch. From any thread.
 
         Args:
-            nodes: Ids ``[num_seeds]``, 1 to 65536, or a mask over all nodes; of a heterogeneous graph ``(node type,
-                ids or mask)``.
+            nodes: Ids ``[num_seeds]``, 1 to 65536, keys, where nodes have some, or a mask over all nodes; of a
+                heterogeneous graph ``(node type, ids, keys or mask)``.
             time: Time of each seed, integers; needs ``time_attr``. Default: the times of the nodes themselves.
             input_id: What the batch tells of each seed as ``input_id``. Default: its position in ``nodes``.
             timeout_s: Deadline of this request. Default: that of the client.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from dist_world import NUM_NODES, join, run_cluster, write_world
 from dist_world import options as train_options
 from service import options, serve_or
@@ -36,6 +37,14 @@ def ask(trainer, rank):
         ids["node"].raw([600])
     everything = ids["node"].lookup(np.array(RAW))
     assert ids["node"].raw(everything) == RAW and len(ids["node"]) == NUM_NODES
+    with glt.distributed.SamplingClient([3], random_seed=1) as client:
+        one, other = client.sample(RAW[:3]), client.sample(everything[:3])
+        assert one.n_id[:3].tolist() == everything[:3].tolist() and torch.equal(one.n_id, other.n_id)
+    links = {"num_neighbors": [2], "batch_size": 2, "random_seed": 1, "worker_options": options()}
+    for ends in ((RAW[:4], RAW[4:8]), torch.stack([everything[:4], everything[4:8]]), (RAW[:4], everything[4:8])):
+        with glt.distributed.DistLinkNeighborLoader(None, edge_label_index=ends, **links) as loader:
+            seeds = torch.cat([batch.n_id[batch.edge_label_index] for batch in loader], 1)
+            assert seeds.tolist() == [everything[:4].tolist(), everything[4:8].tolist()]
     return batches_of(None, RAW[rank * 8 : rank * 8 + 8], worker_options=options())
 
 
