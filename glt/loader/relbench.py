@@ -57,7 +57,9 @@ class LinkTable:
     """
 
     def __init__(self, src: Tensor, dst: Any, num_dst_nodes: int, time: Tensor | None = None) -> None:
-        self.src, self.num_dst_nodes, self.time = src, num_dst_nodes, time
+        self.src: Tensor = src
+        self.num_dst_nodes: int = num_dst_nodes
+        self.time: Tensor | None = time
         check_at_least("num_dst_nodes", num_dst_nodes, 1)
         if isinstance(dst, Tensor):
             if dst.layout != torch.sparse_csr:
@@ -173,8 +175,8 @@ class RelBenchLinkNeighborLoader(DataLoader):
             if value := kwargs.pop(name, None):
                 raise ValueError(f"{name} = {value!r}: links are drawn anew in each epoch; leave it out")
         data = counted(data)
-        self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
-        self.src_nodes, self.dst_nodes, self.num_dst_nodes = src_nodes, dst_nodes, num_dst_nodes
+        self.random_seed: int = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
+        self._types = src_nodes[0], dst_nodes[0]
         sampler = NeighborSampler(
             data,
             num_neighbors,
@@ -206,7 +208,7 @@ class RelBenchLinkNeighborLoader(DataLoader):
 
     @says
     def __repr__(self) -> str:
-        links = f"{self._batches.num_links} links, {self.src_nodes[0]} to {self.dst_nodes[0]}"
+        links = f"{self._batches.num_links} links, {self._types[0]} to {self._types[1]}"
         return f"{len(self._batches)} batches of {self._batches.batch_size}, {links}, random_seed={self.random_seed}"
 
 

@@ -245,7 +245,7 @@ class Build:
             before, num_old = self.old.folder / "keys" / table.name, self.old.num_nodes(table.name)
             self.plan.has_keys(at, before, KeyMap(self.old.folder / "ids" / table.name))
         query = self.plan.keys(at, [int(each.source is not own) for each in given], self.old is not None)
-        with self.plan.engine.reading({f"given_{i}": each for i, each in enumerate(given)}):
+        with self.plan.engine.reading({f"glt_given_{i}": each for i, each in enumerate(given)}):
             made = self.plan.engine.write(query, Keys(fields), folder, fields, before, with_ids=True)
         names = table.key or tuple(f"{KEY}{i}" if i else KEY for i in range(len(fields)))
         columns = dict(zip(names, self.tables.key_types[at], strict=True))
@@ -268,7 +268,7 @@ class Build:
         if self.old is not None:
             nodes.old, nodes.num_old = self.old.folder / "nodes" / table.name, self.old.num_nodes(table.name)
         rows = Rows(source, None, columns, False, [self.plan.numbered("id", KEY, at)])
-        with self.plan.engine.reading({"given": rows}):
+        with self.plan.engine.reading({"glt_given": rows}):
             query = self.plan.nodes(at, columns, by_hash)
             folder = self.out / "nodes" / table.name
             made = self.plan.engine.write(query, nodes, folder, fitted.schema, with_ids=True)
@@ -308,7 +308,7 @@ class Build:
             edges = Edges(table, fitted, fields, table.duplicates)
             new = folder if self.old is None else self.out / "new_edges"
             shutil.rmtree(new, ignore_errors=True)
-            with self.plan.engine.reading({"given": rows}):
+            with self.plan.engine.reading({"glt_given": rows}):
                 query = self.plan.edges(hashed, columns, is_reverse)
                 made = self.plan.engine.write(query, edges, new, fields)
             num_dropped, num_joined = rows.num_rows - made.num_joined, made.num_joined
@@ -346,7 +346,7 @@ class Build:
             return self.old.fitted(table)
         fits = Fits(table)
         if fits.columns:
-            with self.plan.engine.reading({"given": replace(rows, columns=fits.columns)}):
+            with self.plan.engine.reading({"glt_given": replace(rows, columns=fits.columns)}):
                 fits = self.plan.engine.fold(query(fits.columns), fits)
         return fits.finish()
 

@@ -73,6 +73,9 @@ def test_updates_missing_ends_and_duplicates(session, tmp_path, options):
     for number, texts in enumerate((FIRST, (SECOND[0].replace("b,", "y,"), SECOND[1]))):
         for name, text in zip((f"users-{number}.csv", f"buys-{number}.csv"), texts, strict=True):
             (tmp_path / name).write_text(text)
+        if options["missing"] == "drop":  # edges with a null end are dropped too
+            with open(tmp_path / f"buys-{number}.csv", "a") as file:
+                file.write("m,,6,1\n,q,7,1\n")
         for engine in ("duckdb", session):
             name = "duckdb" if engine == "duckdb" else "spark"
             update = tmp_path / name if number else None

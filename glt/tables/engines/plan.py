@@ -172,72 +172,80 @@ class Plan:
         self._keys: dict[int, KeyMap] = {}
 
     def keys(self, node: int, ranks: Sequence[int], is_update: bool) -> Query:
-        """Keys of the tables ``given_0``, ``given_1``, ... with the least of their ``ranks``, in the order of rank and
-        key; of an update, without those that have ids already."""
+        """Keys of the tables ``glt_given_0``, ``glt_given_1``, ... with the least of their ``ranks``, in the order of
+        rank and key; of an update, without those that have ids already."""
         width = self._widths[node]
         listed = ", ".join(_columns(KEY, width))
         whole = " AND ".join(f"{name} IS NOT NULL" for name in _columns(KEY, width))
         every = " UNION ALL ".join(
-            f"SELECT {listed}, CAST({rank} AS INT) AS {RANK} FROM given_{i} WHERE {whole}"
+            f"SELECT {listed}, CAST({rank} AS INT) AS {RANK} FROM glt_given_{i} WHERE {whole}"
             for i, rank in enumerate(ranks)
         )
         found = f"SELECT {listed}, min({RANK}) AS {RANK} FROM ({every}) AS every_key GROUP BY {listed}"
         if is_update:
             same = _same("g", KEY, "n", width)
-            found = f"SELECT g.* FROM ({found}) AS g WHERE NOT EXISTS (SELECT 1 FROM keys_{node} AS n WHERE {same})"
+            found = f"SELECT g.* FROM ({found}) AS g WHERE NOT EXISTS (SELECT 1 FROM glt_keys_{node} AS n WHERE {same})"
         return Query(found, [RANK, *_columns(KEY, width)], 1 + width)
 
     def has_keys(self, node: int, folder: Path, keys: KeyMap) -> None:
         """The keys of a node type are in this folder, with their ids, and in ``keys``."""
-        self.engine.view(f"keys_{node}", folder)
+        self.engine.view(f"glt_keys_{node}", folder)
         self._keys[node] = keys
 
     def numbered(self, name: str, prefix: str, node: int) -> Numbered:
         return Numbered(name, prefix, node, self._keys[node])
 
     def nodes(self, node: int, columns: Sequence[str], by_hash: bool) -> Query:
-        """A row for each key, with ``id``, in the order of ids, and ``has_row``: whether ``given`` has one."""
+        """A row for each key, with ``id``, in the order of ids, and ``has_row``: whether ``glt_given`` has one."""
         hashed = [f"{_hash('n', self.key_names(node, KEY))} AS {HASH}"] if by_hash else []
         chosen = ", ".join(["n.id AS id", *hashed, f"g.id IS NOT NULL AS {HAS_ROW}", *_of("g", columns)])
-        return Query(f"SELECT {chosen} FROM keys_{node} AS n LEFT JOIN given AS g ON n.id = g.id", ["id"])
+        return Query(f"SELECT {chosen} FROM glt_keys_{node} AS n LEFT JOIN glt_given AS g ON n.id = g.id", ["id"])
 
     def edges(self, hashed: Sequence[str], columns: Sequence[str], is_reverse: bool = False) -> Query:
-        """Edges of ``given`` both of whose ends, ``src`` and ``dst``, have ids, in their order."""
+        """Edges of ``glt_given`` both of whose ends, ``src`` and ``dst``, have ids, in their order."""
         src, dst = ("dst", "src") if is_reverse else ("src", "dst")
         with_hash = [f"{_hash('g', hashed)} AS {HASH}"] if hashed else []
         chosen = [f"g.{src} AS src", f"g.{dst} AS dst", *with_hash, *_of("g", columns)]
-        query = f"SELECT {', '.join(chosen)} FROM given AS g WHERE g.src IS NOT NULL AND g.dst IS NOT NULL"
+        query = f"SELECT {', '.join(chosen)} FROM glt_given AS g WHERE g.src IS NOT NULL AND g.dst IS NOT NULL"
         return Query(query, _edge_order(columns), 2)
 
     def all_rows(self, hashed: Sequence[str], columns: Sequence[str]) -> Query:
-        """All rows of ``given``, in any order."""
+        """All rows of ``glt_given``, in any order."""
         with_hash = [f"{_hash('g', hashed)} AS {HASH}"] if hashed else []
-        return Query(f"SELECT {', '.join([*with_hash, *_of('g', columns)])} FROM given AS g")
+        return Query(f"SELECT {', '.join([*with_hash, *_of('g', columns)])} FROM glt_given AS g")
 
     def key_names(self, node: int, prefix: str) -> list[str]:
         return _columns(prefix, self._widths[node])
 
     def both(self, first: Path, second: Path, columns: Sequence[str]) -> Query:
         """The edges of two folders, in their order."""
-        self.engine.view("first_run", first)
-        self.engine.view("second_run", second)
+        self.engine.view("glt_first_run", first)
+        self.engine.view("glt_second_run", second)
         listed = ", ".join(columns)
-        text = f"SELECT {listed} FROM first_run UNION ALL SELECT {listed} FROM second_run"
+        text = f"SELECT {listed} FROM glt_first_run UNION ALL SELECT {listed} FROM glt_second_run"
         return Query(text, _edge_order(columns), 2)
 
     def repeated(self, source: Source, width: int) -> list[tuple[Any, ...]]:
         """The first keys that come more than once, with how often they do."""
-        key = ", ".join(_columns(KEY, width))
-        query = f"SELECT {key}, count(*) AS number FROM given GROUP BY {key} HAVING count(*) > 1 ORDER BY {key} LIMIT 3"
-        with self.engine.reading({"given": Rows(source, KEY)}):
-            return self.engine.rows(query)
+        with self.engine.reading({"glt_given": Rows(source, KEY)}):
+            return self.engine.rows(f"{_counted(width)} HAVING count(*) > 1 {_first_keys(width)}")
 
     def unknown(self, source: Source, prefix: str, node: int) -> list[tuple[Any, ...]]:
         """The first keys of an end that no node has, with how often they come."""
-        key = ", ".join(_columns(KEY, self._widths[node]))
-        query = f"SELECT {key}, count(*) AS number FROM given WHERE id IS NULL GROUP BY {key} ORDER BY {key} LIMIT 3"
-        with self.engine.reading({"given": Rows(source, prefix, numbered=[self.numbered("id", prefix, node)])}):
-            return self.engine.rows(query)
+        width = self._widths[node]
+        with self.engine.reading({"glt_given": Rows(source, prefix, numbered=[self.numbered("id", prefix, node)])}):
+            return self.engine.rows(f"{_counted(width, 'WHERE id IS NULL')} {_first_keys(width)}")
+
+
+def _counted(width: int, where: str = "") -> str:
+    """How often each key comes."""
+    key = ", ".join(_columns(KEY, width))
+    return f"SELECT {key}, count(*) AS number FROM glt_given {where} GROUP BY {key}"
+
+
+def _first_keys(width: int) -> str:
+    """Engines differ in where nulls come if they are not told."""
+    return f"ORDER BY {', '.join(f'{name} ASC NULLS LAST' for name in _columns(KEY, width))} LIMIT 3"
 
 
 def _edge_order(columns: Sequence[str]) -> list[str]:

@@ -70,7 +70,7 @@ class Spark:
             for i, each in enumerate(rows.numbered):
                 chosen.append(f"n{i}.id AS {each.name}")
                 same = [f"g.{key} = n{i}.key{j}" for j, key in enumerate(rows.key_names(each.prefix))]
-                joins.append(f"LEFT JOIN keys_{each.node} AS n{i} ON {' AND '.join(same)}")
+                joins.append(f"LEFT JOIN glt_keys_{each.node} AS n{i} ON {' AND '.join(same)}")
             found = self._session.sql(f"SELECT {', '.join(chosen)} FROM {' '.join(joins)}")
             found.createOrReplaceTempView(name)
             self._sizes[name] = rows.num_rows
