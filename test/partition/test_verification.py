@@ -42,10 +42,16 @@ def behind(root, monkeypatch):
 
 
 @pytest.fixture
-def read(monkeypatch):
-    """Names of the files whose contents are read, in order."""
+def read(monkeypatch, tmp_path):
+    """Names of the files of this test whose contents are read, in order; threads of others may still be at theirs."""
     names, crcs = [], verify._crcs
-    monkeypatch.setattr(verify, "_crcs", lambda path, *given: names.append(path.name) or crcs(path, *given))
+
+    def counted(path, *given):
+        if tmp_path in path.parents:
+            names.append(path.name)
+        return crcs(path, *given)
+
+    monkeypatch.setattr(verify, "_crcs", counted)
     return names
 
 
