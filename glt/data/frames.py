@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -68,6 +69,11 @@ class Frame:
         """Names of all its tables."""
         return [each for part in self.parts for each in part.tables(self.name)] + [f"{self.name}.y"] * self.has_y
 
+    def lists(self) -> list[str]:
+        """Names of the tables whose rows are filled up to one length."""
+        nested = [part for part in self.parts if part.kind in ("nested", "tokens")]
+        return [table for part in nested for table in part.tables(self.name)[::2]]  # each is before its lengths
+
     def join(self, rows: Mapping[str, Tensor]) -> Any:
         """The TensorFrame of rows of its tables.
 
@@ -120,6 +126,8 @@ def split_all(tables: Mapping[str, Any], level: str, type_index: int) -> tuple[d
     for name, table in tables.items():
         if is_frame(table):
             frame, split = split_frame(table, level, type_index, name)
+            if taken := sorted(split.keys() & tables.keys()):
+                raise ValueError(f"{taken[0]!r} is a name that a table of the TensorFrame {name!r} gets: rename one")
             frames.append(frame)
             found |= split
         else:
@@ -159,6 +167,15 @@ def _joined(torch_frame: Any, part: FramePart, name: str, rows: Mapping[str, Ten
         return data.MultiNestedTensor(len(filled), len(part.columns), values, offset)
 
     return {key: nested(f"{whole}.{key}") for key in part.keys} if part.kind == "tokens" else nested(whole)
+
+
+def frame_classes() -> list[Any]:
+    """What a TensorFrame consists of, for files of ``torch.save``; nothing without PyTorch Frame."""
+    if find_spec("torch_frame") is None:
+        return []
+    torch_frame = _torch_frame("a TensorFrame")
+    data = torch_frame.data
+    return [torch_frame.TensorFrame, torch_frame.stype, data.MultiNestedTensor, data.MultiEmbeddingTensor]
 
 
 def _torch_frame(name: str) -> Any:

@@ -7,13 +7,15 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch_geometric.data import Data, HeteroData
 
 import glt
 from glt.data import Schema
 from glt.data.frames import split_frame
-from glt.partition import RandomPartitioner, graph_arguments, load_partition
+from glt.partition import Manifest, RandomPartitioner, graph_arguments, load_partition
 from glt.partition.inputs.read import dataset_arguments
+from glt.testing.cluster import Cluster
 
 torch_frame = pytest.importorskip("torch_frame", reason="no PyTorch Frame here: pip install pytorch-frame")
 
@@ -131,6 +133,60 @@ def test_partitions(arguments, make, tmp_path):
             ids = np.flatnonzero(rows.book.owners() == number)
             tables = {name: torch.as_tensor(np.asarray(rows.attrs[name])) for name in split.tables()}
             expect_frame(split.join(tables), store[split.name], torch.from_numpy(ids))
+
+
+def slice_of_partitions(trainer, path):
+    """Lists are longer on the second rank."""
+    dist.init_process_group("gloo", store=dist.FileStore(f"{path}-store", 2), rank=trainer.rank, world_size=2)
+    mine = torch.arange(20) + 20 * trainer.rank
+    edges = glt.testing.ring_graph(40).edge_index[:, trainer.rank :: 2]
+    given = {"node_attrs": {"tf": longer()[mine]}}
+    made = glt.partition.partition_distributed(RandomPartitioner, f"{path}/parts", 2, 40, edges, **given)
+    dist.destroy_process_group()
+    return made.frames
+
+
+def longer():
+    """A frame of 40 rows in the order of the lengths of one of its lists."""
+    return frame(40)[torch.tensor(sorted(range(40), key=lambda i: i % 5))]
+
+
+def test_slices_of_many_processes(tmp_path):
+    with Cluster(2, slice_of_partitions, tmp_path) as cluster:
+        frames, others = cluster.results()
+    assert frames == others and [each.name for each in frames] == ["tf"]
+    for number in range(2):
+        nodes = load_partition(tmp_path / "parts", number).nodes[0]
+        ids = np.flatnonzero(nodes.book.owners() == number)
+        tables = {name: torch.as_tensor(np.asarray(nodes.attrs[name])) for name in frames[0].tables()}
+        expect_frame(frames[0].join(tables), longer(), torch.from_numpy(ids))
+
+
+def test_a_file_of_torch_save(tmp_path):
+    data = relational()
+    torch.save(data, tmp_path / "data.pt")
+    read = glt.partition.read_graph(tmp_path / "data.pt", tmp_path)
+    expect_frame(read["node_attrs"]["user"]["tf"], data["user"].tf, torch.arange(40))
+    data["user"].tf.feat_dict.pop(stype.numerical)
+    torch.save(data, tmp_path / "damaged.pt")
+    with pytest.raises(ValueError, match=r"damaged.pt is damaged, or not what torch.save made"):
+        glt.partition.read_graph(tmp_path / "damaged.pt", tmp_path)
+
+
+def test_a_name_that_is_taken_is_refused():
+    data = relational()
+    data["user"]["tf.numerical"] = torch.arange(40)
+    with pytest.raises(ValueError, match=r"'tf.numerical' is a name that a table of the TensorFrame 'tf' gets"):
+        glt.Dataset.from_pyg(data)
+
+
+def test_a_manifest_whose_frames_have_no_tables_is_refused(tmp_path):
+    document = RandomPartitioner(tmp_path / "parts", 1, **graph_arguments(homogeneous())).partition().to_json()
+    assert len(Manifest.from_json(document).frames) == 2
+    for change in ({"type_index": 3}, {"name": "other"}, {"level": "graph"}):
+        frames = [{**document["frames"][0], **change}]
+        with pytest.raises(ValueError, match=r"frame .* has no table|level = 'graph'"):
+            Manifest.from_json({**document, "frames": frames})
 
 
 def test_without_pytorch_frame_it_says_what_to_install(monkeypatch):

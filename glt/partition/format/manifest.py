@@ -340,6 +340,8 @@ class Manifest:
         wrong = next((each for each in by_part if len(each) != manifest.num_parts), None)
         if wrong is not None:
             raise ValueError(f"{wrong} is of {len(wrong)} partitions: expected {manifest.num_parts}")
+        for frame in manifest.frames:
+            manifest._require_tables(frame)
         for path, file in manifest.files.items():
             _require_file(path, file, manifest.checksum_block_bytes)
         return manifest
@@ -356,6 +358,13 @@ class Manifest:
             raise ValueError("offsets are given of some types only: expected all of them, or none")
         if offsets is not None and offsets != (expected := tuple(accumulate(counts, initial=0))):
             raise ValueError(f"offsets = {offsets}: expected {expected}, the sums of the partitions' counts")
+
+    def _require_tables(self, frame: Frame) -> None:
+        check_one_of("level", frame.level, ("node", "edge"))
+        types: tuple[NodeTypeEntry | EdgeTypeEntry, ...] = self.node_types if frame.level == "node" else self.edge_types
+        attrs = types[frame.type_index].attrs if frame.type_index < len(types) else {}
+        if missing := [name for name in frame.tables() if name not in attrs]:
+            raise ValueError(f"frame {frame.name!r} has no table {missing[0]!r}: expected one of {sorted(attrs)}")
 
     @classmethod
     def read(cls, root: str | os.PathLike[str]) -> Manifest:

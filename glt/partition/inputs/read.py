@@ -55,7 +55,7 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import damaged, load_saved
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
-from glt.data.frames import join_all
+from glt.data.frames import frame_classes, is_frame, join_all
 from glt.data.keys import KeyMap
 from glt.data.pyg import arrays_of_pyg
 from glt.data.schema import HOMOGENEOUS, Schema
@@ -334,11 +334,14 @@ def _load_pyg(path: Path) -> Any:
     torch.serialization.add_safe_globals(
         [Data, DataEdgeAttr, DataTensorAttr, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
     )
+    torch.serialization.add_safe_globals(frame_classes())
     expected = "a Data or HeteroData of PyG"
     data = load_saved(path, str(path), expected)
     try:
         if isinstance(data, Data | HeteroData):  # all else is refused where it is taken apart
-            _ = [(store._parent(), dict(store)) for store in data.stores]
+            _ = [store._parent() for store in data.stores]
+            for table in (value for store in data.stores for value in store.values() if is_frame(value)):
+                table.validate()
     except Exception as error:  # bytes that named an attribute of it
         raise damaged(str(path), expected, error) from error
     return data

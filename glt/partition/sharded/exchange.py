@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from glt._collective import Collective
 from glt.data.arrays import require_data
+from glt.data.frames import is_frame
 from glt.data.keys import KeyMap
 from glt.errors import PeerLost
 from glt.partition.format.book import group_by_owner
@@ -182,15 +183,30 @@ class GraphSlice:
             graph = GraphInput.of(num_nodes, edge_index, num_rows=rows, **tables).expanding(edge_dir)
         except IndexError as error:  # which names a position
             raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
-        exchange.agree(
-            {name: _kind(name, table) for name, table in graph.tables() if not name.startswith("edge_index")}
-        )
+        graph = _with_lists_of_one_length(exchange, graph)
+        kinds = {name: _kind(name, table) for name, table in graph.tables() if not name.startswith("edge_index")}
+        exchange.agree(kinds | {"TensorFrames": graph.schema.frames})
         node_rows = exchange.gather_counts(np.array(rows, np.int64))
         for at, nodes in enumerate(graph.nodes):
             of_type = f" of type {nodes.node_type!r}" if graph.schema.is_hetero else ""
             if nodes.tables or nodes.time is not None:
                 _require_all(f"tables of nodes{of_type} have", "rows", node_rows[:, at], nodes.num_nodes)
         return cls(graph, node_rows, exchange.gather_counts(np.array([e.num_edges for e in graph.edges], np.int64)))
+
+
+def _with_lists_of_one_length(exchange: Exchange, graph: GraphInput) -> GraphInput:
+    """The lists of TensorFrames filled up to the longest of all ranks."""
+    inputs: dict[str, list[Any]] = {"node": [*graph.nodes], "edge": [*graph.edges]}
+    places = [(each.level, each.type_index, name) for each in graph.schema.frames for name in each.lists()]
+    widths = {repr(at): inputs[at[0]][at[1]].attrs[at[2]].row_shape[-1] for at in places}
+    of_ranks = exchange.gather(widths)
+    for level, at, name in places:
+        given = inputs[level][at]
+        rows, place = given.attrs[name], repr((level, at, name))
+        missing = max(widths_of.get(place, 0) for widths_of in of_ranks) - widths[place]
+        filled = replace(rows, array=np.pad(rows.array, ((0, 0), (0, 0), (0, missing))))
+        inputs[level][at] = replace(given, attrs={**given.attrs, name: filled})
+    return replace(graph, nodes=tuple(inputs["node"]), edges=tuple(inputs["edge"]))
 
 
 def _require_all(what: str, noun: str, num_rows: np.ndarray, num_nodes: int) -> None:
@@ -244,6 +260,8 @@ def rows_of(tables: dict[str, Any], node_type: str | None) -> int:
             value = value.get(node_type) if isinstance(value, Mapping) else None
         if name == "node_attrs":
             value = next(iter(value.values()), None) if isinstance(value, Mapping) else None
+        if is_frame(value):
+            return int(value.num_rows)
         if isinstance(value, np.ndarray | torch.Tensor) and value.ndim:
             require_data(value, name)
             return int(value.shape[0])
