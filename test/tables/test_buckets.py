@@ -1,10 +1,12 @@
 """Tables, results and partitions in buckets of an S3 server that runs here (moto), and tables on a web server."""
 
+import errno
 import functools
 import http.server
 import json
-import shutil
+import os
 import threading
+import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +14,7 @@ import torch
 
 import glt
 from glt.errors import PartitionError, TableError
+from glt.partition.format import remote
 
 moto = pytest.importorskip("moto.server", reason="no S3 server here: pip install 'moto[server]' boto3")
 boto3 = pytest.importorskip("boto3", reason="no S3 server here: pip install 'moto[server]' boto3")
@@ -100,15 +103,12 @@ def test_a_description_is_guessed_from_a_bucket(bucket, tables):
     assert described.edge_types[0].files.paths == tuple(bucket[2](f"in/payments/{i}.csv") for i in range(2))
 
 
-def test_results_go_to_a_bucket(bucket):
+def test_results_go_to_a_bucket(bucket, tmp_path):
     client, name, url = bucket
     path = glt.tables.write({"score": torch.tensor([0.5, 0.25])}, url("scores"), rank=1, num_ranks=2)
     assert path == f"s3://{name}/scores/part-00001-of-00002.parquet"
-    client.download_file(name, "scores/part-00001-of-00002.parquet", "/dev/shm/glt-scores.parquet")
-    try:
-        assert pq.read_table("/dev/shm/glt-scores.parquet").to_pydict() == {"id": [0, 1], "score": [0.5, 0.25]}
-    finally:
-        shutil.os.unlink("/dev/shm/glt-scores.parquet")
+    client.download_file(name, "scores/part-00001-of-00002.parquet", str(tmp_path / "scores.parquet"))
+    assert pq.read_table(tmp_path / "scores.parquet").to_pydict() == {"id": [0, 1], "score": [0.5, 0.25]}
     with pytest.raises(FileExistsError, match="part-00001-of-00002"):
         glt.tables.write(torch.zeros(1), url("scores"), rank=1, num_ranks=2)
 
@@ -161,7 +161,21 @@ def test_a_manifest_that_is_not_there(bucket):
         glt.partition.load_partition(bucket[2]("nothing"), 0)
 
 
-def test_processes_of_a_host_copy_once(parts, tmp_path, bucket):
+@pytest.fixture
+def fetched(monkeypatch):
+    """The files that are fetched, but manifests, each as often as it is."""
+    paths, fetch = [], remote._fetch
+
+    def counted(url, path, *given):
+        if not path.endswith("manifest.json"):
+            paths.append(path)
+        fetch(url, path, *given)
+
+    monkeypatch.setattr(remote, "_fetch", counted)
+    return paths
+
+
+def test_processes_of_a_host_copy_once(parts, tmp_path, fetched):
     """Each of eight threads, as processes do, finds all that it needs."""
     found, threads = [], []
     for i in range(8):
@@ -170,14 +184,50 @@ def test_processes_of_a_host_copy_once(parts, tmp_path, bucket):
     for each in threads:
         each.join()
     assert sorted(part.index for part in found) == [0, 0, 0, 0, 1, 1, 1, 1]
-    left = [path.name for path in (tmp_path / "cache").rglob("*") if path.name.endswith(".new")]
-    assert not left
+    assert len(fetched) == len(set(fetched)) > 5
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.name.endswith(".new") or ".new-" in path.name]
 
 
-def test_tables_on_a_web_server(tmp_path):
+def test_one_that_is_stuck_is_not_waited_for(parts, tmp_path, fetched, monkeypatch):
+    """While something comes, another waits for it, however long; then it copies itself."""
+    run = remote.local_directory(parts, None)
+    os.utime(run, (0, 0))  # of long ago
+    monkeypatch.setattr(remote.deadlines, "STUCK_S", 1.0)
+    with remote._alone(run):
+        waits = threading.Thread(target=remote.local_directory, args=(parts, 0))
+        waits.start()
+        for _ in range(8):
+            time.sleep(0.3)
+            os.utime(run)  # as when a large file comes
+        assert waits.is_alive() and not fetched
+        waits.join(20)
+    assert fetched and not waits.is_alive()
+
+
+def test_a_failure_ends_the_copy_and_lack_of_room_is_said_as_such(parts, monkeypatch):
+    sound, tried = remote._copy, []
+
+    def full(url, local, path, manifest):
+        tried.append(path)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote, "_NUM_FILES", 1)
+    monkeypatch.setattr(remote, "_copy", full)
+    with pytest.raises(OSError, match=r"No space left on device: free some room .*cache/partitions"):
+        glt.partition.load_partition(parts, 0)
+    assert len(tried) <= 2, "of nine"
+    monkeypatch.setattr(remote, "_copy", sound)
+    assert glt.partition.load_partition(parts, 0).index == 0
+    with pytest.raises(PartitionError, match="partition_idx = 7"):
+        glt.partition.load_partition(parts, 7)
+
+
+def test_tables_and_partitions_on_a_web_server(tmp_path, monkeypatch):
     pytest.importorskip("fsspec", reason="no fsspec here: pip install fsspec aiohttp")
     pytest.importorskip("aiohttp", reason="no aiohttp here: pip install fsspec aiohttp")
+    ring = glt.testing.ring_graph(20)
     (tmp_path / "site").mkdir()
+    glt.partition.RandomPartitioner(tmp_path / "site/parts", 1, 20, ring.edge_index).partition()
     (tmp_path / "site/payments.csv").write_text("".join([PAYMENTS[0], *PAYMENTS[1].splitlines(True)[1:]]))
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "site")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -185,6 +235,9 @@ def test_tables_on_a_web_server(tmp_path):
         url = f"http://127.0.0.1:{server.server_address[1]}/payments.csv?signed=1"
         pays = {"type": ["account", "pays", "account"], "files": url, "src": "from", "dst": "to"}
         counts = glt.tables.build({"node_types": {"account": {}}, "edge_types": [pays]}, tmp_path / "out")
+        monkeypatch.setenv("GLT_CACHE", str(tmp_path / "cache"))
+        part = glt.partition.load_partition(url.partition("/payments")[0] + "/parts", 0)
         server.shutdown()
+    assert len(part.nodes[0].owned) == 20
     assert counts["edge_types"]["account__pays__account"]["num_kept"] == 3
     assert json.loads((tmp_path / "out/build.json").read_text())["files"]

@@ -210,11 +210,12 @@ class DistDataset:
         """
         if split_ratio and graph_mode == "CPU":
             raise ValueError(f"split_ratio = {split_ratio} and graph_mode = 'CPU': rows are kept for samplers on a GPU")
+        graph_dir = local_directory(graph_dir, partition_idx)
         part = load_partition(graph_dir, partition_idx, verify=verify)
         manifest, schema = part.manifest, part.schema
         files = [path and os.path.abspath(path) for path in _label_files(schema, whole_node_label_file)]
         args = {
-            "graph_dir": str(local_directory(graph_dir, part.index)),
+            "graph_dir": str(graph_dir),
             "partition_idx": int(partition_idx),
             "graph_mode": graph_mode,
             "device": None if device is None else device if isinstance(device, int) else str(device),

@@ -13,7 +13,6 @@ from glt import _core
 from glt._checks import check_flag, integer
 from glt._reprs import repr_of_fields, says, typed
 from glt._tracebacks import short_traceback
-from glt._urls import is_url
 from glt.data.keys import KeyMap
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
@@ -222,7 +221,7 @@ def load_partition(
     """
     if verify != "elsewhere":
         check_flag("verify", verify)
-    root = local_directory(root_dir, None)
+    root = local_directory(root_dir, partition_idx)
     if root.is_file():
         root = read_part_config(root).directory
     manifest = Manifest.read(root)
@@ -230,8 +229,6 @@ def load_partition(
         index = integer("partition_idx", partition_idx, 0, manifest.num_parts - 1, f"a partition of {root}")
     except ValueError as error:
         raise PartitionError(str(error)) from error
-    if is_url(root_dir):
-        root = local_directory(root_dir, index)
     part = root / layout.part(index)
     if not part.is_dir():
         raise PartitionError(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from glt import _deadlines as deadlines
-from glt._checks import format_size, naming_the_limit
+from glt._checks import format_size, is_of_machine, naming_the_limit
 from glt._urls import is_url, open_file_system, without_query
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -45,21 +47,26 @@ def local_directory(root: str | os.PathLike[str], partition_idx: int | None) -> 
         if partition_idx is None:
             return local
         needed = [path for path in manifest.files if layout.part_of(path) in (None, partition_idx)]
+        if outside := [path for path in needed if not Path(os.path.normpath(local / path)).is_relative_to(local)]:
+            raise PartitionError(f"{_under(url, layout.MANIFEST)} lists {outside[0]}: expected files of the directory")
         with _alone(local):  # threads of this process too
             missing = [path for path in needed if not (local / path).is_file()]
             _require_room(local, sum(manifest.files[path].num_bytes for path in missing))
-            with ThreadPoolExecutor(_NUM_FILES, "glt-copy") as pool:
+            pool = ThreadPoolExecutor(_NUM_FILES, "glt-copy")
+            try:
                 for _ in pool.map(lambda path: _copy(url, local, path, manifest), missing):
-                    os.utime(local)  # others wait for it no longer than something comes
+                    pass
+            finally:
+                pool.shutdown(cancel_futures=True)
     return local
 
 
 def _manifest(url: str, cache: Path) -> tuple[Manifest, Path]:
     """That at the URL, and the directory of its run."""
-    new = cache / f".{os.getpid()}.{threading.get_ident()}.new"
-    new.mkdir()
-    try:
-        _fetch(url, layout.MANIFEST, new / layout.MANIFEST)
+    with TemporaryDirectory(dir=cache, prefix=".new-") as folder:
+        new = Path(folder, "run")
+        new.mkdir()
+        _fetch(url, layout.MANIFEST, new / layout.MANIFEST, lambda _: None)
         manifest = Manifest.read(new)
         local = cache / manifest.run_id
         if not local.exists():
@@ -68,19 +75,21 @@ def _manifest(url: str, cache: Path) -> tuple[Manifest, Path]:
             except OSError:
                 if not local.exists():  # another process was not faster
                     raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return manifest, local
 
 
 def _copy(url: str, local: Path, path: str, manifest: Manifest) -> None:
+    def advance(_: int) -> None:
+        os.utime(local)  # others wait as long as something comes
+
     target = local / path
     new = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.new")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _fetch(url, path, new)
+        _fetch(url, path, new, advance)
         origin, remedy = f"run {manifest.run_id}", f"upload {path} again"
-        Contents(new, manifest.file(local, path), manifest.checksum_block_bytes, origin, remedy).compare()
+        contents = Contents(new, manifest.file(local, path), manifest.checksum_block_bytes, origin, remedy)
+        contents.compare(advance)
         new.rename(target)
     except PartitionError as error:
         raise PartitionError(f"{_under(url, path)}: {error}") from error
@@ -88,18 +97,17 @@ def _copy(url: str, local: Path, path: str, manifest: Manifest) -> None:
         new.unlink(missing_ok=True)
 
 
-def _fetch(url: str, path: str, target: Path) -> None:
+def _fetch(url: str, path: str, target: Path, advance: Callable[[int], object]) -> None:
     whole = _under(url, path)
     opened, inside = open_file_system(whole)
     try:
         with opened.open_input_stream(inside, compression=None) as source, open(target, "wb") as file:
             while block := source.read(_READ_BYTES):
-                file.write(block)
-                os.utime(target.parent)
+                advance(file.write(block))
     except FileNotFoundError as error:
         raise PartitionError(f"{whole} is missing: expected the files of a partition directory at {url}") from error
     except OSError as error:
-        if error.errno is not None and error.filename is not None:  # of the file that is written
+        if is_of_machine(error):
             raise
         raise PartitionError(f"{whole} cannot be read: {' '.join(str(error).split())}") from error
 
@@ -113,7 +121,7 @@ def _require_room(local: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(local).free
     if num_bytes > free:
         raise OSError(
-            28,
+            errno.ENOSPC,
             f"{format_size(num_bytes)} are to be copied, {format_size(free)} are free: set GLT_CACHE to a directory "
             "with more room",
             str(local),
@@ -123,13 +131,14 @@ def _require_room(local: Path, num_bytes: int) -> None:
 @contextmanager
 def _alone(local: Path) -> Iterator[None]:
     """One process of the host copies. Another waits for it, until nothing has come for long: then it copies itself."""
+    began = time.time()
     with open(local / ".lock", "w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
-                if time.time() - local.stat().st_mtime > deadlines.STUCK_S:
+            except BlockingIOError:
+                if time.time() - max(began, local.stat().st_mtime) > deadlines.STUCK_S:
                     break
                 time.sleep(deadlines.FAST_POLL_S)
         yield
