@@ -96,5 +96,17 @@ def test_what_is_not_taken_over_is_named(here, command, paper, what):
 def test_what_every_graph_needs(here):
     with pytest.raises(TableError, match=r"config.json: edges .* has no dest_id_col"):
         describe(written(cites={key: value for key, value in CITES.items() if key != "dest_id_col"}))
+    for wrong, message in (
+        ({"format": "parquet"}, "paper: format = .'parquet'.: expected a list of objects"),
+        ({"files": None}, "paper: files = None: expected a path"),
+        ({"features": {"feature_col": "year"}}, "paper: features = .* expected a list of objects"),
+        ({"features": [{"feature_name": "a"}]}, "features: .* has no feature_col"),
+        ({"features": [{"feature_col": "year", "transform": "no-op"}]}, "paper: transform"),
+    ):
+        with pytest.raises(TableError, match=message):
+            describe(written(PAPER | wrong))
+    twice = [{"feature_col": "year", "feature_name": "a"}, {"feature_col": "year", "feature_name": "a"}]
+    with pytest.raises(TableError, match="a second feature of the name 'a'"):
+        glt.tables.build(written(PAPER | {"features": twice}), "out")
     with pytest.raises(TableError, match="is_homogeneous = True"):
         glt.tables.build(written(is_homogeneous=True), "out")

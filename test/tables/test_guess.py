@@ -221,3 +221,24 @@ def test_the_schema_and_the_dataclasses_have_the_same_keys():
     assert set(edge["properties"]) == names(EdgeTable) | {"header", "delimiter"}
     feature = node["properties"]["features"]["additionalProperties"]["anyOf"][1]
     assert set(feature["properties"]) == names(Feature, "name")
+
+
+def test_names_of_any_alphabet_dictionaries_and_nan(here):
+    """Categories of pandas are dictionaries in Parquet, and NaN counts as null."""
+    kinds = pa.array(["a", "b", "a", "b"] * 5).dictionary_encode()
+    keys = pa.array([f"k{i}" for i in range(20)]).dictionary_encode()
+    parquet("konto", konto_id=keys, länd=kinds, 名前=list(range(20)))
+    parquet("pays", source=[f"k{i}" for i in range(10)], target=[f"k{i}" for i in range(10, 20)], v=[1.0, np.nan] * 5)
+    found = as_dict("konto.parquet", "pays.parquet")
+    assert found["node_types"]["konto"]["key"] == "konto_id"
+    assert found["node_types"]["konto"]["features"]["länd"] == {"kind": "category", "max": 8}
+    (edges,) = found["edge_types"]
+    assert edges["type"] == ["konto", "pays", "konto"]
+    assert "v" not in edges.get("features", {}), "it is 1 wherever it is something"
+    glt.tables.build(found, "out")
+
+
+def test_a_column_that_comes_twice_is_named(here):
+    (here / "a.csv").write_text("x,y,x\n1,2,3\n")
+    with pytest.raises(TableError, match=r"a.csv has several columns 'x': rename all but one"):
+        describe("a.csv")

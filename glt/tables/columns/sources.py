@@ -137,7 +137,7 @@ class Source:
             opened, path = open_file_system(file.path)
             if is_parquet(file.path):
                 with pa.parquet.ParquetFile(path, filesystem=opened, pre_buffer=False) as parquet:
-                    yield from parquet.iter_batches(_BATCH_ROWS)
+                    yield from parquet.iter_batches(_batch_rows(len(parquet.schema_arrow)))
             else:
                 with _open_csv(file, self.format, None) as reader:
                     yield from islice(reader, 1)
@@ -221,7 +221,7 @@ class Source:
                 opened, inside = open_file_system(path)
                 with pa.parquet.ParquetFile(inside, filesystem=opened, pre_buffer=False, buffer_size=1 << 20) as file:
                     self._require_columns(path, chosen, file.schema_arrow.names)
-                    num_rows = max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // (8 * max(1, len(chosen)))))
+                    num_rows = _batch_rows(len(chosen))
                     yield from file.iter_batches(num_rows, row_groups=piece.row_groups, columns=list(chosen))
             else:
                 self._require_columns(path, chosen, _names_of_csv(piece.file, self.format))
@@ -234,6 +234,10 @@ class Source:
                 raise self._no_column(path, name, names)
             if count > 1:
                 raise TableError(f"{self.where}: {path} has several columns {name!r}: rename all but one")
+
+
+def _batch_rows(num_columns: int) -> int:
+    return max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // (8 * max(1, num_columns))))
 
 
 @lru_cache(maxsize=1 << 15)

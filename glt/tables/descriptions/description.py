@@ -43,6 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from glt._urls import is_url
 from glt.errors import TableError
 
 KINDS: Final = ("number", "boolean", "category", "timestamp", "vector", "text")
@@ -208,7 +209,7 @@ class Description:
             if table.files is None:
                 return table
             paths = tuple(
-                each if "://" in each or os.path.isabs(each) else os.path.relpath(Path(self.base, each), base)
+                each if is_url(each) or os.path.isabs(each) else os.path.relpath(Path(self.base, each), base)
                 for each in table.files.paths
             )
             return dataclasses.replace(table, files=dataclasses.replace(table.files, paths=paths))

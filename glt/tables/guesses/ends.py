@@ -31,7 +31,7 @@ _PAIRS: Final = (
 
 
 def words_of(name: str) -> list[str]:
-    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+", name)]
 
 
 def stem_of(name: str) -> str:
@@ -59,7 +59,6 @@ def is_integers(type_: pa.DataType) -> bool:
 
 
 def is_texts(type_: pa.DataType) -> bool:
-    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
 
 
@@ -121,7 +120,7 @@ def _referenced(table: Looked, column: str, tables: Sequence[Looked], is_paired:
             continue
         names = {_singular(stem_of(other.name)), _singular(stem_of(other.key))} - {""}
         length = max((len(name) for name in names if len(name) > 2 and stem.endswith(name)), default=0)
-        is_parent = other is table and words_of(column)[0] == "parent"
+        is_parent = other is table and words_of(column)[:1] == ["parent"]
         if other is table and not (length or is_parent):
             continue
         share = _share(values, other)
@@ -138,11 +137,8 @@ def _share(values: pa.ChunkedArray, other: Looked) -> float | None:
     keys, distinct = other.values(other.key), pc.unique(pc.drop_null(values))
     if not other.is_whole or not len(distinct):
         return None
-    if pa.types.is_floating(distinct.type):
-        keys = keys.cast(distinct.type)
-    plain = (each.cast(pa.string()) if is_texts(each.type) else each for each in (distinct, keys))
-    wanted, known = plain
-    return float(pc.mean(pc.is_in(wanted, known.cast(wanted.type)).cast(pa.int8())).as_py())
+    wanted = distinct.cast(pa.string()) if is_texts(distinct.type) else distinct
+    return float(pc.mean(pc.is_in(wanted, keys.cast(wanted.type)).cast(pa.int8())).as_py())
 
 
 def _pair_of(table: Looked) -> tuple[str, ...]:

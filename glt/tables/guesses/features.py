@@ -80,9 +80,8 @@ def _time_unit(table: Looked, column: str) -> str | None:
 
 def _feature(table: Looked, column: str) -> dict[str, Any] | str:
     """A feature, or why a column is none."""
-    values = table.values(column)
-    type_ = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    present = pc.drop_null(values)
+    present = pc.drop_null(table.values(column))
+    type_ = present.type
     if not len(present):
         return "it is null in all rows that were looked at"
     if pa.types.is_boolean(type_):
@@ -94,7 +93,7 @@ def _feature(table: Looked, column: str) -> dict[str, Any] | str:
             return "it has lists of several lengths, or of no numbers"
         return {"kind": "vector", "length": lengths[0]}
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)):
-        return _text_feature(present) if is_texts(values.type) else f"it has type {type_}"
+        return _text_feature(present) if is_texts(type_) else f"it has type {type_}"
     num_distinct = pc.count_distinct(present).as_py()
     if num_distinct == 1:
         return f"it is {present[0].as_py()} in all rows that were looked at"

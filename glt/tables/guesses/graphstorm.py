@@ -109,9 +109,12 @@ class _Reader:
                 self.lose(name, f"{key} = {given[key]!r}")
 
     def files(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-        format_ = entry.get("format", {})
-        files = entry.get("files")
-        if format_.get("name", "").lower() not in ("csv", "parquet"):
+        where = f"{self.where}: {name}"
+        format_, files = _needed(entry, "format", where), _needed(entry, "files", where)
+        (format_,) = _dicts([format_], f"{where}: format")
+        if not isinstance(files, str) and not (isinstance(files, list) and all(isinstance(f, str) for f in files)):
+            raise TableError(f"{where}: files = {files!r}: expected a path, or a list of paths")
+        if str(format_.get("name")).lower() not in ("csv", "parquet"):
             self.lose(name, f"files = {files!r} of format {format_.get('name')!r}: expected csv or parquet")
             return None
         delimiter = format_.get("separator", ",")
@@ -119,21 +122,34 @@ class _Reader:
 
     def rest(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Features, a label and a split."""
+        where = f"{self.where}: {name}"
         features: dict[str, Any] = {}
-        for each in entry.get("features", []):
+        given = _dicts(entry.get("features", []), f"{where}: features")
+        first_rows = self._first_rows(entry, where) if given else None
+        for each in given:
             self.refuse_others(name, each, _FEATURE_KEYS)
-            columns = each.get("feature_col", [])
+            columns = _needed(each, "feature_col", f"{where}: features")
             columns = [columns] if isinstance(columns, str) else columns
-            called = each.get("feature_name") or (columns[0] if columns else "")
+            prefix = each.get("feature_name") or columns[0]
+            (transform,) = _dicts([each.get("transform") or {"name": "no-op"}], f"{where}: transform")
             for column in columns:
-                feature = self._feature(name, entry, called, column, each.get("transform") or {"name": "no-op"})
-                if feature is not None:
-                    features[called if len(columns) == 1 else f"{called}_{column}"] = {"column": column, **feature}
+                called = prefix if len(columns) == 1 else f"{prefix}_{column}"
+                feature = self._feature(name, first_rows, called, column, transform)
+                if feature is not None and called in features:
+                    self.lose(name, f"a second feature of the name {called!r}: give it a feature_name of its own")
+                elif feature is not None:
+                    features[called] = {"column": column, **feature}
         found = {"features": features} if features else {}
-        return found | self._label(name, entry.get("labels", []))
+        return found | self._label(name, _dicts(entry.get("labels", []), f"{where}: labels"))
+
+    def _first_rows(self, entry: Mapping[str, Any], where: str) -> pa.RecordBatch | None:
+        files, delimiter = entry["files"], entry["format"].get("separator")
+        paths = (files,) if isinstance(files, str) else tuple(files)
+        source = Source.of(where, Files(paths, delimiter=delimiter), self.base)
+        return next(source.sample(source.files[0]), None)
 
     def _feature(
-        self, name: str, entry: Mapping[str, Any], called: str, column: str, transform: Mapping[str, Any]
+        self, name: str, first_rows: pa.RecordBatch | None, called: str, column: str, transform: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         kind = transform.get("name")
         options = {key: value for key, value in transform.items() if key != "name"}
@@ -147,26 +163,13 @@ class _Reader:
             function = " (a function of yours can: kind = 'text')" if kind in ("bert_hf", "tokenize_hf") else ""
             self.lose(name, f"feature {called!r}: transform {kind!r}{function}")
             return None
-        length = self._length(name, entry, column) if kind == "no-op" else None
+        length = _length(first_rows, column) if kind == "no-op" else None
         if length is not None and options.get("separator", ";") == ";":
             found = {"kind": "vector", "length": length}
             options.pop("separator", None)
         for key, value in options.items():
             self.lose(name, f"feature {called!r}: {key} = {value!r} of transform {kind!r}")
         return found
-
-    def _length(self, name: str, entry: Mapping[str, Any], column: str) -> int | None:
-        """How many numbers a list in this column has, as its first row says; None if it is no list."""
-        files = self.files(name, entry) or {}
-        paths = (files["files"],) if isinstance(files["files"], str) else tuple(files["files"])
-        source = Source.of(f"{self.where}: {name}", Files(paths, delimiter=files.get("delimiter")), self.base)
-        batch = next(source.sample(source.files[0]), None)
-        if batch is None or column not in batch.schema.names:
-            return None
-        values = pc.drop_null(batch.column(column).slice(0, 1000))
-        if pa.types.is_string(values.type) and len(values) and ";" in values[0].as_py():
-            return len(values[0].as_py().split(";"))
-        return len(values[0]) if pa.types.is_nested(values.type) and len(values) else None
 
     def _label(self, name: str, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -188,3 +191,13 @@ class _Reader:
                     split = [split[0], split[1], round(1 - split[0] - split[1], 9)]
                 found["split"] = {"ratio": split}
         return found
+
+
+def _length(rows: pa.RecordBatch | None, column: str) -> int | None:
+    """How many numbers a list in this column has, as its first row says; None if it is no list."""
+    if rows is None or column not in rows.schema.names:
+        return None
+    values = pc.drop_null(rows.column(column).slice(0, 1000))
+    if pa.types.is_string(values.type) and len(values) and ";" in values[0].as_py():
+        return len(values[0].as_py().split(";"))
+    return len(values[0]) if pa.types.is_nested(values.type) and len(values) else None

@@ -87,9 +87,10 @@ def guess(files: Sequence[str], base: str | os.PathLike[str] = ".") -> tuple[Des
             remarks[""].append(
                 f"{table.name}: no key, and not two ends of edges, among {few(table.columns)}: left out."
             )
-    for end in {end for each in edges for end in (each["type"][0], each["type"][2])} - set(nodes):
-        nodes[end] = {}
-        remarks[end] = ["No table has these nodes: they are those that edges name."]
+    for end in [end for each in edges for end in (each["type"][0], each["type"][2])]:
+        if end not in nodes:
+            nodes[end] = {}
+            remarks[end] = ["No table has these nodes: they are those that edges name."]
     if not edges:
         raise TableError(
             f"{', '.join(files)}: no columns look like the ends of edges; found {_shown(tables)}: expected a table "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from glt._urls import is_url, without_query
 from glt.errors import TableError
@@ -49,13 +50,16 @@ def found_tables(given: Sequence[str]) -> list[Looked]:
             raise TableError(f"{each}: expected Parquet or CSV files, and there are none")
         for file in given_files:
             format_, names = _format_of(file)
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise TableError(f"{file.path} has several columns {twice[0]!r}: rename all but one")
             tables.setdefault((*_folder_and_stem(file), tuple(names)), []).append((file, format_))
     found: list[Looked] = []
     for (folder, stem, _), members in tables.items():
         name = _free(_named(folder, stem), [each.name for each in found])
         files = sorted({each.path for each, _ in members})
         source = Source.of(f"table {name!r}", replace(members[0][1], paths=tuple(files)), ".")
-        found.append(Looked(name, source, *_sampled(source)))
+        rows, is_whole = _sampled(source)
+        found.append(Looked(name, source, plain_columns(rows), is_whole))
     return found
 
 
@@ -131,6 +135,18 @@ def _sampled(source: Source) -> tuple[pa.Table, bool]:
     if not found:
         return source.columns_of(source.files[0]).empty_table(), True
     return _joined(found), is_whole
+
+
+def plain_columns(rows: pa.Table) -> pa.Table:
+    """Dictionaries are what they stand for, and NaN is null, as a build takes them."""
+    for at, field_ in enumerate(rows.schema):
+        column = rows.column(at)
+        if pa.types.is_dictionary(field_.type):
+            column = column.cast(field_.type.value_type)
+        if pa.types.is_floating(column.type):
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        rows = rows.set_column(at, field_.name, column)
+    return rows
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:

@@ -14,7 +14,7 @@ from glt._tracebacks import short_traceback
 from glt.tables.columns.sources import Source
 from glt.tables.descriptions.description import Description, Files
 from glt.tables.guesses.features import rest_of
-from glt.tables.guesses.looked import Looked
+from glt.tables.guesses.looked import Looked, plain_columns
 
 
 @short_traceback
@@ -51,7 +51,7 @@ def describe_relbench(database: Any, folder: str | os.PathLike[str]) -> Descript
         pa.parquet.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
         source = Source.of(f"table {name!r}", Files((path.name,)), str(base))
         rows = pa.Table.from_batches(list(source.sample(source.files[0])), source.columns_of(source.files[0]))
-        looked = Looked(name, source, rows, True, key, dict(table.fkey_col_to_pkey_table))
+        looked = Looked(name, source, plain_columns(rows), True, key, dict(table.fkey_col_to_pkey_table))
         ends = (key, *looked.ends, *([table.time_col] if table.time_col else []))
         time = {"time": table.time_col} if table.time_col else {}
         nodes[name] = {"files": path.name, "key": key, **time, **rest_of(looked, ends, is_edge=False, with_time=False)}
