@@ -1,15 +1,44 @@
-"""The shop's graph as RelBench makes it, and RelBench's model of it."""
+"""The shop's graph as RelBench makes it, whole or in partitions, and RelBench's model of it."""
+
+import argparse
+import os
 
 import torch
+import torch.distributed as dist
 from relbench.modeling.graph import make_pkey_fkey_graph
 from relbench.modeling.nn import HeteroEncoder, HeteroGraphSAGE, HeteroTemporalEncoder
 from relbench.modeling.utils import get_stype_proposal
 from torch_geometric.nn import MLP
 
+import glt
+
+RANK, WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+
+
+def flags(epochs):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--loader", choices=["glt", "pyg"], default="glt")
+    parser.add_argument("--epochs", type=int, default=epochs)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--channels", type=int, default=32)
+    parser.add_argument("--parts", default="shop-parts", help="where torchrun's trainers put partitions")
+    return parser.parse_args()
+
 
 def graph_of(db):
     """A ``HeteroData`` with a TensorFrame ``tf`` of each table, and what the encoders want to know of its columns."""
     return make_pkey_fkey_graph(db, get_stype_proposal(db))
+
+
+def partition_of(data, folder):
+    """This trainer's partition of the graph, which rank 0 divides."""
+    dist.init_process_group("gloo")
+    if RANK == 0:
+        given = glt.partition.graph_arguments(data, time_attr="time")
+        glt.partition.RandomPartitioner(folder, WORLD_SIZE, **given, overwrite=True).partition()
+    dist.barrier()
+    glt.distributed.init_worker_group(WORLD_SIZE, RANK)
+    return glt.distributed.DistDataset().load(folder, RANK)
 
 
 class Model(torch.nn.Module):

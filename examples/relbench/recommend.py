@@ -4,13 +4,11 @@ python recommend.py
 torchrun --nproc-per-node 2 recommend.py
 """
 
-import argparse
-import os
 import time
 
 import torch
 import torch.distributed as dist
-from graph import Model, graph_of
+from graph import RANK, WORLD_SIZE, Model, flags, graph_of, partition_of
 from relbench.modeling.graph import get_link_train_table_input, num_dst_nodes
 from shop import Buys, Shop
 from torch.nn.parallel import DistributedDataParallel
@@ -22,28 +20,20 @@ NUM_NEIGHBORS = [16, 8]
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--loader", choices=["glt", "pyg"], default="glt")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--channels", type=int, default=32)
-    parser.add_argument("--parts", default="shop-parts", help="where torchrun's trainers put partitions")
-    args = parser.parse_args()
+    args = flags(epochs=4)
     seed_everything(0)
     task = Buys(Shop())
     db = task.get_db()
     data, col_stats = graph_of(db)
-    world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     links = get_link_train_table_input(task.get_table("train"), task, num_dst_nodes(db, task))
-    source = data if world_size == 1 else on_partitions(args, data)
+    batches_of = (in_process if WORLD_SIZE == 1 else on_partitions)(args, data, links)
 
     model = Model(data, col_stats, args.channels, len(NUM_NEIGHBORS), args.channels, [task.dst_entity_table])
     trained = LinkLoss(model, task)
-    if world_size > 1:
+    if WORLD_SIZE > 1:
         trained = DistributedDataParallel(trained, find_unused_parameters=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     began = time.perf_counter()
-    batches_of = in_process(args, data, links) if world_size == 1 else from_partitions(args, source, links)
     for epoch in range(args.epochs):
         trained.train()
         for src, dst, negative in batches_of(epoch):
@@ -51,13 +41,13 @@ def main():
             trained(src, dst, negative).backward()
             optimizer.step()
     seconds = time.perf_counter() - began
-    if rank == 0:
+    if RANK == 0:
         for split, at in (("val", task.dataset.val_timestamp), ("test", task.dataset.test_timestamp)):
             table = task.get_table(split, mask_input_cols=False)
             predicted = predict(model, data, task, table, int(at.timestamp()))
             print(f"{split}: {task.evaluate(predicted, table)}", flush=True)
-        print(f"{args.loader}, {world_size} trainers: {args.epochs} epochs in {seconds:.1f} s", flush=True)
-    if world_size > 1:
+        print(f"{args.loader}, {WORLD_SIZE} trainers: {args.epochs} epochs in {seconds:.1f} s", flush=True)
+    if WORLD_SIZE > 1:
         dist.barrier()
 
 
@@ -94,25 +84,14 @@ def in_process(args, data, links):
     return lambda epoch: loader
 
 
-def on_partitions(args, data):
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
-        given = glt.partition.graph_arguments(data, time_attr="time")
-        glt.partition.RandomPartitioner(args.parts, world_size, **given, overwrite=True).partition()
-    dist.barrier()
-    glt.distributed.init_worker_group(world_size, rank)
-    return glt.distributed.DistDataset().load(args.parts, rank)
-
-
-def from_partitions(args, parts, links):
-    """Batches of the same links from partitions: a loader around each end, and one around the negatives. Rank r takes
-    every world_size-th link of a batch."""
+def on_partitions(args, data, links):
+    """Batches of the same links from partitions: a loader around each end, and one around the negatives. This trainer
+    takes every WORLD_SIZE-th link of a batch."""
+    parts = partition_of(data, args.parts)
     table = glt.loader.LinkTable(links.src_nodes[1], links.dst_nodes[1], links.num_dst_nodes, links.src_time)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
 
     def batches(epoch):
-        drawn = table.draw(0, epoch, args.batch_size, True, True)[rank::world_size]
+        drawn = table.draw(0, epoch, args.batch_size, True, True)[RANK::WORLD_SIZE]
         kinds = ((links.src_nodes[0], drawn.src), (links.dst_nodes[0], drawn.dst), (links.dst_nodes[0], drawn.negative))
         loaders = [
             glt.distributed.DistNeighborLoader(
@@ -121,7 +100,7 @@ def from_partitions(args, parts, links):
                 seeds,
                 input_time=drawn.time,
                 time_attr="time",
-                batch_size=args.batch_size // world_size,
+                batch_size=args.batch_size // WORLD_SIZE,
                 collect_features=True,
                 random_seed=3 * epoch + at,
                 worker_options=glt.distributed.MpDistSamplingWorkerOptions(),

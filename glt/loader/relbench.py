@@ -20,7 +20,7 @@ from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.pyg import counted
 from glt.loader.batches import BatchFeatures
-from glt.loader.seeds import checked_times, require_nodes
+from glt.loader.seeds import as_tensor, checked_times, require_nodes
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.order import BatchIndex, check_random_seed, draw_random_seed
 
@@ -185,16 +185,20 @@ class RelBenchLinkNeighborLoader(DataLoader):
             time_attr=time_attr,
             random_seed=self.random_seed,
         )
-        schema = sampler.graph.schema
-        for nodes, ids in ((src_nodes, src_nodes[1]), (dst_nodes, torch.tensor([num_dst_nodes - 1]))):
-            require_nodes(ids, sampler.graph.num_nodes[schema.node_index(nodes[0])])
+        src = as_tensor("src_nodes", src_nodes[1], "a node type and its nodes")
+        num_src, num_dst = (sampler.graph.num_nodes[sampler.graph.schema.node_index(each)] for each in self._types)
+        require_nodes(src, num_src, name="src_nodes")
+        if num_dst_nodes > num_dst:
+            raise ValueError(
+                f"num_dst_nodes = {num_dst_nodes}: expected at most {num_dst}, the nodes of {dst_nodes[0]!r}"
+            )
         if src_time is not None:
-            checked_times("src_time", src_time, len(src_nodes[1]))
+            src_time = checked_times("src_time", src_time, len(src))
             if time_attr is None:
                 raise ValueError("src_time is given and no time_attr: say which attribute the times of nodes are")
         elif share_same_time:
             raise ValueError("share_same_time = True and no src_time: give it the time of each source")
-        table = LinkTable(src_nodes[1], dst_nodes[1], num_dst_nodes, src_time)
+        table = LinkTable(src, dst_nodes[1], num_dst_nodes, src_time)
         draw = partial(table.draw, batch_size=batch_size, shuffle=shuffle, same_time=share_same_time)
         num_links = table.num_links(batch_size, share_same_time)
         self._batches = _LinkBatches(draw, num_links, batch_size, drop_last or share_same_time, self.random_seed)

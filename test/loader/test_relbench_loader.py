@@ -28,9 +28,8 @@ def shop():
 
 def loader(data=None, **options):
     options = {"batch_size": 8, "random_seed": 3, "time_attr": "time", "src_time": TIMES} | options
-    return RelBenchLinkNeighborLoader(
-        shop() if data is None else data, [4, 2], ("user", USERS), ("item", TAKEN), NUM_ITEMS, **options
-    )
+    options = {"src_nodes": ("user", USERS), "dst_nodes": ("item", TAKEN), "num_dst_nodes": NUM_ITEMS} | options
+    return RelBenchLinkNeighborLoader(shop() if data is None else data, [4, 2], **options)
 
 
 def told(epoch):
@@ -94,6 +93,9 @@ def test_links_are_drawn_evenly_from_what_each_source_takes():
         ({"time_attr": None}, ValueError, "src_time is given and no time_attr"),
         ({"src_time": None, "share_same_time": True}, ValueError, "share_same_time = True and no src_time"),
         ({"random_seed": -1}, ValueError, "random_seed = -1"),
+        ({"src_nodes": ("user", USERS + 1)}, IndexError, "src_nodes"),
+        ({"src_nodes": ("user", USERS.tolist()), "src_time": TIMES.tolist()[1:]}, ValueError, "src_time has shape"),
+        ({"num_dst_nodes": NUM_ITEMS + 1}, ValueError, "num_dst_nodes = 21: expected at most 20, the nodes of 'item'"),
     ],
 )
 def test_what_does_not_fit_is_named(options, error, message):
