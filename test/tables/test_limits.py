@@ -12,6 +12,7 @@ import glt
 from glt.errors import TableError
 from glt.tables import directory
 from glt.tables.columns.sources import Source
+from glt.tables.engines.output import Shards
 
 
 def described(tmp_path, node=None, **edges):
@@ -34,6 +35,17 @@ def test_a_thousand_columns(tmp_path):
     np.testing.assert_allclose(x[:, 4], columns["c4"][::-1], rtol=1e-6)
     scaled = (columns["c7"] - columns["c7"].mean()) / columns["c7"].std()
     np.testing.assert_allclose(x[:, 7], scaled[::-1], rtol=1e-4, atol=1e-5)
+
+
+def test_wide_rows_are_written_in_smaller_groups(tmp_path):
+    """Else a group of them would be held, and copied, at 4 kB a row."""
+    x = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(1000 * 20_000, np.float32)), 1000)
+    shards = Shards(tmp_path / "wide", [pa.field("x", x.type)])
+    for _ in range(2):
+        shards.add({"x": x})
+    shards.close()
+    metadata = pq.read_metadata(tmp_path / "wide/part-00000.parquet")
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [16384, 16384, 7232]
 
 
 def test_a_missing_column_among_a_thousand_is_named_shortly(tmp_path):

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 ROWS_PER_FILE: Final = 1 << 22
-_ROWS_PER_GROUP: Final = 1 << 17
+_ROWS_PER_GROUP: Final = 1 << 17  # of narrow rows
+_GROUP_BYTES: Final = 64 << 20  # about, of wide ones
 
 
 class Shards:
@@ -24,6 +25,7 @@ class Shards:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._given, self._with_ids = folder, pa.schema(fields), with_ids
         self._schema = pa.schema([*([pa.field("id", pa.int64())] if with_ids else []), *fields])
+        self._group_rows = _rows_per_group(self._given)
         self._writer: Any = None
         self._held: list[pa.RecordBatch] = []
         self._num_held, self.num_rows = 0, before
@@ -32,8 +34,8 @@ class Shards:
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._given.names], schema=self._given)
         self._held.append(batch)
         self._num_held += batch.num_rows
-        while self._num_held >= _ROWS_PER_GROUP:
-            self._write(_ROWS_PER_GROUP)
+        while self._num_held >= self._group_rows:
+            self._write(self._group_rows)
 
     def close(self) -> None:
         if self._num_held or self._writer is None:  # of no rows there is a file too
@@ -50,7 +52,7 @@ class Shards:
         group = table.slice(0, num_rows).combine_chunks()
         if self._with_ids:
             group = group.add_column(0, "id", pa.array(np.arange(self.num_rows, self.num_rows + num_rows)))
-        self._writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
+        self._writer.write_table(group, row_group_size=self._group_rows)
         rest = table.slice(num_rows)
         self._held, self._num_held, self.num_rows = rest.to_batches(), rest.num_rows, self.num_rows + num_rows
 
@@ -58,6 +60,12 @@ class Shards:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _rows_per_group(schema: pa.Schema) -> int:
+    """A power of 2 that the schema alone decides, so that rows alone decide the bytes of a file."""
+    widths = [field.type.list_size * 4 if pa.types.is_fixed_size_list(field.type) else 8 for field in schema]
+    return max(1 << 10, min(_ROWS_PER_GROUP, 1 << (_GROUP_BYTES // sum(widths)).bit_length() - 1))
 
 
 def shards_of(folder: Path) -> list[Path]:
