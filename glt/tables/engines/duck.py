@@ -98,16 +98,18 @@ class DuckDB:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Raises what a lack of memory or room is in Python."""
+        """Raises what a lack of memory or room is in Python. Of a stream the text alone says which error it was."""
         try:
             yield
-        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-            why = str(error).splitlines()[0]
-            if isinstance(error, duckdb.IOException):
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            why = next(iter(str(error).splitlines()), "")
+            if isinstance(error, duckdb.OutOfMemoryException) or why.startswith("Out of Memory Error"):
+                raise MemoryError(
+                    f"DuckDB has {self._limit}: expected more memory (--memory), or fewer threads (--threads): {why}"
+                ) from error
+            if isinstance(error, duckdb.IOException) or why.startswith("IO Error"):
                 raise OSError(f"DuckDB in {self._scratch}: {why}") from error
-            raise MemoryError(
-                f"DuckDB has {self._limit}: expected more memory (--memory), or fewer threads (--threads): {why}"
-            ) from error
+            raise
 
     def _shown(
         self, batches: Iterable[pa.RecordBatch], what: str, source: Source | None = None
