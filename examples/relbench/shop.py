@@ -57,7 +57,7 @@ def _windows(db, timestamps, timedelta):
 
 def _table(parts, of):
     whole = pd.concat(parts, ignore_index=True)
-    return Table(whole.assign(time=whole["time"].astype("datetime64[ns]")), of, None, "time")
+    return Table(whole.astype({"time": "datetime64[ns]", "customer": "int64"}), of, None, "time")
 
 
 class Stays(EntityTask):

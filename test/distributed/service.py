@@ -241,6 +241,16 @@ def act(trainer):
             trainer.say((False, (type(error).__name__, str(error))))
 
 
+def stop(pid):
+    """Stops a process with SIGSTOP; returns when it has stopped: a signal takes effect when the kernel gets to it."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    # "pid (name) state ..."
+    assert eventually(
+        lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+    )
+
+
 class Stage(Cluster):
     """A cluster of actors."""
 
@@ -303,13 +313,7 @@ class Stage(Cluster):
         assert len(got) > 4
 
     def freeze(self, actor):
-        """Stops an actor with SIGSTOP; returns when it has stopped."""
-        self.kill(actor, signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.processes[actor].pid}/task")
-        # "pid (name) state ..."; a signal takes effect when the kernel gets to it.
-        assert eventually(
-            lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
-        )
+        stop(self.processes[actor].pid)
 
     def start_servers(self, path, num_servers, num_clients, **given):
         """The first actors become servers; returns the pids of their samplers."""

@@ -17,7 +17,7 @@ from dist_typed_world import NODE_TIMES, OPTIONS
 from dist_world import CASES, NUM_NODES, assert_same, run_cluster
 from dist_world import snapshot as flat
 from promptness import eventually, expect_prompt
-from service import Failed, Stage, options, serve_or
+from service import Failed, Stage, options, serve_or, stop
 
 import glt
 from glt import _deadlines as deadlines
@@ -204,7 +204,7 @@ def overload(sampler):
     outcome = []
     with client_of(max_waiting=1, timeout_s=60.0, where={"worker_concurrency": 1}) as client:
         first = flat(client.sample([1]))
-        os.kill(sampler, signal.SIGSTOP)
+        stop(sampler)
         with ThreadPoolExecutor(2) as pool:
             two = [pool.submit(client.sample, [seed]) for seed in (1, 2)]
             assert eventually(lambda: client.stats()["num_waiting"] == 1 and client.stats()["num_in_flight"] == 1)
@@ -215,7 +215,7 @@ def overload(sampler):
             os.kill(sampler, signal.SIGCONT)
             assert_same([flat(two[0].result(60))], [first], "it waited")
             two[1].result(60)
-        os.kill(sampler, signal.SIGSTOP)
+        stop(sampler)
         start = time.monotonic()
         with pytest.raises(ChannelTimeout) as late:
             client.sample([1], timeout_s=0.3)
@@ -235,7 +235,7 @@ def overload(sampler):
         os.kill(sampler, signal.SIGCONT)
         assert_same([flat(client.sample([1]))], [first], "after those that were given up")
         assert client.stats()["num_in_flight"] == 0
-        os.kill(sampler, signal.SIGSTOP)
+        stop(sampler)
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(client.sample, [1])
             assert eventually(lambda: client.stats()["num_in_flight"] == 1)
@@ -353,7 +353,7 @@ def freeze(sampler):
     """What a frozen process was asked is answered by the other, long before the process is given up."""
     with client_of(where={"num_workers": 2, "worker_concurrency": 2}) as client:
         alone = [flat(client.sample([seed])) for seed in range(8)]
-        os.kill(sampler, signal.SIGSTOP)
+        stop(sampler)
         start = time.monotonic()
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda seed: flat(client.sample([seed])), range(8)))
