@@ -71,11 +71,19 @@ def is_text(given: Any) -> bool:
     return isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], str)
 
 
+def _is_keys(given: Any, keys: Any) -> bool:
+    """Whether these are keys, and no ids: texts, or as many columns as the key has."""
+    num_columns = len(keys.columns)
+    is_columns = num_columns > 1 and isinstance(given, tuple | list) and len(given) == num_columns
+    return is_text(given) or (is_columns and all(hasattr(each, "__len__") for each in given))
+
+
 def ids_of_keys(input_nodes: Any, ids: KeyMaps) -> Any:
     """Seeds with ids where they are keys of a graph that has keys, such as ``("account", ["ann", "bob"])``."""
-    node_type, given = split_node_type(input_nodes)
-    at = HOMOGENEOUS.node_types[0] if node_type is None else node_type
-    if isinstance(input_nodes, str) or at not in ids or not is_text(given):
+    untyped = HOMOGENEOUS.node_types[0]
+    node_type, given = (None, input_nodes) if untyped in ids else split_node_type(input_nodes)
+    at = untyped if node_type is None else node_type
+    if isinstance(input_nodes, str) or at not in ids or not _is_keys(given, ids[at]):
         return input_nodes
     found = ids[at].lookup(given)
     return found if node_type is None else (node_type, found)
@@ -84,15 +92,17 @@ def ids_of_keys(input_nodes: Any, ids: KeyMaps) -> Any:
 def links_of_keys(edge_label_index: Any, ids: KeyMaps) -> Any:
     """Seed edges with ids where their ends are keys, such as ``(edge type, (["ann", "bob"], ["carl", "ann"]))``."""
     is_typed = isinstance(edge_label_index, tuple | list) and len(edge_label_index) == 2
-    is_typed = is_typed and is_edge_type(edge_label_index[0])
+    is_typed = is_typed and HOMOGENEOUS.node_types[0] not in ids and is_edge_type(edge_label_index[0])
     named, ends = edge_label_index if is_typed else (HOMOGENEOUS.edge_types[0], edge_label_index)
     if not isinstance(ends, tuple | list) or len(ends) != 2:
         return edge_label_index
-    types = [at for at, each in zip((named[0], named[-1]), ends, strict=True) if is_text(each)]
-    if not types or not all(at in ids for at in types):
+    found, is_found = list(ends), False
+    for i, at in enumerate((named[0], named[-1])):
+        if at in ids and _is_keys(ends[i], ids[at]):
+            found[i], is_found = ids[at].lookup(ends[i]), True
+    if not is_found or any(is_text(each) for each in found):
         return edge_label_index
-    found = zip((named[0], named[-1]), ends, strict=True)
-    edges = torch.stack([ids[at].lookup(each) if is_text(each) else torch.as_tensor(each) for at, each in found])
+    edges = torch.stack([torch.as_tensor(each) for each in found])
     return (named, edges) if is_typed else edges
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -50,18 +50,29 @@ class Old:
     def num_nodes(self, name: str) -> int:
         return int(self.built["node_types"][name]["num_kept"])
 
+    def keys(self, name: str, types: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The keys of a node type, in the order of their ids."""
+        return read_shards(shards_of(self.folder / "keys" / name), key_fields(types))
+
     def fitted(self, table: NodeTable | EdgeTable) -> Fitted:
         return Fitted.of(table, self.transforms["tables"][where_of(table)])
 
     def without_known(self, source: Source) -> Source:
         """The files of a table that it has not read; raises TableError if one that it has read is not as it was."""
         known = {path: (size, changed) for path, size, changed in self.built["files"].get(source.where, ())}
+        found = {each.whole_path for each in source.files}
+        gone = {state: path for path, state in known.items() if path not in found}
         for each in source.files:
             state = each.num_bytes, each.changed_ns
             if known.get(each.whole_path, state) != state:
                 raise TableError(
                     f"{source.where}: {each.path} was written since {self.folder} was built of it: an update adds "
                     "files and leaves those that were read alone; build without --update to read all again"
+                )
+            if each.whole_path not in known and state in gone:
+                raise TableError(
+                    f"{source.where}: {each.path} has the size and the time of {gone[state]}, which {self.folder} was "
+                    "built of and which is gone: its rows would come twice; move it back, or build without --update"
                 )
         return replace(source, files=tuple(each for each in source.files if each.whole_path not in known))
 
@@ -139,6 +150,11 @@ class Tables:
         return tuple("int" if set(kinds) == {"int"} else "text" for kinds in zip(*found, strict=True))
 
 
+def key_fields(types: Sequence[str]) -> list[pa.Field]:
+    """The columns of the key of a node type, as they are written."""
+    return [pa.field(f"{KEY}{i}", _TYPES[type_]) for i, type_ in enumerate(types)]
+
+
 def _key_columns(prefix: str, columns: Sequence[str], types: Sequence[str], is_nullable: bool = False) -> list[Column]:
     return [Column(f"{prefix}{i}", each, types[i], is_nullable) for i, each in enumerate(columns)]
 
@@ -173,8 +189,9 @@ class Journal:
             os.replace(written, self._path)
         return steps[name]
 
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+    def remove(self, folder: Path) -> None:
+        """``folder`` is where its own is now."""
+        (folder / self._path.name).unlink()
 
 
 @dataclass
@@ -239,7 +256,7 @@ class Build:
             for end, prefix in zip(self.tables.ends(edge_table), (SRC, DST), strict=True):
                 if end == at and (own is None or edge_table.missing == "add"):
                     given.append(Rows(edges, prefix))
-        fields = [pa.field(f"{KEY}{i}", _TYPES[type_]) for i, type_ in enumerate(self.tables.key_types[at])]
+        fields = key_fields(self.tables.key_types[at])
         folder, before, num_old = self.out / "keys" / table.name, None, 0
         if self.old is not None:
             before, num_old = self.old.folder / "keys" / table.name, self.old.num_nodes(table.name)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import glt
-from glt._checks import available_memory, format_size, naming_the_limit, parse_size
+from glt._checks import available_memory, check_at_least, format_size, naming_the_limit, parse_size
 from glt._tracebacks import short_traceback
+from glt._urls import is_url
 from glt.errors import TableError
 from glt.tables.descriptions.description import Description, EdgeTable, Files, NodeTable, reversed_type
 
@@ -101,13 +102,17 @@ def build(
         3
     """
     described = _described(description)
-    target, partial = Path(out), Path(f"{os.fspath(out)}.partial")
+    if is_url(out):
+        raise ValueError(f"out = {os.fspath(out)!r}: expected a directory of this machine; copy it when it is whole")
+    target = Path(os.path.abspath(out))
+    partial, replaced = Path(f"{target}.partial"), Path(f"{target}.replaced")
     if not dry_run:
+        _undo_replacement(target, replaced)
         _require_place(target, overwrite)
     old = None if update is None else _old(Path(update), described)
     tables = Tables.of(described, old)
     if dry_run:
-        return estimate(tables, target, _budget(memory) if engine == "duckdb" else None)
+        return estimate(tables, target, _budget(memory) if engine == "duckdb" else None, old)
     of = {"description": described.to_dict(), "files": tables.files, "update": None if old is None else old.built}
     journal = Journal(partial, of, resume)
     with naming_the_limit(partial):
@@ -123,15 +128,28 @@ def build(
                 shutil.rmtree(partial)  # the same would come of it again
             raise
         counted = _write_descriptions(run, checks, partial)
-        journal.remove()
         if target.exists():
-            shutil.rmtree(target)
+            target.rename(replaced)
         partial.rename(target)
+        journal.remove(target)
+        shutil.rmtree(replaced, ignore_errors=True)
     return counted
+
+
+def _undo_replacement(target: Path, replaced: Path) -> None:
+    """A build was killed while it put its graph in the place of another: the other is there again, or is removed."""
+    if not (replaced / _BUILD).is_file():
+        return
+    if target.exists():
+        shutil.rmtree(replaced)
+    else:
+        replaced.rename(target)
 
 
 def _engine(engine: Any, scratch: Path, memory: int | str | None, num_threads: int | None, progress: bool) -> Engine:
     shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
+    if num_threads is not None:
+        check_at_least("num_threads", num_threads, 1)
     if engine == "duckdb":
         return DuckDB(
             scratch,
@@ -160,7 +178,10 @@ def _old(folder: Path, description: Description) -> Old:
     """The graph that is updated; raises TableError if it was built of another description."""
     if not (folder / _BUILD).is_file():
         raise FileNotFoundError(f"update = {str(folder)!r}: expected a graph that glt built, with {_BUILD}")
-    built, transforms = (json.loads((folder / name).read_text()) for name in (_BUILD, _TRANSFORMS))
+    try:
+        built, transforms = (json.loads((folder / name).read_text()) for name in (_BUILD, _TRANSFORMS))
+    except (OSError, ValueError) as error:
+        raise TableError(f"update = {str(folder)!r}: expected a whole graph that glt built: {error}") from error
     if built.get("format") != _FORMAT:
         raise TableError(
             f"update = {str(folder)!r} has format {built.get('format')}, this glt writes {_FORMAT}: build again"

@@ -107,7 +107,10 @@ class ResultFile:
         return self
 
     def add(self, ids: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
-        arrays = self._key_columns(ids) | {name: _arrow(each) for name, each in columns.items()}
+        given = self._key_columns(ids)
+        if twice := sorted(given.keys() & columns.keys()):
+            raise ValueError(f"values has a column {twice[0]!r}, as the keys have: rename it")
+        arrays = given | {name: _arrow(each) for name, each in columns.items()}
         table = pa.table(arrays)
         if self._writer is None:
             self._writer = pa.parquet.ParquetWriter(self._sink, table.schema, compression="zstd")

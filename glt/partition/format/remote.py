@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+from urllib.parse import quote
 
 from glt import _deadlines as deadlines
 from glt._checks import format_size, is_of_machine, naming_the_limit
@@ -114,7 +115,7 @@ def _fetch(url: str, path: str, target: Path, advance: Callable[[int], object]) 
 
 def _under(url: str, path: str) -> str:
     plain, query = without_query(url)
-    return f"{plain.rstrip('/')}/{path}{query}"
+    return f"{plain.rstrip('/')}/{quote(path)}{query}"
 
 
 def _require_room(local: Path, num_bytes: int) -> None:

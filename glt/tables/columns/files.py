@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.fs
@@ -58,15 +59,17 @@ def _paths_at_url(given: str) -> Iterator[File]:
         yield state_of(given)
         return
     scheme, rest = plain.split("://", 1)
-    pattern = rest if is_pattern else None
+    pattern = _pattern(rest) if is_pattern else None
     for each in opened.get_file_info(pa.fs.FileSelector(path, recursive=True, allow_not_found=True)):
         is_table = each.type == pa.fs.FileType.File and each.base_name.lower().endswith(PARQUET + CSV)
-        if (
-            is_table
-            and (pattern is None or fnmatchcase(each.path, pattern))
-            and not each.base_name.startswith((".", "_"))
-        ):
-            yield File(f"{scheme}://{each.path}{query}", each.size, each.mtime_ns or 0)
+        if is_table and (pattern is None or pattern.fullmatch(each.path)) and not each.base_name.startswith((".", "_")):
+            yield File(f"{scheme}://{quote(each.path)}{query}", each.size, each.mtime_ns or 0)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """As of local paths: ``*`` stays within a directory, ``**/`` is any of them."""
+    parts = re.split(r"(\*\*/|\*)", unquote(text))
+    return re.compile("".join({"**/": "(?:.*/)?", "*": "[^/]*"}.get(part) or re.escape(part) for part in parts))
 
 
 def state_of(path: str) -> File:

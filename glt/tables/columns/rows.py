@@ -168,6 +168,11 @@ def split_codes(table: NodeTable | EdgeTable, batch: pa.RecordBatch) -> np.ndarr
         return np.asarray(pc.fill_null(codes, -1))
     if split.time is not None:
         borders = [seconds_of(each, f"{where_of(table)}: split.time") for each in split.time]
+        if borders[0] > borders[1]:
+            raise TableError(
+                f"{where_of(table)}: split.time = {list(split.time)}: expected the times at which validation and test "
+                "begin, in this order"
+            )
         time = batch.column("time")
         codes = np.searchsorted(np.array(borders), np.asarray(pc.fill_null(time, 0)), "right")
         return np.where(np.asarray(pc.is_valid(time)), codes, -1)

@@ -150,6 +150,8 @@ class Source:
                 raise self._no_column(file.path, column, schema.names)
             type_ = schema.field(column).type
             type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+            if pa.types.is_null(type_):  # of no rows, or nulls alone: these are as the others
+                continue
             is_csv = not is_parquet(file.path)
             if not pa.types.is_integer(type_) and (is_csv or not pa.types.is_floating(type_)):
                 return "text"
@@ -221,7 +223,7 @@ class Source:
                 opened, inside = open_file_system(path)
                 with pa.parquet.ParquetFile(inside, filesystem=opened, pre_buffer=False, buffer_size=1 << 20) as file:
                     self._require_columns(path, chosen, file.schema_arrow.names)
-                    num_rows = _batch_rows(len(chosen))
+                    num_rows = _batch_rows(sum(each.length or 1 for each in columns))
                     yield from file.iter_batches(num_rows, row_groups=piece.row_groups, columns=list(chosen))
             else:
                 self._require_columns(path, chosen, _names_of_csv(piece.file, self.format))

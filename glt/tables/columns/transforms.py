@@ -1,7 +1,7 @@
 """Columns of features to rows of ``x``: what is fitted on training rows, kept as JSON, and applied to any rows.
 
 A :class:`Fit` sees training rows in batches and any order; fits of parts of the rows merge to that of all. Sums are
-exact (integers by exponent, as in Kulisch's accumulator), counts are counts, and quantiles are those of 2^20 bins, so
+exact (integers by exponent, as in Kulisch's accumulator), counts are counts, and quantiles are those of bins, so
 that neither the order of rows nor the engine that reads them changes a bit of what is fitted.
 """
 
@@ -24,7 +24,7 @@ from glt.tables.descriptions.description import Feature, Label
 
 _MOST_CATEGORIES: Final = 1 << 20
 _NUM_QUANTILES: Final = 100
-_BIN_BITS: Final = 20
+_MOST_BINS: Final = 1 << 16
 _CYCLES: Final = {"month": 12, "day": 31, "weekday": 7, "hour": 24}
 
 
@@ -95,28 +95,44 @@ class Moments:
 
 
 class Bins:
-    """How many float64 fall into each of 2^20 bins, whose borders are 0.4% apart: for quantiles."""
+    """How many float64 have the same leading bits: of as many bits as make at most 2^16 of them, for quantiles. Which
+    bits these are depends on the values alone, not on their order."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros(1 << _BIN_BITS, np.int64)
+        self._shift, self._bins, self._counts = 0, np.zeros(0, np.uint64), np.zeros(0, np.int64)
 
     def add(self, values: np.ndarray) -> None:
         bits = (values + 0.0).view(np.int64)  # not -0.0
         ordered = np.where(bits < 0, ~bits, bits | np.int64(-(2**63))).view(np.uint64)
-        self._counts += np.bincount((ordered >> np.uint64(64 - _BIN_BITS)).astype(np.int64), minlength=1 << _BIN_BITS)
+        bins, counts = np.unique(ordered >> np.uint64(self._shift), return_counts=True)
+        self._join(bins, counts)
 
     def merge(self, other: Bins) -> None:
-        self._counts += other._counts
+        shift = max(self._shift, other._shift)
+        bins = other._bins >> np.uint64(shift - other._shift)
+        self._bins, self._shift = self._bins >> np.uint64(shift - self._shift), shift
+        self._join(bins, other._counts)
+
+    def _join(self, bins: np.ndarray, counts: np.ndarray) -> None:
+        bins, counts = np.concatenate([self._bins, bins]), np.concatenate([self._counts, counts])
+        order = np.argsort(bins, kind="stable")
+        bins, counts = bins[order], counts[order]
+        while True:
+            begins = np.flatnonzero(np.diff(bins, prepend=bins[:1] + np.uint64(1)))
+            bins, counts = bins[begins], np.add.reduceat(counts, begins) if len(begins) else counts
+            if len(bins) <= _MOST_BINS:
+                self._bins, self._counts = bins, counts
+                return
+            bins, self._shift = bins >> np.uint64(1), self._shift + 1
 
     def quantiles(self, count: int) -> list[float]:
         """``count + 1`` values, lower borders of bins, of which each has as many rows below it as the one before."""
         cumulative = np.cumsum(self._counts)
-        if cumulative[-1] == 0:
+        if not len(cumulative):
             return [0.0] * (count + 1)
         wanted = np.ceil(np.linspace(0, 1, count + 1) * cumulative[-1]).clip(1)
-        ordered = np.searchsorted(cumulative, wanted).astype(np.uint64) << np.uint64(64 - _BIN_BITS)
-        is_positive = ordered >= np.uint64(2**63)
-        bits = np.where(is_positive, ordered & np.uint64(2**63 - 1), ~ordered & ~np.uint64((1 << (64 - _BIN_BITS)) - 1))
+        ordered = self._bins[np.searchsorted(cumulative, wanted)] << np.uint64(self._shift)
+        bits = np.where(ordered >= np.uint64(2**63), ordered & np.uint64(2**63 - 1), ~ordered)
         return bits.view(np.float64).tolist()
 
 
@@ -289,6 +305,11 @@ class Transform:
                 f"{self.where}: feature {self.feature.name!r}: {self.feature.function} returned shape "
                 f"{list(rows.shape)} for {len(texts)} texts: expected [{len(texts)}, {width}]"
             )
+        if len(wrong := np.flatnonzero(~np.isfinite(rows).all(1))):
+            raise TableError(
+                f"{self.where}: feature {self.feature.name!r}: {self.feature.function} returned "
+                f"{rows[wrong[0]].tolist()} for {texts[wrong[0]]!r}: expected finite numbers"
+            )
         return rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -315,7 +336,7 @@ def text_function(feature: Feature, where: str) -> Callable[[list[str]], Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise TableError(
             f"{where}: feature {feature.name!r}: function = {feature.function!r}: expected 'module:function' that can "
-            f"be imported here ({error})"
+            f"be imported here, from a directory in PYTHONPATH ({error})"
         ) from error
     return found  # type: ignore[no-any-return]
 
@@ -329,12 +350,15 @@ class LabelCode:
 
     @classmethod
     def of(cls, label: Label, values: Iterable[str]) -> LabelCode:
-        """Integers are ordered as integers, texts as texts."""
-        found = set(values)
+        """Numbers are ordered as numbers, texts as texts."""
+        found = sorted(values)
         try:
-            return cls(label, sorted(found, key=int))
+            numbers = {each: float(each) for each in found}
         except ValueError:
-            return cls(label, sorted(found))
+            return cls(label, found)
+        return cls(
+            label, sorted(found, key=numbers.__getitem__) if all(map(math.isfinite, numbers.values())) else found
+        )
 
     def __call__(self, column: pa.Array) -> np.ndarray:
         """Class numbers, int64, -1 without a label; or numbers, float32, NaN without one."""

@@ -5,7 +5,7 @@ What is no such thing is an error that names table, file, column, row and value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from glt.errors import TableError
 
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_LARGEST: Final = float(np.finfo(np.float32).max)
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 
 
@@ -46,14 +48,16 @@ class _Place:
     where: str
     path: str
     first_row: int
+    rows: np.ndarray | None = None  # of each value, if a row has several
 
     def refuse(self, values: pa.Array, is_wrong: pa.Array, expected: str) -> None:
         """Raises TableError if ``is_wrong`` anywhere; names the first."""
         wrong = np.flatnonzero(np.asarray(pc.fill_null(is_wrong, False)))
         if len(wrong):
             at = int(wrong[0])
+            row = at if self.rows is None else int(self.rows[at])
             raise TableError(
-                f"{self.where}: {self.path}, column {self.column.column!r}, row {self.first_row + at}: "
+                f"{self.where}: {self.path}, column {self.column.column!r}, row {self.first_row + row}: "
                 f"{values[at].as_py()!r}: expected {expected}"
             )
 
@@ -64,12 +68,17 @@ def convert(values: pa.Array, column: Column, where: str, path: str, first_row: 
         values = values.dictionary_decode()
     if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
         values = values.cast(pa.string())
+    if pa.types.is_null(values.type):
+        values = values.cast(pa.string())
+    if pa.types.is_string(values.type) and column.kind in _WITHOUT_TEXTS:  # "" of CSV, where all is quoted
+        values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
     converted = _CONVERT[column.kind](values, place)
     if not column.is_nullable and converted.null_count:
         place.refuse(values, pc.is_null(converted), _WITHOUT_NULLS[column.kind])
     return converted
 
 
+_WITHOUT_TEXTS: Final = ("number", "boolean", "time", "vector")
 _WITHOUT_NULLS: Final = dict.fromkeys(
     ("int", "text"),
     "a key in every row; drop the row, or give it one; of edges, missing = 'drop' leaves such rows out",
@@ -125,7 +134,8 @@ def _as_number(values: pa.Array, place: _Place) -> pa.Array:
         numbers = values.cast(pa.int8()).cast(pa.float64())
     else:
         raise _refuse_type(values, place, "numbers")
-    place.refuse(values, pc.is_inf(numbers), "a finite number")
+    is_large = pc.greater(pc.abs(numbers), _LARGEST)
+    place.refuse(values, pc.and_not(is_large, pc.is_nan(numbers)), f"a finite number, at most {_LARGEST:.3g} (float32)")
     numbers = pc.add(numbers, 0.0)  # not -0.0, which engines do not order alike
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
@@ -165,6 +175,8 @@ def _as_boolean(values: pa.Array, place: _Place) -> pa.Array:
 def _as_category(values: pa.Array, place: _Place) -> pa.Array:
     if pa.types.is_floating(values.type):
         raise _refuse_type(values, place, "categories as texts, integers or booleans; of kind 'number' it is a number")
+    if pa.types.is_nested(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        raise _refuse_type(values, place, "categories as texts, integers or booleans; cast the column")
     return values if pa.types.is_string(values.type) else values.cast(pa.string())
 
 
@@ -179,11 +191,11 @@ def _as_time(values: pa.Array, place: _Place) -> pa.Array:
         unit, values = _PER_SECOND[values.type.unit], values.cast(pa.int64())
     if not pa.types.is_integer(values.type):
         raise _refuse_type(values, place, "timestamps, dates, or integers in the time's unit")
-    seconds = values.cast(pa.int64())
-    if unit == 1:
-        return seconds
-    down = np.floor_divide(np.asarray(pc.fill_null(seconds, 0)), unit)
-    return pa.array(down, mask=np.asarray(pc.is_null(seconds)))
+    given = values.cast(pa.int64())
+    down = np.floor_divide(np.asarray(pc.fill_null(given, 0)), unit)
+    is_other = pa.array((down < _FIRST_S) | (down > _LAST_S))
+    place.refuse(given, is_other, f"a time of the years 1 to 9999; as {place.column.unit!r} it is none, see 'unit'")
+    return pa.array(down, mask=np.asarray(pc.is_null(given)))
 
 
 def _times_of(values: pa.Array, place: _Place) -> pa.Array:
@@ -192,6 +204,7 @@ def _times_of(values: pa.Array, place: _Place) -> pa.Array:
         return values.cast(pa.int64())
     has_zone = pc.match_substring_regex(values, r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
     expected = "a time such as 2024-05-31 or 2024-05-31T10:00:00"
+    values = pc.replace_substring_regex(values, r"(:\d\d\.\d{6})\d+", r"\1")  # seconds are what is kept
     if not pc.any(has_zone).as_py():
         return _parsed(values, pa.timestamp("us"), place, expected)
     place.refuse(values, pc.invert(has_zone), "a time with a zone, as others of the column have")
@@ -208,9 +221,9 @@ def _as_vector(values: pa.Array, place: _Place) -> pa.Array:
     ):
         raise _refuse_type(values, place, "lists of numbers")
     place.refuse(values, pc.not_equal(pc.list_value_length(values), length), f"{length} numbers")
-    flat = _as_number(pc.list_flatten(values), place)
-    if flat.null_count:
-        raise _refuse_type(values, place, "lists without nulls and NaN")
+    given, place = pc.list_flatten(values), replace(place, rows=np.asarray(pc.list_parent_indices(values)))
+    flat = _as_number(given, place)
+    place.refuse(given, pc.is_null(flat), "lists without nulls and NaN")
     valid = np.asarray(pc.is_valid(values))
     dense = np.zeros((len(values), length), np.float32)
     dense[valid] = np.asarray(flat).reshape(-1, length)

@@ -297,6 +297,7 @@ class _Keys:
         return _Keys(f"{self.where}: {key}", {"column": found} if isinstance(found, str) else found, allowed)
 
 
+_LONGEST_NAME: Final = 255  # of a directory
 _FILES: Final = ("files", "header", "delimiter")
 _COMMON: Final = ("features", "label", "time", "split", *_FILES)
 
@@ -307,7 +308,10 @@ def _node_table(where: str, name: str, given: Any) -> NodeTable:
     if files is None and given:
         raise TableError(f"{where} has {', '.join(given)} and no files: expected files, or nothing at all")
     key_type = keys.one_of("key_type", KEY_TYPES, "") if "key_type" in given else None
-    return NodeTable(name, files, keys.texts("key") if files else (), key_type, **_common(keys))
+    key = keys.texts("key") if files else ()
+    if len(set(key)) < len(key):
+        raise keys.refuse("key", "each column once")
+    return NodeTable(name, files, key, key_type, **_common(keys))
 
 
 def _edge_table(where: str, given: Any) -> EdgeTable:
@@ -419,6 +423,7 @@ def _check(description: Description) -> None:
         raise TableError(
             f"edge_types has {list(twice[0])} twice (a reverse counts): expected each type once; rename one"
         )
+    _check_names(names, types)
     for each in description.edge_types:
         for end, columns in ((each.type[0], each.src), (each.type[2], each.dst)):
             if end not in names:
@@ -458,6 +463,21 @@ def _check(description: Description) -> None:
                     f"{where}: feature {feature.name!r} is text without a function: expected function = "
                     "'module:function', which returns its embeddings; or a column of embeddings, of kind 'vector'"
                 )
+
+
+def _check_names(names: Sequence[str], types: Sequence[tuple[str, str, str]]) -> None:
+    """Types name directories."""
+    folders = [(name, f"node type {name!r}") for name in names]
+    folders += [("__".join(each), f"edge type {list(each)}") for each in types]
+    for folder, where in folders:
+        if "/" in folder or "\0" in folder or folder in (".", "..") or len(folder.encode()) > _LONGEST_NAME:
+            raise TableError(
+                f"{where} cannot name a directory: expected at most {_LONGEST_NAME} bytes, without '/'; rename it"
+            )
+    first: dict[str, str] = {}
+    for folder, where in folders[len(names) :]:
+        if first.setdefault(folder, where) != where:
+            raise TableError(f"{where} and {first[folder]} would both be in the directory {folder!r}: rename one")
 
 
 def reversed_type(table: EdgeTable) -> tuple[str, str, str]:

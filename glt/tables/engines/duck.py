@@ -33,7 +33,7 @@ class DuckDB:
         self._db = duckdb.connect(str(scratch / "tables.duckdb"))
         for setting in (
             f"memory_limit = '{memory_bytes >> 20}MiB'",
-            f"temp_directory = '{scratch / 'spilled'}'",
+            f"temp_directory = {_quoted(scratch / 'spilled')}",
             f"threads = {num_threads}",
             "preserve_insertion_order = false",  # what is in order is sorted
             "enable_progress_bar = false",
@@ -57,7 +57,7 @@ class DuckDB:
                 self._db.unregister(name)
 
     def view(self, name: str, folder: Path) -> None:
-        files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in shards_of(folder))
+        files = ", ".join(map(_quoted, shards_of(folder)))
         self._db.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet([{files}])")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -128,8 +128,14 @@ class DuckDB:
         """The rows of a query; the connection is free again behind it, whatever was raised."""
         with self._telling():
             rows = self._db.sql(query)
-            reader = rows.to_arrow_reader(max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // (8 * len(rows.columns)))))
+            lengths = [dict(each.children).get("size", 1) if each.id == "array" else 1 for each in rows.types]
+            width = sum(map(int, lengths))  # type: ignore[arg-type]
+            reader = rows.to_arrow_reader(max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // (8 * width))))
             try:
                 yield reader
             finally:
                 reader.close()
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"

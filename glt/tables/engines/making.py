@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from glt.tables.engines.output import as_written, read_shards, shards_of
 from glt.tables.engines.plan import HAS_ROW, HASH, RANK
 from glt.tables.engines.profile import Profile
 
+_PIECE_BYTES: Final = 32 << 20
 END_FIELDS = (pa.field("src", pa.int64()), pa.field("dst", pa.int64()))
 
 
@@ -54,9 +56,10 @@ class Nodes:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
         for batch in batches:
-            for part in self._parts(batch):
-                self.profile.add(part)
-                yield part
+            for piece in _pieces(batch, self.fitted):
+                for part in self._parts(piece):
+                    self.profile.add(part)
+                    yield part
 
     def merge(self, other: Nodes) -> None:
         self.num_replaced += other.num_replaced
@@ -103,23 +106,34 @@ class Edges:
         ordered = in_order(self._counted(batches))
         for batch in ordered if self.duplicates == "keep" else deduplicated(ordered, self.duplicates):
             self.num_rows += batch.num_rows
-            if self.fitted is None:
-                again = as_written(batch, pa.schema(self.fields))
-                part = dict(zip(again.schema.names, again.columns, strict=True))
-            else:
-                part = {"src": batch.column("src"), "dst": batch.column("dst"), **self.fitted(batch)}
-            self.profile.add(part)
-            yield part
+            for part in self._parts(batch):
+                self.profile.add(part)
+                yield part
 
     def merge(self, other: Edges) -> None:
         self.num_joined += other.num_joined
         self.num_rows += other.num_rows
         self.profile.merge(other.profile)
 
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[dict[str, pa.Array]]:
+        if self.fitted is None:
+            again = as_written(batch, pa.schema(self.fields))
+            yield dict(zip(again.schema.names, again.columns, strict=True))
+            return
+        for piece in _pieces(batch, self.fitted):
+            yield {"src": piece.column("src"), "dst": piece.column("dst"), **self.fitted(piece)}
+
     def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.num_joined += batch.num_rows
             yield batch
+
+
+def _pieces(batch: pa.RecordBatch, fitted: Fitted) -> Iterator[pa.RecordBatch]:
+    """Rows of which few columns may become many numbers."""
+    num_rows = max(1, _PIECE_BYTES // (4 * max(1, len(fitted.feature_names))))
+    for begin in range(0, max(1, batch.num_rows), num_rows):
+        yield batch.slice(begin, num_rows)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

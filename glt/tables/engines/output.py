@@ -65,7 +65,7 @@ class Shards:
 def _rows_per_group(schema: pa.Schema) -> int:
     """A power of 2 that the schema alone decides, so that rows alone decide the bytes of a file."""
     widths = [field.type.list_size * 4 if pa.types.is_fixed_size_list(field.type) else 8 for field in schema]
-    return max(1 << 10, min(_ROWS_PER_GROUP, 1 << (_GROUP_BYTES // sum(widths)).bit_length() - 1))
+    return min(_ROWS_PER_GROUP, max(1 << 10, 1 << (_GROUP_BYTES // sum(widths)).bit_length() - 1))
 
 
 def shards_of(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ def describe_relbench(database: Any, folder: str | os.PathLike[str]) -> Descript
 
     Keys, foreign keys and times are those of the database, features are guessed as by :func:`describe`. Primary keys of
     RelBench are positions of rows, so ids of nodes are those that its task tables speak of. A table without a primary
-    key gets one, ``row``.
+    key gets one, ``row`` (or ``row_``, if there is such a column).
 
     Args:
         database: A ``relbench.base.Database``.
@@ -47,7 +47,10 @@ def describe_relbench(database: Any, folder: str | os.PathLike[str]) -> Descript
     for name, table in database.table_dict.items():
         path, key, frame = base / f"{name}.parquet", table.pkey_col, table.df
         if key is None:
-            key, frame = "row", table.df.assign(row=np.arange(len(table.df)))
+            key = "row"
+            while key in frame.columns:
+                key += "_"
+            frame = frame.assign(**{key: np.arange(len(frame))})
         pa.parquet.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
         source = Source.of(f"table {name!r}", Files((path.name,)), str(base))
         rows = pa.Table.from_batches(list(source.sample(source.files[0])), source.columns_of(source.files[0]))

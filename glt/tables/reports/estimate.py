@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from glt.tables.building import Tables
+from glt.tables.building import Old, Tables
 from glt.tables.columns.rows import columns_of
 from glt.tables.columns.sources import Source
 from glt.tables.descriptions.description import EdgeTable, NodeTable
@@ -20,7 +21,7 @@ _PER_ROW_READ: Final = 6.0  # a build takes about so many times as long as readi
 _BYTES_PER_KEY: Final = 24
 
 
-def estimate(tables: Tables, out: Path, memory_bytes: int | None) -> dict[str, Any]:
+def estimate(tables: Tables, out: Path, memory_bytes: int | None, old: Old | None) -> dict[str, Any]:
     """What :func:`glt.tables.build` returns with ``dry_run``. It reads metadata, a sample of each table, and the keys
     of nodes that edges are looked up in."""
     found: dict[str, Any] = {"node_types": {}, "edge_types": {}}
@@ -41,7 +42,7 @@ def estimate(tables: Tables, out: Path, memory_bytes: int | None) -> dict[str, A
             found["node_types"][table.name] = entry
         else:
             entry |= {"missing": table.missing, "num_sampled": sum(map(len, sample))}
-            entry["num_sampled_without_end"] = _num_without_end(tables, table, sample)
+            entry["num_sampled_without_end"] = _num_without_end(tables, table, sample, old)
             found["edge_types"]["__".join(table.type)] = entry
     spilled = 0 if memory_bytes is None else 2 * max(0, largest - memory_bytes)
     place = next(each for each in (out.absolute(), *out.absolute().parents) if each.is_dir())
@@ -87,8 +88,8 @@ def _row_bytes(table: NodeTable | EdgeTable) -> int:
     return ends + 4 * width + 8 * sum(not each.name.startswith("feature") for each in columns_of(table))
 
 
-def _num_without_end(tables: Tables, table: EdgeTable, sample: list[pa.RecordBatch]) -> int:
-    """How many rows of a sample have an end that no table of nodes has."""
+def _num_without_end(tables: Tables, table: EdgeTable, sample: list[pa.RecordBatch], old: Old | None) -> int:
+    """How many rows of a sample have an end that no table of nodes has, nor the graph that is updated."""
     is_missing = [False] * sum(map(len, sample))
     for end, prefix, columns in zip(tables.ends(table), (SRC, DST), (table.src, table.dst), strict=True):
         nodes = tables.nodes[end]
@@ -98,7 +99,9 @@ def _num_without_end(tables: Tables, table: EdgeTable, sample: list[pa.RecordBat
         names = [f"{prefix}{i}" for i in range(width)]
         wanted = [key for batch in sample for key in zip(*(batch.column(n).to_pylist() for n in names), strict=True)]
         missing = {key for key in wanted if None not in key}
-        for batch in nodes.batches([f"{KEY}{i}" for i in range(width)]):
+        keys = nodes.batches([f"{KEY}{i}" for i in range(width)])
+        known = () if old is None else old.keys(tables.description.node_types[end].name, tables.key_types[end])
+        for batch in chain(known, keys):
             if not missing:
                 break
             missing.difference_update(zip(*(column.to_pylist() for column in batch.columns), strict=True))

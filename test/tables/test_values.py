@@ -1,0 +1,176 @@
+"""Values of tables that are seldom, and descriptions that do not fit them."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import glt
+from glt.errors import TableError
+from glt.tables.columns.transforms import Bins
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Builds a graph of nodes ``n`` with a column ``v`` and one edge; returns its rows of ``n``."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(values, out="out", node=(), edge=(), edges=None, **options):
+        if isinstance(values, str):
+            (tmp_path / "n.csv").write_text("id,v\n" + "".join(f"k{i},{v}\n" for i, v in enumerate(values.split())))
+        else:
+            pq.write_table(pa.table({"id": [f"k{i}" for i in range(len(values))], "v": values}), "n.parquet")
+        (tmp_path / "e.csv").write_text(edges or "s,d\nk0,k1\n")
+        files = "n.csv" if isinstance(values, str) else "n.parquet"
+        nodes = {"n": {"files": files, "key": "id", **dict(node)}}
+        edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d", **dict(edge)}
+        glt.tables.build({"node_types": nodes, "edge_types": [edge]}, out, overwrite=True, **options)
+        return pq.read_table(f"{out}/nodes/n") if dict(node).keys() & {"features", "label", "time"} else None
+
+    return made
+
+
+def number(scale="none", **more):
+    return {"features": {"v": {"scale": scale, **more}}}
+
+
+@pytest.mark.parametrize(
+    "values, node, expected",
+    [
+        ("1 1e39", number(), r"n.csv, column 'v', row 1: '1e39': expected a finite number, at most 3.4e\+38"),
+        ([1.0, -1e200], number("standardize"), r"row 1: -1e\+200: expected a finite number"),
+        ([[1.0, 2.0], [3.0, np.inf]], number(kind="vector", length=2), "row 1: inf: expected a finite number"),
+        ([None, [1.0, None]], number(kind="vector", length=2, missing="indicator"), "row 1: None: expected lists with"),
+        ([b"a", b"\xff"], number(kind="category"), "column 'v' has type binary: expected categories"),
+        ("1704067200000 1", {"time": "v"}, "row 0: 1704067200000: expected a time of the years 1 to 9999; as 's'"),
+        ("2024-01-01 2024-01-02", {"time": "v", "split": {"time": ["2024-07-01", "2024-01-01"]}}, "in this order"),
+        ("a b", {"key": ["id", "id"]}, r"key = \['id', 'id'\]: expected each column once"),
+        ("a b", number(kind="text", length=1, function="test_values:no_number"), "returned .*nan.* for 'b': expected"),
+    ],
+)
+def test_what_is_no_value_is_named(build, monkeypatch, values, node, expected):
+    monkeypatch.syspath_prepend(__file__.rpartition("/")[0])
+    with pytest.raises(TableError, match=expected):
+        build(values, node=node)
+
+
+def no_number(texts):
+    return [[float("nan") if text == "b" else 0.0] for text in texts]
+
+
+def test_columns_of_nulls_and_quoted_nulls_and_nanoseconds(build):
+    kept = build(pa.nulls(2), node=number(missing="indicator"))
+    assert kept["x"].to_pylist() == [[0.0, 1.0]] * 2
+    kept = build('"3" ""', node=number(missing="indicator"))
+    assert kept["x"].to_pylist() == [[3.0, 0.0], [3.0, 1.0]]
+    kept = build("2024-01-01T00:00:01.123456789 2024-01-01", node={"time": "v"})
+    assert kept["time"].to_pylist() == [1704067201, 1704067200]
+
+
+def test_files_without_rows_say_nothing_of_keys(tmp_path):
+    (tmp_path / "1.csv").write_text("s,d\n1,10\n2,1\n")
+    (tmp_path / "2.csv").write_text("s,d\n")
+    edge = {"type": ["n", "to", "n"], "files": str(tmp_path / "*.csv"), "src": "s", "dst": "d"}
+    counted = glt.tables.build({"node_types": {"n": {}}, "edge_types": [edge]}, tmp_path / "out")
+    assert counted["key_types"] == {"n": ["int"]}
+
+
+@pytest.mark.parametrize(
+    "values, classes",
+    [("1.0 10.0 2.0", ["1.0", "2.0", "10.0"]), ("+1 01 2", ["+1", "01", "2"]), ("nan 2 10", ["10", "2", "nan"])],
+)
+def test_classes_are_in_the_order_of_numbers(build, values, classes):
+    labels = build(values, node={"label": "v"})["label"].to_pylist()
+    assert labels == [classes.index(each) for each in values.split()]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        1000 + 3 * np.random.default_rng(0).random(5000),
+        np.random.default_rng(1).integers(1950, 2010, 5000).astype(float),
+        np.random.default_rng(2).normal(0, 1, 200_000) ** 3,
+        np.concatenate([[-1e300, 1e-300, 1e300], -np.random.default_rng(3).lognormal(0, 5, 300_000)]),
+    ],
+)
+def test_quantiles_are_those_of_the_values_in_any_order(values):
+    whole = Bins()
+    whole.add(values)
+    parts = [Bins(), Bins()]
+    for i, each in enumerate(np.array_split(values[::-1], 7)):
+        parts[i % 2].add(each)
+    parts[1].merge(parts[0])
+    found = whole.quantiles(100)
+    assert found == parts[1].quantiles(100)
+    ranks = np.searchsorted(np.sort(values), found, "right") / len(values)
+    exact = np.searchsorted(
+        np.sort(values), np.quantile(values, np.linspace(0, 1, 101), method="inverted_cdf"), "right"
+    )
+    assert np.abs(ranks - exact / len(values)).max() < 0.001
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "x" * 300])
+def test_a_type_that_names_no_directory_is_refused(tmp_path, name):
+    edge = {"type": [name, "to", name], "files": "e.csv", "src": "s", "dst": "d"}
+    with pytest.raises(TableError, match="cannot name a directory"):
+        glt.tables.build({"node_types": {name: {}}, "edge_types": [edge]}, tmp_path / "out")
+
+
+def test_types_of_one_directory_are_refused(tmp_path):
+    edges = [
+        {"type": type_, "files": "e.csv", "src": "s", "dst": "d"} for type_ in (["a__b", "c", "a"], ["a", "b__c", "a"])
+    ]
+    with pytest.raises(TableError, match="would both be in the directory 'a__b__c__a': rename one"):
+        glt.tables.build({"node_types": {"a": {}, "a__b": {}}, "edge_types": edges}, tmp_path / "out")
+
+
+def test_the_place_of_a_graph(build, tmp_path):
+    """With a slash behind it, with a quote in it; one that was killed while it was replaced comes back."""
+    build("1 2", "it's/", node=number())
+    build("3 4", "it's/", node=number())
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["it's"]
+    assert pq.read_table("it's/nodes/n")["x"].to_pylist() == [[3.0], [4.0]]
+    (tmp_path / "it's").rename(tmp_path / "it's.replaced")
+    with pytest.raises(FileExistsError, match="has a graph already"):
+        glt.tables.build(
+            {
+                "node_types": {"n": {}},
+                "edge_types": [{"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}],
+            },
+            "it's",
+        )
+    with pytest.raises(ValueError, match="expected a directory of this machine"):
+        build("1 2", "s3://bucket/out")
+    with pytest.raises(ValueError, match="num_threads = 0"):
+        build("1 2", num_threads=0)
+
+
+def test_results_keep_the_keys(tmp_path):
+    keys = glt.data.KeyMap.write(tmp_path / "ids", {"id": "text"}, lambda: iter([[["ann", "bob"]]]))
+    with pytest.raises(ValueError, match="values has a column 'id', as the keys have"):
+        glt.tables.write({"id": torch.zeros(2)}, tmp_path / "scores", keys=keys)
+
+
+def test_texts_are_seeds_however_many_and_keys_of_several_columns(tmp_path):
+    keys = glt.data.KeyMap.write(tmp_path / "ids", {"name": "text"}, lambda: iter([[["ann", "bob", "carl"]]]))
+    data = glt.Dataset.from_arrays(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3, node_keys=keys)
+    for seeds in (["ann"], ["bob", "ann"], ("ann", "carl"), ["carl", "bob", "ann"]):
+        (batch,) = glt.loader.NeighborLoader(data, [2], seeds, batch_size=3)
+        assert batch.input_id.tolist() == list(range(len(seeds)))
+        assert batch.n_id[: len(seeds)].tolist() == keys.lookup(list(seeds)).tolist()
+    for ends in (
+        (["ann"], ["bob"]),
+        (["ann", "bob"], ["bob", "carl"]),
+        (["ann", "bob", "carl"], ["bob", "carl", "ann"]),
+    ):
+        (batch,) = glt.loader.LinkNeighborLoader(data, [2], ends, batch_size=3)
+        seeds = batch.n_id[batch.edge_label_index]
+        assert seeds.tolist() == [keys.lookup(each).tolist() for each in ends]
+    several = glt.data.KeyMap.write(
+        tmp_path / "two", {"land": "text", "nr": "int"}, lambda: iter([[["DE", "DE", "FR"], [1, 3, 3]]])
+    )
+    data = glt.Dataset.from_arrays(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3, node_keys=several)
+    (batch,) = glt.loader.NeighborLoader(data, [2], (["FR", "DE"], [3, 1]), batch_size=2)
+    assert batch.n_id[:2].tolist() == [2, 0]
