@@ -78,6 +78,8 @@ def test_old_ids_features_and_classes_stay(built):
     assert new["edge_weight"][key].tolist() == [4, 16, 1, 2, 8, 32]
     turned = new["edge_index"]["item", "bought_by", "user"]
     assert sorted(map(tuple, turned.T.tolist())) == sorted((d, s) for s, d in new["edge_index"][key].T.tolist())
+    planned = glt.tables.build(built / "graph.json", built / "newer", update=built / "old", dry_run=True)
+    assert planned["edge_types"]["user__buys__item"]["num_sampled_without_end"] == 0
     user = counts["node_types"]["user"]
     assert (user["num_read"], user["num_kept"], user["num_replaced"]) == (2, 4, 1)
     assert counts["edge_types"]["user__buys__item"]["num_kept"] == 6
@@ -96,6 +98,10 @@ def test_an_update_of_an_update_and_of_nothing(built):
     ("spoil", "words"),
     [
         (lambda folder: (folder / "buys-1.csv").write_text(FIRST[1] + "m,c,1,1\n"), "buys-1.csv was written since"),
+        (
+            lambda folder: (folder / "buys-1.csv").rename(folder / "buys-0.csv"),
+            "buys-0.csv has the size and the time of .*buys-1.csv, which .*old was built of and which is gone",
+        ),
         (lambda folder: (folder / "users-2.csv").write_text(SECOND[0].replace("gold", "iron")), "'iron'.*'gold'"),
         (
             lambda folder: (folder / "buys-2.csv").write_text(SECOND[1] + "unknown,q,1,1\n"),
