@@ -1,15 +1,17 @@
 """From tables with text keys to a graph: ``glt build`` beside a polars script for the same result, and beside Spark.
 
-Claims: 20 million edges over 2 million text keys take no more CPU than a script that somebody wrote for these tables with
-polars, and at most 1 GB; 300 million edges are built within ``--memory 4GB``; Spark makes the same bytes.
+Claims: 20 million edges over 2 million text keys take no more CPU than a script that somebody wrote for these tables
+with polars, and at most 1 GB; 300 million edges are built within ``--memory 4GB``; Spark makes the same bytes.
 
-Method: users (text key, a number, one of 20 cities) and payments (two keys, time, amount; skewed) in Parquet. The result is
-the same for all: ids in the order of keys, the number standardised, the 8 most frequent cities and another as zeros and
-ones, edges with ids, the logarithm of the amount standardised, time and weight, sorted by destination, source, time and
-weight, in Parquet with zstd. Each is a process of its own, imports and all: seconds, CPU seconds and peak memory are those
-that the kernel counted of it. They take turns. The results are compared with each other before times count.
+Method: users (text key, a number, one of 20 cities) and payments (two keys, time, amount; skewed) in Parquet. The
+result is the same for all: ids in the order of keys, the number standardised, the 8 most frequent cities and another
+as zeros and ones, edges with ids, the logarithm of the amount standardised, time and weight, sorted by destination,
+source, time and weight, in Parquet with zstd. Each is a process of its own, imports and all: seconds, CPU seconds and
+peak memory are those that the kernel counted of it. They take turns. The results are compared with each other before
+times count.
 
-    python -m benchmarks.bench_tables [--rounds 3] [--toy] [--edges 20000000] [--engines glt,polars,spark] [--memory 1GB]
+    python -m benchmarks.bench_tables [--rounds 3] [--toy] [--edges 20000000] [--memory 1GB]
+        [--engines glt,polars,spark]
 """
 
 from __future__ import annotations
