@@ -20,7 +20,7 @@ from glt.tables.columns.rows import Fits, Fitted, columns_of, where_of
 from glt.tables.columns.sources import Source
 from glt.tables.columns.values import Column
 from glt.tables.descriptions.description import Description, EdgeTable, NodeTable, reversed_type
-from glt.tables.engines.making import END_FIELDS, Edges, Keys, Nodes
+from glt.tables.engines.making import END_FIELDS, EdgeFits, Edges, Keys, Nodes
 from glt.tables.engines.output import read_shards, shards_of
 from glt.tables.engines.plan import DST, KEY, SRC, Plan, Query, Rows
 
@@ -312,7 +312,9 @@ class Build:
         ends, columns, by_hash = self.tables.ends(table), _names(table), _is_by_hash(table)
         hashed = [*self.plan.key_names(ends[0], SRC), *self.plan.key_names(ends[1], DST)] if by_hash else []
         numbered = [self.plan.numbered("src", SRC, ends[0]), self.plan.numbered("dst", DST, ends[1])]
-        if table.missing == "drop":
+        if table.duplicates != "keep" and self.old is None and Fits(table).columns:
+            fitted = self._fit_without_duplicates(table, Rows(source, None, columns, by_hash, numbered), hashed)
+        elif table.missing == "drop":
             fitted = self._fit(
                 table, Rows(source, None, (), by_hash, numbered), lambda names: self.plan.edges(hashed, names)
             )
@@ -342,6 +344,14 @@ class Build:
                 counts = Counts(rows.num_rows, made.num_rows, num_dropped, num_joined - made.num_rows)
                 profile = made.profile.to_dict()
         return {"fitted": fitted.to_dict(), "counts": asdict(counts), "profile": profile}
+
+    def _fit_without_duplicates(self, table: EdgeTable, rows: Rows, hashed: list[str]) -> Fitted:
+        folder = self.out / "fitted_edges"
+        with self.plan.engine.reading({"glt_given": rows}):
+            query = self.plan.edges(hashed, rows.columns)
+            made = self.plan.engine.write(query, EdgeFits(table, Fits(table)), folder, END_FIELDS)
+        shutil.rmtree(folder)
+        return made.fits.finish()
 
     def _unknown_end(self, source: Source, table: EdgeTable, ends: tuple[int, int], num_edges: int) -> TableError:
         for end, prefix, columns in ((ends[0], SRC, table.src), (ends[1], DST, table.dst)):

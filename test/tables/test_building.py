@@ -175,6 +175,21 @@ def test_missing_ends_and_duplicates(small, options, index, weight):
     assert graph["num_nodes"] == {"n": 3 if options["missing"] == "add" else 2}
 
 
+@pytest.mark.parametrize(("duplicates", "values"), [("sum", [[3.0, 5.0, None], [3.0]]), ("last", [[9.0, 2.0], [4.0]])])
+def test_features_are_fitted_on_what_comes_of_duplicates(small, duplicates, values):
+    """A sum of nulls alone is null; ``last`` is by time."""
+    rows = [f"a,b,{t},{'' if v is None else v}" for t, v in enumerate(values[0])]
+    rows += [f"b,a,{t},{v}" for t, v in enumerate(values[1])] + ["b,b,0,"]
+    value = {"scale": "standardize", "missing": "indicator"}
+    given = "\n".join(["src,dst,t,v", *rows, ""])
+    graph = small(given, time="t", duplicates=duplicates, missing="drop", features={"v": value})
+    (edge_index,), (x,) = graph["edge_index"].values(), graph["edge_feat"].values()
+    assert edge_index.tolist() == [[1, 0, 1], [0, 1, 1]]
+    kept = np.array([values[1][0], 8.0 if duplicates == "sum" else values[0][-1]])
+    np.testing.assert_allclose(x[:2, 0], (kept - kept.mean()) / kept.std(), rtol=1e-6)
+    assert x[:, 1].tolist() == [0, 0, 1] and x[2, 0] == 0
+
+
 def test_a_type_without_a_table_has_the_keys_of_its_edges(small):
     assert small(node={})["num_nodes"] == {"n": 3}
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt.errors import TableError
-from glt.tables.columns.rows import Fitted, columns_of, where_of
+from glt.tables.columns.rows import Fits, Fitted, columns_of, where_of
 from glt.tables.descriptions.description import EdgeTable, NodeTable
 from glt.tables.engines.output import as_written, read_shards, shards_of
 from glt.tables.engines.plan import HAS_ROW, HASH, RANK
@@ -129,6 +129,22 @@ class Edges:
             yield batch
 
 
+@dataclass
+class EdgeFits:
+    """Fits on one edge of those between the same nodes; what it writes is of no use."""
+
+    table: EdgeTable
+    fits: Fits
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
+        for batch in deduplicated(in_order(batches), self.table.duplicates):
+            self.fits.add(batch)
+            yield {"src": batch.column("src"), "dst": batch.column("dst")}
+
+    def merge(self, other: EdgeFits) -> None:
+        self.fits.merge(other.fits)
+
+
 def _pieces(batch: pa.RecordBatch, fitted: Fitted) -> Iterator[pa.RecordBatch]:
     """Rows of which few columns may become many numbers."""
     num_rows = max(1, _PIECE_BYTES // (4 * max(1, len(fitted.feature_names))))
@@ -211,8 +227,10 @@ def _one_each(batch: pa.RecordBatch, begins: np.ndarray, how: str) -> pa.RecordB
         return last
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name == "weight" or name.startswith("feature"):
-            columns.append(pa.array(np.add.reduceat(np.asarray(pc.fill_null(column, 0.0)), begins)))
+        if name == "weight" or name.startswith("feature"):  # nulls alone are null
+            total = np.add.reduceat(np.asarray(pc.fill_null(column, 0.0)), begins)
+            has_value = np.logical_or.reduceat(np.asarray(pc.is_valid(column)), begins)
+            columns.append(pa.array(total, mask=~has_value))
         else:
             columns.append(last.column(name))
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
