@@ -80,6 +80,16 @@ def test_tables_in_a_bucket_make_the_graph_that_local_ones_make(bucket, tables, 
             assert path.read_bytes() == (tmp_path / "far" / path.relative_to(tmp_path / "near")).read_bytes()
 
 
+@pytest.mark.parametrize(("pattern", "count"), [("in/*.csv", 5), ("in/**/*.csv", 6), ("in", 6)])
+def test_names_of_any_letters_and_patterns_within_a_directory(bucket, tmp_path, pattern, count):
+    client, name, url = bucket
+    for key in ("e 1.csv", "e#2.csv", "e%203.csv", "é[4]+.csv", "e?5.csv", "sub/e6.csv"):
+        client.put_object(Bucket=name, Key=f"in/{key}", Body=PAYMENTS[0])
+    pays = {"type": ["account", "pays", "account"], "files": url(pattern), "src": "from", "dst": "to"}
+    counts = glt.tables.build({"node_types": {"account": {}}, "edge_types": [pays]}, tmp_path / "out")
+    assert counts["edge_types"]["account__pays__account"]["num_read"] == count
+
+
 def test_updates_know_what_was_read_from_a_bucket(bucket, tables, tmp_path):
     client, name, _ = bucket
     glt.tables.build(tables, tmp_path / "old")
@@ -135,6 +145,15 @@ def test_a_partition_is_opened_through_a_cache(bucket, parts, tmp_path):
     assert glt.partition.load_partition(parts, 1).nodes[0].feat.shape == part.nodes[0].feat.shape
     with pytest.raises(PartitionError, match=r"s3://.*/part0/.* is missing"):
         glt.partition.load_partition(parts, 0)
+
+
+def test_types_of_any_letters_in_a_bucket(bucket, tmp_path):
+    edges = {("a b", "to#%20", "ü"): torch.tensor([[0, 1], [1, 0]])}
+    given = {"num_nodes": {"a b": 2, "ü": 2}, "edge_index": edges, "node_feat": {"a b": torch.eye(2)}}
+    glt.partition.RandomPartitioner(tmp_path / "parts", 1, **given).partition()
+    upload(*bucket[:2], tmp_path / "parts", "typed/")
+    part = glt.partition.load_partition(bucket[2]("typed"), 0)
+    assert list(part.manifest.schema.node_types) == ["a b", "ü"]
 
 
 def test_a_loader_over_a_partition_in_a_bucket(parts, tmp_path):
