@@ -79,8 +79,11 @@ class Keys(ABC):
 
     def raw(self, ids: Any) -> Any:
         """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a
-        tuple of such. Raises IndexError if there is no such id."""
-        rows = np.ascontiguousarray(_on_host(ids), np.int64)
+        tuple of such. Raises TypeError if ids are no integers, IndexError if there is no such id."""
+        given = np.asarray(_on_host(ids))
+        if len(given) and given.dtype.kind not in "iu":
+            raise TypeError(f"ids has dtype {given.dtype}: expected integers")
+        rows = np.ascontiguousarray(given, np.int64)
         if rows.ndim != 1:
             raise ValueError(f"ids has shape {list(rows.shape)}: expected one dimension")
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):

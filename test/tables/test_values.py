@@ -45,6 +45,10 @@ def number(scale="none", **more):
         ([b"a", b"\xff"], number(kind="category"), "column 'v' has type binary: expected categories"),
         ("1704067200000 1", {"time": "v"}, "row 0: 1704067200000: expected a time of the years 1 to 9999; as 's'"),
         ("2024-01-01 2024-01-02", {"time": "v", "split": {"time": ["2024-07-01", "2024-01-01"]}}, "in this order"),
+        ("1 2", number(max=3), "feature 'v' has max = 3: expected kind 'category', not 'number'; leave the max out"),
+        ("1 2", number(kind="timestamp", scale="log"), "has scale = 'log': expected kind 'number', not 'timestamp'"),
+        ("1 2", {"time": {"unit": "s"}}, "time: column = None: expected the name of a column"),
+        ("1 2", {"label": {"column": ["v", "id"]}}, "label: column = .*: expected a text"),
         ("a b", {"key": ["id", "id"]}, r"key = \['id', 'id'\]: expected each column once"),
         ("a b", number(kind="text", length=1, function="test_values:no_number"), "returned .*nan.* for 'b': expected"),
     ],
@@ -57,6 +61,11 @@ def test_what_is_no_value_is_named(build, monkeypatch, values, node, expected):
 
 def no_number(texts):
     return [[float("nan") if text == "b" else 0.0] for text in texts]
+
+
+def test_weights_below_0_are_refused(build):
+    with pytest.raises(TableError, match=r"e\.csv, column 'w', row 1: '-1': expected a weight of at least 0"):
+        build("1 2", edge={"weight": "w"}, edges="s,d,w\nk0,k1,1\nk1,k0,-1\n")
 
 
 def test_columns_of_nulls_and_quoted_nulls_and_nanoseconds(build):
@@ -151,6 +160,8 @@ def test_results_keep_the_keys(tmp_path):
     keys = glt.data.KeyMap.write(tmp_path / "ids", {"id": "text"}, lambda: iter([[["ann", "bob"]]]))
     with pytest.raises(ValueError, match="values has a column 'id', as the keys have"):
         glt.tables.write({"id": torch.zeros(2)}, tmp_path / "scores", keys=keys)
+    with pytest.raises(TypeError, match="ids has dtype float64: expected integers"):
+        keys.raw([1.0])
 
 
 def test_texts_are_seeds_however_many_and_keys_of_several_columns(tmp_path):

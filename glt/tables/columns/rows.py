@@ -27,7 +27,7 @@ def columns_of(table: NodeTable | EdgeTable) -> list[Column]:
     if table.time is not None:
         found.append(Column("time", table.time.column, "time", unit=table.time.unit))
     if isinstance(table, EdgeTable) and table.weight is not None:
-        found.append(Column("weight", table.weight, "number"))
+        found.append(Column("weight", table.weight, "weight"))
     if table.label is not None:
         kind = "category" if table.label.kind == "class" else "number"
         found.append(Column("label", table.label.column, kind, is_nullable=True))

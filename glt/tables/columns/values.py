@@ -23,7 +23,7 @@ _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 @dataclass(frozen=True)
 class Column:
     """A column of a table as it is used: ``name`` is what it is called from here on, ``kind`` what it holds: ``int``
-    and ``text`` (keys), ``number``, ``boolean``, ``category``, ``time``, ``vector``, or ``string``."""
+    and ``text`` (keys), ``number``, ``weight``, ``boolean``, ``category``, ``time``, ``vector``, or ``string``."""
 
     name: str
     column: str
@@ -36,7 +36,13 @@ class Column:
 def arrow_type(column: Column) -> pa.DataType:
     if column.kind == "vector":
         return pa.list_(pa.float32(), column.length or -1)
-    plain = {"int": pa.int64(), "time": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+    plain = {
+        "int": pa.int64(),
+        "time": pa.int64(),
+        "number": pa.float64(),
+        "weight": pa.float64(),
+        "boolean": pa.bool_(),
+    }
     return plain.get(column.kind, pa.string())
 
 
@@ -78,12 +84,12 @@ def convert(values: pa.Array, column: Column, where: str, path: str, first_row: 
     return converted
 
 
-_WITHOUT_TEXTS: Final = ("number", "boolean", "time", "vector")
+_WITHOUT_TEXTS: Final = ("number", "weight", "boolean", "time", "vector")
 _WITHOUT_NULLS: Final = dict.fromkeys(
     ("int", "text"),
     "a key in every row; drop the row, or give it one; of edges, missing = 'drop' leaves such rows out",
 ) | dict.fromkeys(
-    ("number", "boolean", "category", "time", "vector", "string"),
+    ("number", "weight", "boolean", "category", "time", "vector", "string"),
     "a value in every row; of a feature, missing = 'indicator' takes nulls",
 )
 
@@ -138,6 +144,12 @@ def _as_number(values: pa.Array, place: _Place) -> pa.Array:
     place.refuse(values, pc.and_not(is_large, pc.is_nan(numbers)), f"a finite number, at most {_LARGEST:.3g} (float32)")
     numbers = pc.add(numbers, 0.0)  # not -0.0, which engines do not order alike
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+
+
+def _as_weight(values: pa.Array, place: _Place) -> pa.Array:
+    weights = _as_number(values, place)
+    place.refuse(values, pc.less(weights, 0.0), "a weight of at least 0")
+    return weights
 
 
 def _parsed(values: pa.Array, type_: pa.DataType, place: _Place, expected: str) -> pa.Array:
@@ -235,6 +247,7 @@ _CONVERT: Final = {
     "int": _as_int,
     "text": _as_text,
     "number": _as_number,
+    "weight": _as_weight,
     "boolean": _as_boolean,
     "category": _as_category,
     "time": _as_time,

@@ -277,6 +277,12 @@ class _Keys:
             )
         return tuple(several)
 
+    def column(self) -> str:
+        found = self.text("column")
+        if found is None:
+            raise self.refuse("column", "the name of a column")
+        return found
+
     def one_of(self, key: str, allowed: Sequence[str], default: str) -> str:
         found = self.given.get(key, default)
         if found not in allowed:
@@ -368,6 +374,8 @@ def _feature(where: str, name: str, given: Any) -> Feature:
     parts = keys.texts("parts") if "parts" in given else ("age",)
     if unknown := [part for part in parts if part not in PARTS]:
         raise keys.refuse("parts", f"some of {', '.join(map(repr, PARTS))}, not {unknown[0]!r}")
+    if len(set(parts)) < len(parts):
+        raise keys.refuse("parts", "each once")
     return Feature(
         name,
         keys.text("column") or name,
@@ -384,11 +392,11 @@ def _feature(where: str, name: str, given: Any) -> Feature:
 
 
 def _label(keys: _Keys | None) -> Label | None:
-    return None if keys is None else Label(keys.texts("column")[0], keys.one_of("kind", LABELS, "class"))
+    return None if keys is None else Label(keys.column(), keys.one_of("kind", LABELS, "class"))
 
 
 def _time(keys: _Keys | None) -> Time | None:
-    return None if keys is None else Time(keys.texts("column")[0], keys.one_of("unit", UNITS, "s"))
+    return None if keys is None else Time(keys.column(), keys.one_of("unit", UNITS, "s"))
 
 
 def _split(keys: _Keys | None) -> Split | None:
@@ -409,6 +417,16 @@ def _split(keys: _Keys | None) -> Split | None:
         raise keys.refuse("ratio", "three fractions of training, validation and test whose sum is 1")
     return Split(ratio=(float(ratio[0]), float(ratio[1]), float(ratio[2])))
 
+
+_OF_KINDS: Final = {
+    "scale": ("number",),
+    "max": ("category",),
+    "min_count": ("category",),
+    "parts": ("timestamp",),
+    "length": ("vector", "text"),
+    "function": ("text",),
+    "unit": ("timestamp",),
+}
 
 # -- what must hold of all together --------------------------------------------------------------------------------
 
@@ -453,11 +471,13 @@ def _check(description: Description) -> None:
                     f"{where}: feature {feature.name!r} of kind {feature.kind!r} has no length: say how many numbers "
                     "it has"
                 )
-            if feature.kind != "number" and feature.scale != "none":
-                raise TableError(
-                    f"{where}: feature {feature.name!r} has scale = {feature.scale!r}: expected kind 'number', not "
-                    f"{feature.kind!r}; leave the scale out"
-                )
+            for option, of_kinds in _OF_KINDS.items():
+                given = getattr(feature, option)
+                if feature.kind not in of_kinds and given != getattr(Feature, option):
+                    raise TableError(
+                        f"{where}: feature {feature.name!r} has {option} = {given!r}: expected kind "
+                        f"{' or '.join(map(repr, of_kinds))}, not {feature.kind!r}; leave the {option} out"
+                    )
             if feature.kind == "text" and feature.function is None:
                 raise TableError(
                     f"{where}: feature {feature.name!r} is text without a function: expected function = "
