@@ -45,6 +45,12 @@ def number(scale="none", **more):
         ([b"a", b"\xff"], number(kind="category"), "column 'v' has type binary: expected categories"),
         ("1704067200000 1", {"time": "v"}, "row 0: 1704067200000: expected a time of the years 1 to 9999; as 's'"),
         ("2024-01-01 2024-01-02", {"time": "v", "split": {"time": ["2024-07-01", "2024-01-01"]}}, "in this order"),
+        ("1 -2", number("log"), r"n\.csv, column 'v', row 1: '-2': expected a number of at least 0"),
+        (
+            "val x",
+            {"split": {"column": "v"}},
+            "column 'v', row 1: 'x': expected one of 'train', 'val', 'test', or null",
+        ),
         ("1 2", number(max=3), "feature 'v' has max = 3: expected kind 'category', not 'number'; leave the max out"),
         ("1 2", number(kind="timestamp", scale="log"), "has scale = 'log': expected kind 'number', not 'timestamp'"),
         ("1 2", {"time": {"unit": "s"}}, "time: column = None: expected the name of a column"),
@@ -64,7 +70,7 @@ def no_number(texts):
 
 
 def test_weights_below_0_are_refused(build):
-    with pytest.raises(TableError, match=r"e\.csv, column 'w', row 1: '-1': expected a weight of at least 0"):
+    with pytest.raises(TableError, match=r"e\.csv, column 'w', row 1: '-1': expected a number of at least 0"):
         build("1 2", edge={"weight": "w"}, edges="s,d,w\nk0,k1,1\nk1,k0,-1\n")
 
 
@@ -75,6 +81,11 @@ def test_columns_of_nulls_and_quoted_nulls_and_nanoseconds(build):
     assert kept["x"].to_pylist() == [[3.0, 0.0], [3.0, 1.0]]
     kept = build("2024-01-01T00:00:01.123456789 2024-01-01", node={"time": "v"})
     assert kept["time"].to_pylist() == [1704067201, 1704067200]
+
+
+def test_a_value_that_is_longer_than_a_block_is_named(build):
+    with pytest.raises(TableError, match=r"n\.csv cannot be read: it has a value longer than the 4 MB"):
+        build(" ".join(["a", "b" * (9 << 20)]), node={"label": "v"})
 
 
 def test_files_without_rows_say_nothing_of_keys(tmp_path):

@@ -103,4 +103,6 @@ class readable:
         self._limit.__exit__(kind, error, traceback)
         if isinstance(error, pa.ArrowException | OSError) and not is_of_machine(error):
             why = " ".join(str(error).split())
+            if "straddl" in why:  # pyarrow's, of its blocks
+                why = "it has a value longer than the 4 MB in which CSV is read: write the table as Parquet"
             raise TableError(f"{self._where}: {self._path} cannot be read: {why}") from error

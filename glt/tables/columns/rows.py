@@ -27,14 +27,14 @@ def columns_of(table: NodeTable | EdgeTable) -> list[Column]:
     if table.time is not None:
         found.append(Column("time", table.time.column, "time", unit=table.time.unit))
     if isinstance(table, EdgeTable) and table.weight is not None:
-        found.append(Column("weight", table.weight, "weight"))
+        found.append(Column("weight", table.weight, "unsigned"))
     if table.label is not None:
         kind = "category" if table.label.kind == "class" else "number"
         found.append(Column("label", table.label.column, kind, is_nullable=True))
     if table.split is not None and table.split.column is not None:
-        found.append(Column("split", table.split.column, "category", is_nullable=True))
+        found.append(Column("split", table.split.column, "split", is_nullable=True))
     for i, each in enumerate(table.features):
-        kind = {"timestamp": "time", "text": "string"}.get(each.kind, each.kind)
+        kind = {"timestamp": "time", "text": "string"}.get(each.kind, "unsigned" if each.scale == "log" else each.kind)
         nullable = each.missing == "indicator"
         found.append(Column(f"feature{i}", each.column, kind, nullable, each.unit, each.length))
     return found
@@ -158,14 +158,7 @@ def split_codes(table: NodeTable | EdgeTable, batch: pa.RecordBatch) -> np.ndarr
     split = table.split or Split()
     if split.column is not None:
         column = batch.column("split")
-        codes = pc.index_in(column, pa.array(SPLITS))
-        if codes.null_count > column.null_count:
-            wrong = pc.unique(column.filter(pc.is_null(codes))).drop_null()[0].as_py()
-            raise TableError(
-                f"{where_of(table)}: split column {split.column!r} has the value {wrong!r}: expected one of "
-                f"{', '.join(map(repr, SPLITS))}, or null"
-            )
-        return np.asarray(pc.fill_null(codes, -1))
+        return np.asarray(pc.fill_null(pc.index_in(column, pa.array(SPLITS)), -1))
     if split.time is not None:
         borders = [seconds_of(each, f"{where_of(table)}: split.time") for each in split.time]
         if borders[0] > borders[1]:

@@ -150,7 +150,7 @@ class Fit:
         self.num_rows, self.num_nulls = self.num_rows + len(column), self.num_nulls + column.null_count
         kind, present = self.feature.kind, column.drop_null()
         if kind in ("number", "timestamp"):
-            values = _numbers(self.feature, present, self._where)
+            values = _numbers(self.feature, present)
             self.moments.add(values)
             if self.bins is not None:
                 self.bins.add(values)
@@ -189,16 +189,11 @@ class Fit:
         return Transform(feature, fitted, self.num_rows, self.num_nulls, self._where)
 
 
-def _numbers(feature: Feature, present: pa.Array, where: str) -> np.ndarray:
+def _numbers(feature: Feature, present: pa.Array) -> np.ndarray:
     """Values without nulls, before they are scaled."""
     values = np.asarray(present).astype(np.float64)
     if feature.scale != "log":
         return values
-    if len(values) and values.min() < 0:
-        raise TableError(
-            f"{where}: feature {feature.name!r} has the value {values.min():g}: expected none below 0, of which there "
-            "is a logarithm; choose another scale"
-        )
     return np.log1p(values).astype(np.float32).astype(np.float64)
 
 
@@ -248,7 +243,7 @@ class Transform:
     def _present(self, column: pa.Array, width: int) -> np.ndarray:
         kind = self.feature.kind
         if kind == "number":
-            return self._scaled(_numbers(self.feature, column, self.where))[:, None]
+            return self._scaled(_numbers(self.feature, column))[:, None]
         if kind == "boolean":
             return np.asarray(column.cast(pa.int8())).astype(np.float32)[:, None]
         if kind == "category":

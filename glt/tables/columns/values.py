@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt.errors import TableError
+from glt.tables.descriptions.description import SPLITS
 
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -23,7 +24,8 @@ _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 @dataclass(frozen=True)
 class Column:
     """A column of a table as it is used: ``name`` is what it is called from here on, ``kind`` what it holds: ``int``
-    and ``text`` (keys), ``number``, ``weight``, ``boolean``, ``category``, ``time``, ``vector``, or ``string``."""
+    and ``text`` (keys), ``number``, ``unsigned`` (at least 0),
+    ``boolean``, ``category``, ``split``, ``time``, ``vector``, or ``string``."""
 
     name: str
     column: str
@@ -40,7 +42,7 @@ def arrow_type(column: Column) -> pa.DataType:
         "int": pa.int64(),
         "time": pa.int64(),
         "number": pa.float64(),
-        "weight": pa.float64(),
+        "unsigned": pa.float64(),
         "boolean": pa.bool_(),
     }
     return plain.get(column.kind, pa.string())
@@ -84,12 +86,12 @@ def convert(values: pa.Array, column: Column, where: str, path: str, first_row: 
     return converted
 
 
-_WITHOUT_TEXTS: Final = ("number", "weight", "boolean", "time", "vector")
+_WITHOUT_TEXTS: Final = ("number", "unsigned", "boolean", "time", "vector")
 _WITHOUT_NULLS: Final = dict.fromkeys(
     ("int", "text"),
     "a key in every row; drop the row, or give it one; of edges, missing = 'drop' leaves such rows out",
 ) | dict.fromkeys(
-    ("number", "weight", "boolean", "category", "time", "vector", "string"),
+    ("number", "unsigned", "boolean", "category", "split", "time", "vector", "string"),
     "a value in every row; of a feature, missing = 'indicator' takes nulls",
 )
 
@@ -146,10 +148,10 @@ def _as_number(values: pa.Array, place: _Place) -> pa.Array:
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
-def _as_weight(values: pa.Array, place: _Place) -> pa.Array:
-    weights = _as_number(values, place)
-    place.refuse(values, pc.less(weights, 0.0), "a weight of at least 0")
-    return weights
+def _as_unsigned(values: pa.Array, place: _Place) -> pa.Array:
+    numbers = _as_number(values, place)
+    place.refuse(values, pc.less(numbers, 0.0), "a number of at least 0, of a weight or for a logarithm")
+    return numbers
 
 
 def _parsed(values: pa.Array, type_: pa.DataType, place: _Place, expected: str) -> pa.Array:
@@ -190,6 +192,13 @@ def _as_category(values: pa.Array, place: _Place) -> pa.Array:
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         raise _refuse_type(values, place, "categories as texts, integers or booleans; cast the column")
     return values if pa.types.is_string(values.type) else values.cast(pa.string())
+
+
+def _as_split(values: pa.Array, place: _Place) -> pa.Array:
+    names = _as_category(values, place)
+    is_known = pc.or_(pc.is_null(names), pc.is_in(names, pa.array(SPLITS)))
+    place.refuse(values, pc.invert(is_known), f"one of {', '.join(map(repr, SPLITS))}, or null")
+    return names
 
 
 def _as_time(values: pa.Array, place: _Place) -> pa.Array:
@@ -247,9 +256,10 @@ _CONVERT: Final = {
     "int": _as_int,
     "text": _as_text,
     "number": _as_number,
-    "weight": _as_weight,
+    "unsigned": _as_unsigned,
     "boolean": _as_boolean,
     "category": _as_category,
+    "split": _as_split,
     "time": _as_time,
     "vector": _as_vector,
     "string": _as_text,
