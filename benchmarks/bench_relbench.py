@@ -90,10 +90,12 @@ def main() -> None:
     words = "--dataset rel-shop --no-download --channels 32 --num_neighbors 32 --batch_size 256 --epochs".split()
     for seed in range(options.rounds):
         for script, (task, _) in SCRIPTS.items():
-            epochs = 1 if options.toy else 3 if task == "stays" else 6
+            epochs = 1 if options.toy else 2 if task == "stays" else 3
             for loader in loaders:
                 more = [*words, str(epochs), "--task", task, "--seed", str(seed)]
-                found[script, loader].append(in_fresh_process(trained, options.checkout, script, loader == "glt", more))
+                run = in_fresh_process(trained, options.checkout, script, loader == "glt", more)
+                found[script, loader].append(run)
+                print(f"{script} {loader} seed {seed}: {run}", flush=True)
     for (script, loader), runs in found.items():
         scores = {}
         for split in ("val", "test"):
