@@ -56,7 +56,11 @@ def number(scale="none", **more):
         ("1 2", {"time": {"unit": "s"}}, "time: column = None: expected the name of a column"),
         ("1 2", {"label": {"column": ["v", "id"]}}, "label: column = .*: expected a text"),
         ("a b", {"key": ["id", "id"]}, r"key = \['id', 'id'\]: expected each column once"),
-        ("a b", number(kind="text", length=1, function="test_table_values:no_number"), "returned .*nan.* for 'b': expected"),
+        (
+            "a b",
+            number(kind="text", length=1, function="test_table_values:no_number"),
+            "returned .*nan.* for 'b': expected",
+        ),
     ],
 )
 def test_what_is_no_value_is_named(build, monkeypatch, values, node, expected):
