@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from promptness import WITHIN_S, eventually, expect_prompt
+from promptness import WITHIN_S, expect_prompt
 
 from glt.testing.cluster import Cluster
 
@@ -127,15 +127,6 @@ class Actors(Cluster):
     def expect_no_traceback(self) -> None:
         for actor in range(self.world_size):
             assert "Traceback" not in self.output(actor), self.output(actor)[-3000:]
-
-
-def freeze(pid: int) -> None:
-    """Stops a process; returns when all of its threads have stopped."""
-    os.kill(pid, signal.SIGSTOP)
-    tasks = Path(f"/proc/{pid}/task")
-    assert eventually(
-        lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
-    )
 
 
 def wake(pid: int) -> None:

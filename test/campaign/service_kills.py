@@ -6,8 +6,8 @@ import signal
 import tempfile
 import time
 
-from actors import Actors, freeze, wake
-from promptness import eventually, expect_prompt
+from actors import Actors, wake
+from promptness import eventually, expect_prompt, freeze
 
 from glt.distributed.wire.credentials import Credentials
 

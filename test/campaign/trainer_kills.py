@@ -5,7 +5,8 @@ import signal
 import tempfile
 import time
 
-from actors import Actors, freeze, wake
+from actors import Actors, wake
+from promptness import freeze
 
 from glt.distributed.wire.credentials import Credentials
 

@@ -1,8 +1,10 @@
 """Time bounds that are promised for a machine with nothing else to do, checked on any machine."""
 
 import os
+import signal
 import threading
 import time
+from pathlib import Path
 
 WITHIN_S = 10.0
 """Whatever dies or is wrong, those who depended on it say so within this time."""
@@ -35,6 +37,16 @@ def eventually(condition):
             return False
         time.sleep(0.05)
     return True
+
+
+def freeze(pid):
+    """Stops a process with SIGSTOP; returns when all of its threads have stopped: the kernel gets to them in its time."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    # "pid (name) state ..."
+    assert eventually(
+        lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+    )
 
 
 def wait_for_drains():

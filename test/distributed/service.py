@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from dist_world import CASES, NUM_NODES, assert_same, snapshot
 from lowered import set_constants
-from promptness import eventually
+from promptness import eventually, freeze
 
 import glt
 from glt.distributed.server.membership import ServerEntry
@@ -241,16 +240,6 @@ def act(trainer):
             trainer.say((False, (type(error).__name__, str(error))))
 
 
-def stop(pid):
-    """Stops a process with SIGSTOP; returns when it has stopped: a signal takes effect when the kernel gets to it."""
-    os.kill(pid, signal.SIGSTOP)
-    tasks = Path(f"/proc/{pid}/task")
-    # "pid (name) state ..."
-    assert eventually(
-        lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
-    )
-
-
 class Stage(Cluster):
     """A cluster of actors."""
 
@@ -313,7 +302,7 @@ class Stage(Cluster):
         assert len(got) > 4
 
     def freeze(self, actor):
-        stop(self.processes[actor].pid)
+        freeze(self.processes[actor].pid)
 
     def start_servers(self, path, num_servers, num_clients, **given):
         """The first actors become servers; returns the pids of their samplers."""

@@ -16,8 +16,8 @@ from dist_typed_world import CASES as TYPED_CASES
 from dist_typed_world import NODE_TIMES, OPTIONS
 from dist_world import CASES, NUM_NODES, assert_same, run_cluster
 from dist_world import snapshot as flat
-from promptness import eventually, expect_prompt
-from service import Failed, Stage, options, serve_or, stop
+from promptness import eventually, expect_prompt, freeze
+from service import Failed, Stage, options, serve_or
 
 import glt
 from glt import _deadlines as deadlines
@@ -204,7 +204,7 @@ def overload(sampler):
     outcome = []
     with client_of(max_waiting=1, timeout_s=60.0, where={"worker_concurrency": 1}) as client:
         first = flat(client.sample([1]))
-        stop(sampler)
+        freeze(sampler)
         with ThreadPoolExecutor(2) as pool:
             two = [pool.submit(client.sample, [seed]) for seed in (1, 2)]
             assert eventually(lambda: client.stats()["num_waiting"] == 1 and client.stats()["num_in_flight"] == 1)
@@ -215,7 +215,7 @@ def overload(sampler):
             os.kill(sampler, signal.SIGCONT)
             assert_same([flat(two[0].result(60))], [first], "it waited")
             two[1].result(60)
-        stop(sampler)
+        freeze(sampler)
         start = time.monotonic()
         with pytest.raises(ChannelTimeout) as late:
             client.sample([1], timeout_s=0.3)
@@ -235,7 +235,7 @@ def overload(sampler):
         os.kill(sampler, signal.SIGCONT)
         assert_same([flat(client.sample([1]))], [first], "after those that were given up")
         assert client.stats()["num_in_flight"] == 0
-        stop(sampler)
+        freeze(sampler)
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(client.sample, [1])
             assert eventually(lambda: client.stats()["num_in_flight"] == 1)
@@ -349,11 +349,11 @@ def test_a_request_waits_for_the_successor_of_the_only_sampler(world):
         stage.finish((1,), (0,))
 
 
-def freeze(sampler):
+def while_frozen(sampler):
     """What a frozen process was asked is answered by the other, long before the process is given up."""
     with client_of(where={"num_workers": 2, "worker_concurrency": 2}) as client:
         alone = [flat(client.sample([seed])) for seed in range(8)]
-        stop(sampler)
+        freeze(sampler)
         start = time.monotonic()
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda seed: flat(client.sample([seed])), range(8)))
@@ -372,7 +372,7 @@ def test_a_frozen_sampler_is_passed_over(world):
     with Stage(2) as stage:
         (samplers,) = stage.start_servers(world(1).path, 1, 1, num_workers=2)
         stage.start_clients(1, 1)
-        stats, took_s = stage.ask(1, "run_function", freeze, samplers[0])
+        stats, took_s = stage.ask(1, "run_function", while_frozen, samplers[0])
         assert 1 <= stats["num_asked_again"] == stats["num_in_flight"] <= 2
         expect_prompt(took_s, "requests to be asked of the other", deadlines.TAKEN_S + 3.0)
         stage.finish((1,), (0,))
