@@ -81,7 +81,7 @@ class Keys(ABC):
         """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a
         tuple of such. Raises TypeError if ids are no integers, IndexError if there is no such id."""
         given = np.asarray(_on_host(ids))
-        if len(given) and given.dtype.kind not in "iu":
+        if given.size and given.dtype.kind not in "iu":
             raise TypeError(f"ids has dtype {given.dtype}: expected integers")
         rows = np.ascontiguousarray(given, np.int64)
         if rows.ndim != 1:

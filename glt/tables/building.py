@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from glt.data.keys import KeyMap
 from glt.errors import TableError
-from glt.tables.columns.rows import Fits, Fitted, columns_of, where_of
+from glt.tables.columns.rows import Fits, Fitted, columns_of, split_borders, where_of
 from glt.tables.columns.sources import Source
 from glt.tables.columns.values import Column
 from glt.tables.descriptions.description import Description, EdgeTable, NodeTable, reversed_type
@@ -69,7 +69,7 @@ class Old:
                     f"{source.where}: {each.path} was written since {self.folder} was built of it: an update adds "
                     "files and leaves those that were read alone; build without --update to read all again"
                 )
-            if each.whole_path not in known and state in gone:
+            if each.whole_path not in known and each.changed_ns and state in gone:  # web servers may give no time
                 raise TableError(
                     f"{source.where}: {each.path} has the size and the time of {gone[state]}, which {self.folder} was "
                     "built of and which is gone: its rows would come twice; move it back, or build without --update"
@@ -88,7 +88,8 @@ class Tables:
 
     @classmethod
     def of(cls, description: Description, old: Old | None = None) -> Tables:
-        """Finds the files, and what types keys have; raises TableError if a file or a column is missing."""
+        """Finds the files, and what types keys have; raises TableError if a file or a column is missing, or a split is
+        in no order."""
         base = description.base
         nodes = [None if t.files is None else Source.of(where_of(t), t.files, base) for t in description.node_types]
         edges = [Source.of(where_of(t), t.files, base) for t in description.edge_types]
@@ -103,6 +104,9 @@ class Tables:
                 )
         else:
             found.key_types = [found._types_of_key(at) for at in range(len(nodes))]
+        described: list[NodeTable | EdgeTable] = [*description.node_types, *description.edge_types]
+        for each in described:
+            split_borders(each)
         for at, table in enumerate(description.node_types):
             source = found.nodes[at]
             if source is not None:
@@ -189,9 +193,8 @@ class Journal:
             os.replace(written, self._path)
         return steps[name]
 
-    def remove(self, folder: Path) -> None:
-        """``folder`` is where its own is now."""
-        (folder / self._path.name).unlink()
+    def remove(self) -> None:
+        self._path.unlink()
 
 
 @dataclass

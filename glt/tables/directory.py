@@ -31,6 +31,7 @@ from glt.tables.reports.estimate import estimate
 from glt.tables.reports.report import render
 
 _GRAPH, _BUILD, _TRANSFORMS, _REPORT = "graph.json", "build.json", "transforms.json", "report.html"
+_REPLACED: Final = "replaced"  # the graph that was there, for the moment in which another takes its place
 _FORMAT: Final = 1
 _OWN_BYTES: Final = 400 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
 _UNCOUNTED: Final = 0.125  # of its memory, DuckDB takes more than it counts
@@ -105,18 +106,19 @@ def build(
     if is_url(out):
         raise ValueError(f"out = {os.fspath(out)!r}: expected a directory of this machine; copy it when it is whole")
     target = Path(os.path.abspath(out))
-    partial, replaced = Path(f"{target}.partial"), Path(f"{target}.replaced")
+    partial = Path(f"{target}.partial")
+    budget = _budget(engine, memory, num_threads)
     if not dry_run:
-        _undo_replacement(target, replaced)
+        _undo_replacement(target, partial)
         _require_place(target, overwrite)
     old = None if update is None else _old(Path(update), described)
     tables = Tables.of(described, old)
     if dry_run:
-        return estimate(tables, target, _budget(memory) if engine == "duckdb" else None, old)
+        return estimate(tables, target, budget, old)
     of = {"description": described.to_dict(), "files": tables.files, "update": None if old is None else old.built}
     journal = Journal(partial, of, resume)
     with naming_the_limit(partial):
-        running = _engine(engine, partial / "scratch", memory, num_threads, progress)
+        running = _engine(engine, partial / "scratch", budget, num_threads, progress)
         try:
             run = Build(tables, Plan(running, [len(types) for types in tables.key_types]), partial, journal, old)
             run.run()
@@ -129,45 +131,42 @@ def build(
             raise
         counted = _write_descriptions(run, checks, partial)
         if target.exists():
-            target.rename(replaced)
+            target.rename(partial / _REPLACED)
+        journal.remove()
         partial.rename(target)
-        journal.remove(target)
-        shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(target / _REPLACED, ignore_errors=True)
     return counted
 
 
-def _undo_replacement(target: Path, replaced: Path) -> None:
-    """A build was killed while it put its graph in the place of another: the other is there again, or is removed."""
-    if not (replaced / _BUILD).is_file():
-        return
-    if target.exists():
-        shutil.rmtree(replaced)
-    else:
-        replaced.rename(target)
+def _undo_replacement(target: Path, partial: Path) -> None:
+    """Where a build was killed while its graph took the place of another: the one that is whole is at ``target``."""
+    if (partial / _REPLACED).exists() and not target.exists():
+        (partial / _REPLACED).rename(target)
+    if (target / _REPLACED).exists():
+        shutil.rmtree(target / _REPLACED)
 
 
-def _engine(engine: Any, scratch: Path, memory: int | str | None, num_threads: int | None, progress: bool) -> Engine:
+def _engine(engine: Any, scratch: Path, budget: int | None, num_threads: int | None, progress: bool) -> Engine:
     shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
-    if num_threads is not None:
-        check_at_least("num_threads", num_threads, 1)
-    if engine == "duckdb":
-        return DuckDB(
-            scratch,
-            int(_budget(memory) * (1 - _UNCOUNTED)) - _OWN_BYTES,
-            num_threads or len(os.sched_getaffinity(0)),
-            progress,
-        )
-    for name, given in (("memory", memory), ("num_threads", num_threads)):
-        if given is not None:
-            raise ValueError(
-                f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session"
-            )
+    if budget is not None:
+        own = int(budget * (1 - _UNCOUNTED)) - _OWN_BYTES
+        return DuckDB(scratch, own, num_threads or len(os.sched_getaffinity(0)), progress)
     from glt.tables.engines.spark import Spark
 
     return Spark.of(engine, scratch)
 
 
-def _budget(memory: int | str | None) -> int:
+def _budget(engine: Any, memory: int | str | None, num_threads: int | None) -> int | None:
+    """What DuckDB and this process may use; None of Spark."""
+    if engine != "duckdb":
+        for name, given in (("memory", memory), ("num_threads", num_threads)):
+            if given is not None:
+                raise ValueError(
+                    f"{name} = {given!r} is of engine 'duckdb': expected none; Spark's are those of its session"
+                )
+        return None
+    if num_threads is not None:
+        check_at_least("num_threads", num_threads, 1)
     budget = parse_size(memory, "memory") if memory is not None else available_memory()[0] // 2
     if budget < _LEAST_BYTES:
         raise ValueError(f"memory = {memory!r}: expected at least {format_size(_LEAST_BYTES)}")

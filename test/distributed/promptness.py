@@ -40,7 +40,7 @@ def eventually(condition):
 
 
 def freeze(pid):
-    """Stops a process with SIGSTOP; returns when all of its threads have stopped: the kernel gets to them in its time."""
+    """Stops a process with SIGSTOP; returns when all of its threads have stopped, which is a little later."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
     # "pid (name) state ..."

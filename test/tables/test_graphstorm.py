@@ -102,6 +102,7 @@ def test_what_every_graph_needs(here):
         ({"features": {"feature_col": "year"}}, "paper: features = .* expected a list of objects"),
         ({"features": [{"feature_name": "a"}]}, "features: .* has no feature_col"),
         ({"features": [{"feature_col": "year", "transform": "no-op"}]}, "paper: transform"),
+        ({"labels": [PAPER["labels"][0] | {"split_pct": [0.8]}]}, r"paper: split_pct = \[0.8\]: expected fractions"),
     ):
         with pytest.raises(TableError, match=message):
             describe(written(PAPER | wrong))

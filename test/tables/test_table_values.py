@@ -1,5 +1,8 @@
 """Values of tables that are seldom, and descriptions that do not fit them."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,6 +11,7 @@ import torch
 
 import glt
 from glt.errors import TableError
+from glt.tables import directory
 from glt.tables.columns.transforms import Bins
 
 
@@ -16,7 +20,7 @@ def build(tmp_path, monkeypatch):
     """Builds a graph of nodes ``n`` with a column ``v`` and one edge; returns its rows of ``n``."""
     monkeypatch.chdir(tmp_path)
 
-    def made(values, out="out", node=(), edge=(), edges=None, **options):
+    def made(values, out="out", node=(), edge=(), edges=None, overwrite=True, **options):
         if isinstance(values, str):
             (tmp_path / "n.csv").write_text("id,v\n" + "".join(f"k{i},{v}\n" for i, v in enumerate(values.split())))
         else:
@@ -25,7 +29,7 @@ def build(tmp_path, monkeypatch):
         files = "n.csv" if isinstance(values, str) else "n.parquet"
         nodes = {"n": {"files": files, "key": "id", **dict(node)}}
         edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d", **dict(edge)}
-        glt.tables.build({"node_types": nodes, "edge_types": [edge]}, out, overwrite=True, **options)
+        glt.tables.build({"node_types": nodes, "edge_types": [edge]}, out, overwrite=overwrite, **options)
         return pq.read_table(f"{out}/nodes/n") if dict(node).keys() & {"features", "label", "time"} else None
 
     return made
@@ -88,7 +92,7 @@ def test_columns_of_nulls_and_quoted_nulls_and_nanoseconds(build):
 
 
 def test_a_value_that_is_longer_than_a_block_is_named(build):
-    with pytest.raises(TableError, match=r"n\.csv cannot be read: it has a value longer than the 4 MB"):
+    with pytest.raises(TableError, match=r"n\.csv cannot be read: it has a value longer than 4.0 MB of CSV"):
         build(" ".join(["a", "b" * (9 << 20)]), node={"label": "v"})
 
 
@@ -151,24 +155,50 @@ def test_types_of_one_directory_are_refused(tmp_path):
 
 
 def test_the_place_of_a_graph(build, tmp_path):
-    """With a slash behind it, with a quote in it; one that was killed while it was replaced comes back."""
+    """With a slash behind it, and a quote in it."""
     build("1 2", "it's/", node=number())
     build("3 4", "it's/", node=number())
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["it's"]
     assert pq.read_table("it's/nodes/n")["x"].to_pylist() == [[3.0], [4.0]]
-    (tmp_path / "it's").rename(tmp_path / "it's.replaced")
-    with pytest.raises(FileExistsError, match="has a graph already"):
-        glt.tables.build(
-            {
-                "node_types": {"n": {}},
-                "edge_types": [{"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}],
-            },
-            "it's",
-        )
     with pytest.raises(ValueError, match="expected a directory of this machine"):
         build("1 2", "s3://bucket/out")
     with pytest.raises(ValueError, match="num_threads = 0"):
         build("1 2", num_threads=0)
+    with pytest.raises(ValueError, match="memory = '1MB'"):
+        build("1 2", memory="1MB")
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["it's"]
+
+
+@pytest.mark.parametrize("moment", ["the old one is aside", "the new one is there"])
+def test_a_build_that_is_killed_while_its_graph_takes_the_place_of_another(build, tmp_path, monkeypatch, moment):
+    build("1 2", node=number())
+    is_there = moment == "the new one is there"
+
+    def killed(path, *_, **__):
+        raise KeyboardInterrupt
+
+    def rename(path, to):
+        if to == tmp_path / "out" and not is_there:
+            killed(path)
+        os.rename(path, to)
+
+    monkeypatch.setattr(directory.Path, "rename", rename)
+    rmtree = directory.shutil.rmtree
+    monkeypatch.setattr(
+        directory.shutil,
+        "rmtree",
+        lambda path, *a, **k: (killed if Path(path).name == "replaced" else rmtree)(path, *a, **k),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        build("3 4", node=number())
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileExistsError, match="has a graph already"):
+        build("5 6", node=number(), overwrite=False)
+    kept = pq.read_table("out/nodes/n")["x"].to_pylist()
+    assert kept == ([[3.0], [4.0]] if is_there else [[1.0], [2.0]]) and not (tmp_path / "out/replaced").exists()
+    build("5 6", node=number())
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == ["out"]
 
 
 def test_results_keep_the_keys(tmp_path):
@@ -177,6 +207,7 @@ def test_results_keep_the_keys(tmp_path):
         glt.tables.write({"id": torch.zeros(2)}, tmp_path / "scores", keys=keys)
     with pytest.raises(TypeError, match="ids has dtype float64: expected integers"):
         keys.raw([1.0])
+    assert keys.raw(1) == ["bob"]
 
 
 def test_texts_are_seeds_however_many_and_keys_of_several_columns(tmp_path):

@@ -14,11 +14,12 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.fs
 
-from glt._checks import is_of_machine, naming_the_limit
+from glt._checks import format_size, is_of_machine, naming_the_limit
 from glt._urls import is_url, open_file_system, without_query
 from glt.errors import TableError
 
 PARQUET: Final = (".parquet", ".pq")
+BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
 CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 
 
@@ -104,5 +105,5 @@ class readable:
         if isinstance(error, pa.ArrowException | OSError) and not is_of_machine(error):
             why = " ".join(str(error).split())
             if "straddl" in why:  # pyarrow's, of its blocks
-                why = "it has a value longer than the 4 MB in which CSV is read: write the table as Parquet"
+                why = f"it has a value longer than {format_size(BLOCK_BYTES)} of CSV: write the table as Parquet"
             raise TableError(f"{self._where}: {self._path} cannot be read: {why}") from error

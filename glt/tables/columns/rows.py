@@ -153,6 +153,19 @@ class Fitted:
         return cls(table, transforms, None if table.label is None else LabelCode(table.label, kept.get("classes", ())))
 
 
+def split_borders(table: NodeTable | EdgeTable) -> list[int]:
+    """When validation and test begin, in seconds, of a split by time; raises TableError if not in this order."""
+    if table.split is None or table.split.time is None:
+        return []
+    borders = [seconds_of(each, f"{where_of(table)}: split.time") for each in table.split.time]
+    if borders[0] > borders[1]:
+        raise TableError(
+            f"{where_of(table)}: split.time = {list(table.split.time)}: expected the times at which validation and "
+            "test begin, in this order"
+        )
+    return borders
+
+
 def split_codes(table: NodeTable | EdgeTable, batch: pa.RecordBatch) -> np.ndarray:
     """Of each row 0, 1 or 2, for training, validation and test, or -1."""
     split = table.split or Split()
@@ -160,14 +173,8 @@ def split_codes(table: NodeTable | EdgeTable, batch: pa.RecordBatch) -> np.ndarr
         column = batch.column("split")
         return np.asarray(pc.fill_null(pc.index_in(column, pa.array(SPLITS)), -1))
     if split.time is not None:
-        borders = [seconds_of(each, f"{where_of(table)}: split.time") for each in split.time]
-        if borders[0] > borders[1]:
-            raise TableError(
-                f"{where_of(table)}: split.time = {list(split.time)}: expected the times at which validation and test "
-                "begin, in this order"
-            )
         time = batch.column("time")
-        codes = np.searchsorted(np.array(borders), np.asarray(pc.fill_null(time, 0)), "right")
+        codes = np.searchsorted(np.array(split_borders(table)), np.asarray(pc.fill_null(time, 0)), "right")
         return np.where(np.asarray(pc.is_valid(time)), codes, -1)
     train, val, _ = split.ratio or (1.0, 0.0, 0.0)
     return np.searchsorted(np.array([train, train + val]), np.asarray(batch.column("hash")), "right")

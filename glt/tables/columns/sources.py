@@ -21,11 +21,20 @@ import pyarrow.parquet
 
 from glt._urls import open_file_system
 from glt.errors import TableError
-from glt.tables.columns.files import CSV, PARQUET, File, find_files, has_kind, is_parquet, readable, state_of
+from glt.tables.columns.files import (
+    BLOCK_BYTES,
+    CSV,
+    PARQUET,
+    File,
+    find_files,
+    has_kind,
+    is_parquet,
+    readable,
+    state_of,
+)
 from glt.tables.columns.values import Column, arrow_type, convert
 from glt.tables.descriptions.description import Files
 
-BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
 _BATCH_ROWS: Final = 1 << 17
 _LEAST_ROWS: Final = 1 << 10  # of a batch, however wide
 _BATCH_BYTES: Final = 32 << 20

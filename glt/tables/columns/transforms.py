@@ -95,8 +95,8 @@ class Moments:
 
 
 class Bins:
-    """How many float64 have the same leading bits: of as many bits as make at most 2^16 of them, for quantiles. Which
-    bits these are depends on the values alone, not on their order."""
+    """Counts of float64 by their leading bits, for quantiles. As many bits are kept as give at most 2^16 bins, so the
+    bins depend on the values alone, not on their order."""
 
     def __init__(self) -> None:
         self._shift, self._bins, self._counts = 0, np.zeros(0, np.uint64), np.zeros(0, np.int64)

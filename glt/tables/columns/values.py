@@ -142,8 +142,7 @@ def _as_number(values: pa.Array, place: _Place) -> pa.Array:
         numbers = values.cast(pa.int8()).cast(pa.float64())
     else:
         raise _refuse_type(values, place, "numbers")
-    is_large = pc.greater(pc.abs(numbers), _LARGEST)
-    place.refuse(values, pc.and_not(is_large, pc.is_nan(numbers)), f"a finite number, at most {_LARGEST:.3g} (float32)")
+    place.refuse(values, pc.greater(pc.abs(numbers), _LARGEST), f"a finite number, at most {_LARGEST:.3g} (float32)")
     numbers = pc.add(numbers, 0.0)  # not -0.0, which engines do not order alike
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 

@@ -186,13 +186,10 @@ class _Reader:
                 found["label"] = {"column": each.get("label_col"), "kind": kind}
             split = each.get("split_pct", _SPLIT)
             if "custom_split_filenames" not in each:
-                if (
-                    not isinstance(split, Sequence)
-                    or len(split) not in (2, 3)
-                    or not all(isinstance(part, int | float) for part in split)
-                ):
+                is_three = isinstance(split, list) and len(split) == 3
+                if not is_three or not all(isinstance(part, int | float) for part in split):
                     raise TableError(f"{name}: split_pct = {split!r}: expected fractions of training, validation, test")
-                if len(split) == 2 or abs(sum(split) - 1) > 1e-9:
+                if abs(sum(split) - 1) > 1e-9:
                     self.lose(name, f"split_pct = {split!r}, whose sum is not 1: the rest is test here")
                     split = [split[0], split[1], round(1 - split[0] - split[1], 9)]
                 found["split"] = {"ratio": split}

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from glt._urls import is_url, without_query
 from glt.errors import TableError
-from glt.tables.columns.files import File, find_files, has_kind, is_parquet
-from glt.tables.columns.sources import BLOCK_BYTES, Source
+from glt.tables.columns.files import BLOCK_BYTES, File, find_files, has_kind, is_parquet
+from glt.tables.columns.sources import Source
 from glt.tables.descriptions.description import Files
 
 _ROWS: Final = 100_000  # looked at, of a table
