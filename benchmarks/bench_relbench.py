@@ -1,6 +1,6 @@
 """RelBench's own example scripts with their loaders and with glt's: only the imports of the loaders are replaced.
 
-Claims: the scripts train to the same metrics within the noise of seeds, in less time.
+Claims: the scripts train to the same metrics within the noise of seeds; an epoch of the loaders takes less CPU.
 
 Method: ``gnn_entity.py`` and ``gnn_recommendation.py`` of a checkout of RelBench 2, which wants that version installed,
 on the database of ``examples/relbench``. Each run is a process of its own; loaders take turns, seed by seed. ``script``
