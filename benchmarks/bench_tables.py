@@ -1,7 +1,9 @@
-"""From tables with text keys to a graph: ``glt build`` beside a polars script for the same result, and beside Spark.
+"""From tables with text keys to a graph: ``glt build`` beside a polars script for the same result, and beside Spark;
+and lookups of keys beside a Python dict.
 
 Claims: 20 million edges over 2 million text keys take no more CPU than a script that somebody wrote for these tables
 with polars, and at most 1 GB; 300 million edges are built within ``--memory 4GB``; Spark makes the same bytes.
+Millions of keys a second become ids, and ids keys.
 
 Method: users (text key, a number, one of 20 cities) and payments (two keys, time, amount; skewed) in Parquet. The
 result is the same for all: ids in the order of keys, the number standardised, the 8 most frequent cities and another
@@ -9,6 +11,9 @@ as zeros and ones, edges with ids, the logarithm of the amount standardised, tim
 source, time and weight, in Parquet with zstd. Each is a process of its own, imports and all: seconds, CPU seconds and
 peak memory are those that the kernel counted of it. They take turns. The results are compared with each other before
 times count.
+
+Lookups are of a million keys of these users, drawn at random, and of as many integers; on one core, in turns, checked
+against the dict.
 
     python -m benchmarks.bench_tables [--rounds 3] [--toy] [--edges 20000000] [--memory 1GB]
         [--engines glt,polars,spark]
@@ -23,15 +28,18 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
-from benchmarks._harness import Report, arguments, find_peers, require
+from benchmarks._harness import Report, arguments, find_peers, interleave, pinned, require
 from benchmarks.partitioned import scratch_dir
+from glt.data.keys import KeyMap
 
 ROWS_PER_FILE = 2_000_000
 NUM_CITIES, NUM_KEPT = 20, 8
@@ -104,18 +112,25 @@ def command_of(engine: str, folder: Path, out: Path, memory: str) -> list[str]:
     return [sys.executable, "-c", POLARS if engine == "polars" else SPARK, str(folder), str(out)]
 
 
+# A process begins with the peak of the one that started it: a small one must start those that are measured.
+LAUNCHER = """
+import json, os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e9]))
+"""
+
+
 def measured(command: list[str]) -> dict[str, float]:
     """Seconds, CPU seconds and peak memory of a process and of those it waited for."""
     began_s = time.perf_counter()
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
-    assert process.stderr is not None
-    error = process.stderr.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    require(process.returncode == 0, f"it ended with {process.returncode}: {error[-2000:]}")
+    launcher = [sys.executable, "-S", "-c", LAUNCHER, *command]
+    done = subprocess.run(launcher, capture_output=True, text=True, env=environment, check=True)
     seconds = time.perf_counter() - began_s
-    return {"seconds": seconds, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_gb": usage.ru_maxrss * 1024 / 1e9}
+    status, cpu_s, peak_gb = json.loads(done.stdout)
+    require(status == 0, f"it ended with {status}: {done.stderr[-2000:]}")
+    return {"seconds": seconds, "cpu_s": cpu_s, "peak_gb": peak_gb}
 
 
 def rows_of(engine: str, out: Path) -> tuple[pa.Table, pa.Table]:
@@ -137,6 +152,38 @@ def require_same(results: dict[str, Path]) -> None:
 
 def _flat(chunk: pa.Array) -> np.ndarray:
     return np.asarray(chunk.flatten() if hasattr(chunk, "flatten") and pa.types.is_nested(chunk.type) else chunk)
+
+
+def look_up(folder: Path, scratch: Path, rounds: int, report: Report) -> None:
+    """Keys to ids and back, by the mapped files that ``glt build`` wrote, and by a dict that has all keys."""
+    keys = KeyMap(folder)
+    numbers = np.random.default_rng(1).permutation(len(keys)).astype(np.int64) << 20
+    integers = KeyMap.write(scratch / "integers", {"key": "int"}, lambda: iter([[numbers]]))
+    ids = np.random.default_rng(0).integers(0, len(keys), 1_000_000)
+    texts, wanted = keys.raw(ids), numbers[ids]
+    as_arrow, by_key = pa.array(texts), {key: i for i, key in enumerate(keys.raw(np.arange(len(keys))))}
+    contestants: dict[str, Callable[[], Any]] = {
+        "lookup of texts, list of str": lambda: keys.lookup(texts),
+        "lookup of texts, pyarrow array": lambda: keys.lookup(as_arrow),
+        "lookup of texts, a Python dict": lambda: torch.tensor([by_key[key] for key in texts]),
+        "lookup of integers": lambda: integers.lookup(wanted),
+        "raw of texts, list of str": lambda: keys.raw(ids),
+        "raw of integers": lambda: integers.raw(ids),
+    }
+    for name, contestant in contestants.items():
+        found = contestant()
+        same = (
+            np.array_equal(found, ids) if "lookup" in name else list(found) == list(wanted if "int" in name else texts)
+        )
+        require(same, f"{name} finds what it is to find")
+
+    def counting(contestant: Callable[[], Any]) -> Callable[[], float]:
+        return lambda: contestant() is not None and float(len(ids))
+
+    with pinned():
+        timings = interleave({name: counting(each) for name, each in contestants.items()}, rounds)
+    for name, timing in timings.items():
+        report.add(keys=len(keys), engine=name, lookups_per_s=timing.rate())
 
 
 def main() -> None:
@@ -165,6 +212,8 @@ def main() -> None:
                 found[engine].append(measured(command_of(engine, folder, out, options.memory)))
             if not number and num_edges <= 20_000_000:
                 require_same(results)
+        if "glt" in results:
+            look_up(results["glt"] / "ids/user", Path(scratch), options.rounds, report)
     for engine, runs in found.items():
         median = {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
         report.add(edges=num_edges, engine=engine, **median, edges_per_cpu_s=num_edges / median["cpu_s"])

@@ -88,8 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     with early_stop(given) if given[:1] == ["serve"] else nullcontext():
         arguments = vars(make_parser(given[:1]).parse_args(given))
+        parser, run_command = arguments.pop("parser"), arguments.pop("run")
         del arguments["command"]
-        status: int = arguments.pop("run")(arguments.pop("parser"), argparse.Namespace(**arguments))
+        try:
+            status: int = run_command(parser, argparse.Namespace(**arguments))
+        except KeyboardInterrupt:
+            print(f"{parser.prog}: stopped", file=sys.stderr)
+            return 128 + signal.SIGINT
         return status
 
 

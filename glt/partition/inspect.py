@@ -21,6 +21,7 @@ import numpy as np
 from glt._checks import format_size
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
+from glt._urls import is_url
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
@@ -230,12 +231,17 @@ def inspect_partitions(
 
     Raises:
         PartitionError: If the manifest is missing, damaged or of another version; names it.
-        ValueError: If ``hosts`` names a partition that there is not, or leaves one out.
+        ValueError: If ``hosts`` names a partition that there is not, or leaves one out; or ``root_dir`` is a URL.
 
     Example:
         >>> glt.partition.inspect_partitions("parts", verify=True)
         Inspection(2 partitions by RandomPartitioner, 40 nodes, 80 edges, 60.0% of edges cut, 4.1 KB, verified)
     """
+    if is_url(root_dir):
+        raise ValueError(
+            f"root_dir = {os.fspath(root_dir)!r}: expected a directory of this machine; load_partition compares what "
+            "it copies of a URL with the checksums"
+        )
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)
     parts = tuple(part for part in range(manifest.num_parts) if (root / layout.part(part)).is_dir())

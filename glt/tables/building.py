@@ -120,6 +120,8 @@ class Tables:
                 *_key_columns(DST, edge_table.dst, dst, dropped),
             )
             found.edges[at] = replace(edge_source, columns=(*ends, *columns_of(edge_table)))
+        for source in found.sources:
+            source.require_alike_times()
         return found
 
     def ends(self, table: EdgeTable) -> tuple[int, int]:

@@ -70,6 +70,9 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             dry_run=arguments.dry_run,
             progress=sys.stderr.isatty(),
         )
+    except KeyboardInterrupt:
+        print("glt build: --resume goes on behind the steps that are done", file=sys.stderr)
+        raise
     except (TableError, OSError, MemoryError) as error:
         print(f"glt build: {error}", file=sys.stderr)
         return 1
@@ -82,7 +85,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         for name, counts in counted[kind].items():
             what = [f"{counts[f'num_{each}']:,} {each}" for each in _OTHERS if counts[f"num_{each}"]]
             others = ", ".join(["", *what])
-            print(f"{name}: {counts['num_kept']:,} of {counts['num_read']:,} rows{others}")
+            print(f"{name}: {counts['num_read']:,} rows read, {counts['num_kept']:,} kept{others}")
     for each in counted["warnings"]:
         print(f"warning: {each}", file=sys.stderr)
     print(

@@ -261,6 +261,7 @@ def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, A
             edges.append(_edge_entry(run, reversed_type(table), table))
     _write(folder / _GRAPH, {"node_types": nodes, "edge_types": edges})
     _write(folder / _TRANSFORMS, {"format": _FORMAT, "tables": {t: each.to_dict() for t, each in run.fitted.items()}})
+    classes = {where: list(each.label.classes) for where, each in run.fitted.items() if each.label is not None}
     counted = {
         "format": _FORMAT,
         "glt": glt.__version__,
@@ -273,11 +274,11 @@ def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, A
         "edge_types": {"__".join(t.type): asdict(run.counts[where_of(t)]) for t in description.edge_types},
         "profiles": run.profiles,
         "feature_names": {where: each.feature_names for where, each in run.fitted.items()},
+        "classes": classes,
         **asdict(checks),
     }
     _write(folder / _BUILD, counted)
-    classes = {where: each.label.classes for where, each in run.fitted.items() if each.label is not None}
-    (folder / _REPORT).write_text(render(counted, classes))
+    (folder / _REPORT).write_text(render(counted))
     return counted
 
 

@@ -112,6 +112,11 @@ def test_hosts_that_do_not_fit_are_refused(directory, hosts, message):
         inspect_partitions(directory, hosts=hosts)
 
 
+def test_a_url_is_a_usage_error():
+    with pytest.raises(ValueError, match=r"root_dir = 's3://bank/parts': expected a directory of this machine"):
+        inspect_partitions("s3://bank/parts")
+
+
 def test_a_copy_of_some_partitions_is_reported_as_such_and_is_sound(hetero, capsys):
     shutil.rmtree(hetero / "part1")
     report = inspect_partitions(hetero, verify=True)

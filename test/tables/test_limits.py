@@ -140,3 +140,21 @@ def test_too_little_memory_is_said(tmp_path, command, monkeypatch):
     assert not (tmp_path / "out").exists()
     monkeypatch.undo()
     assert command(*words, "--resume")[0] == 0
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch):
+    (tmp_path / "edges.csv").write_text("a,b\n0,1\n")
+    (tmp_path / "graph.json").write_text(json.dumps(described(tmp_path)))
+    words = "build", tmp_path / "graph.json", "--out", tmp_path / "out"
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(directory, "check", interrupted)  # when all steps are done
+    status, _, said = command(*words)
+    assert status == 130 and said.splitlines() == [
+        "glt build: --resume goes on behind the steps that are done",
+        "glt build: stopped",
+    ]
+    monkeypatch.undo()
+    assert command(*words, "--resume")[0] == 0

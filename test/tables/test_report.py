@@ -65,6 +65,25 @@ def test_drift_since_the_graph_before(tmp_path):
     assert _stability({"a": 3, "b": 1}, {"a": 1, "b": 3}) > 1
 
 
+def test_drift_of_labels_is_that_of_their_values_not_of_their_numbers(tmp_path):
+    def words(**names):
+        return USERS.replace(",1,7,", f",{names['one']},7,").replace(",0,7,", f",{names['zero']},7,")
+
+    build(tmp_path, words(one="fraud", zero="honest"))
+    swapped = build(tmp_path, words(one="honest", zero="fraud"))
+    assert swapped["drift"]["node type 'user'"]["label"] > 1
+    renamed = build(tmp_path, words(one="also fraud", zero="fraud"))
+    assert renamed["classes"]["node type 'user'"] == ["also fraud", "fraud"]
+    assert renamed["drift"]["node type 'user'"]["label"] > 1
+    assert "<td>also fraud</td>" in (tmp_path / "out/report.html").read_text()
+
+
+def test_dates_that_are_numbers_are_warned_of(tmp_path):
+    pays = "a,b,t,part\nu00,u01,20240531,train\nu00,u01,20231201,test\nu02,u03,20240601,val\n"
+    (warning,) = [each for each in build(tmp_path, pays=pays)["warnings"] if "1970" in each]
+    assert "times are the numbers 20231201 to 20240601" in warning and "write 2024-05-31" in warning
+
+
 def test_a_graph_without_anything_has_a_report_too(tmp_path):
     build(tmp_path, USERS.splitlines()[0] + "\n", PAYS.splitlines()[0] + "\n")
     assert "<h1>Graph report</h1>" in (tmp_path / "out/report.html").read_text()

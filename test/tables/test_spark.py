@@ -56,6 +56,22 @@ def test_the_same_bytes(session, tables, tmp_path):  # noqa: F811
     require_same(tmp_path / "duckdb", tmp_path / "spark")
 
 
+def test_keys_are_not_copied_to_each_worker(session, tmp_path):
+    """Millions of them are few bytes in a file, by which Spark judges."""
+    from glt.tables.engines.spark import Spark
+
+    (tmp_path / "edges.csv").write_text("src,dst\na,b\nb,a\n")
+    edges = {"type": ["n", "to", "n"], "files": str(tmp_path / "edges.csv"), "src": "src", "dst": "dst"}
+    glt.tables.build({"node_types": {"n": {}}, "edge_types": [edges]}, tmp_path / "out")
+    engine = Spark(session, tmp_path / "scratch")
+    for name in ("one", "other"):
+        engine.view(name, tmp_path / "out/keys/n")
+    for join in ("JOIN other ON one.id = other.id", "WHERE NOT EXISTS (SELECT 1 FROM other WHERE one.id = other.id)"):
+        plan = session.sql(f"SELECT one.id FROM one {join}")._jdf.queryExecution().toString()
+        assert "SortMergeJoin" in plan and "Broadcast" not in plan
+    engine.close()
+
+
 @pytest.mark.parametrize(
     "options",
     [

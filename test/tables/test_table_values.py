@@ -104,6 +104,42 @@ def test_files_without_rows_say_nothing_of_keys(tmp_path):
     assert counted["key_types"] == {"n": ["int"]}
 
 
+def test_integers_that_pandas_made_floats_are_classes_and_categories(build):
+    kept = build([2.0, None, 10.0, np.nan], node={"label": "v"} | number(kind="category", missing="indicator"))
+    assert kept["label"].to_pylist() == [0, -1, 1, -1]
+    assert kept["x"].to_pylist()[0] == [0, 1, 0, 0] and kept["x"].to_pylist()[2] == [1, 0, 0, 0]
+    with pytest.raises(
+        TableError, match=r"n\.parquet, column 'v', row 1: 0\.5: expected categories as texts, integers"
+    ):
+        build([2.0, 0.5], node={"label": "v"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        ("2024-01-01T00:00:00Z", "2024-01-01T00:00:00", "a zone in .*1.csv, and times without a zone in .*2.csv"),
+        ("2024-01-01", "20240101", "times without a zone in .*1.csv, and numbers in .*2.csv"),
+        ("2024-01-01", "2024-01-01 01:00:00", None),
+        ("2024-01-01", "", None),
+    ],
+)
+def test_times_of_several_files_are_alike(tmp_path, first, second, error):
+    for i, each in enumerate((first, second), 1):
+        (tmp_path / f"{i}.csv").write_text(f"id,at\n{i},{each}\n")
+    feature = {"kind": "timestamp", "parts": ["age"], "missing": "indicator"}
+    node = {"files": str(tmp_path / "[12].csv"), "key": "id", "features": {"at": feature}}
+    (tmp_path / "edges.csv").write_text("s,d\n1,2\n")
+    edge = {"type": ["n", "to", "n"], "files": str(tmp_path / "edges.csv"), "src": "s", "dst": "d"}
+    told = {"node_types": {"n": node}, "edge_types": [edge]}
+    if error is None:
+        assert glt.tables.build(told, tmp_path / "out")["node_types"]["n"]["num_kept"] == 2
+        return
+    with pytest.raises(
+        TableError, match=rf"node type 'n': column 'at' has {'times with ' if 'Z' in first else ''}{error}"
+    ):
+        glt.tables.build(told, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     "values, classes",
     [("1.0 10.0 2.0", ["1.0", "2.0", "10.0"]), ("+1 01 2", ["+1", "01", "2"]), ("nan 2 10", ["10", "2", "nan"])],

@@ -53,18 +53,19 @@ def find_files(given: str, base: str) -> Iterator[File]:
 
 def _paths_at_url(given: str) -> Iterator[File]:
     plain, query = without_query(given)
-    head, is_pattern, _ = plain.partition("*")
-    opened, path = open_file_system((head.rsplit("/", 1)[0] if is_pattern else plain) + query)
-    info = opened.get_file_info(path)
+    before, is_pattern, _ = plain.partition("*")
+    head = before.rsplit("/", 1)[0] if is_pattern else plain.rstrip("/")
+    opened, folder = open_file_system(head + query)
+    info = opened.get_file_info(folder)
     if info.type == pa.fs.FileType.File:
         yield state_of(given)
         return
-    scheme, rest = plain.split("://", 1)
-    pattern = _pattern(rest) if is_pattern else None
-    for each in opened.get_file_info(pa.fs.FileSelector(path, recursive=True, allow_not_found=True)):
+    pattern = _pattern(plain[len(head) :]) if is_pattern else None
+    for each in opened.get_file_info(pa.fs.FileSelector(folder, recursive=True, allow_not_found=True)):
+        inside = each.path.removeprefix(folder)  # how a store calls a folder is not what its URL says, host and all
         is_table = each.type == pa.fs.FileType.File and each.base_name.lower().endswith(PARQUET + CSV)
-        if is_table and (pattern is None or pattern.fullmatch(each.path)) and not each.base_name.startswith((".", "_")):
-            yield File(f"{scheme}://{quote(each.path)}{query}", each.size, each.mtime_ns or 0)
+        if is_table and (pattern is None or pattern.fullmatch(inside)) and not each.base_name.startswith((".", "_")):
+            yield File(f"{head}{quote(inside)}{query}", each.size, each.mtime_ns or 0)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

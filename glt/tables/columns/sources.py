@@ -132,13 +132,10 @@ class Source:
         return found
 
     def columns_of(self, file: File) -> pa.Schema:
-        """The columns of a file; of CSV, as pyarrow guesses their types from its first block."""
+        """The columns of a file; of CSV, as pyarrow guesses their types from its first block, but that integers such as
+        007 are texts."""
         with readable(self.where, file.path):
-            opened, path = open_file_system(file.path)
-            if is_parquet(file.path):
-                return pa.parquet.read_schema(path, filesystem=opened)
-            with _open_csv(file, self.format, None) as reader:
-                return reader.schema
+            return _look(file, self.format)[0]
 
     def sample(self, file: File) -> Iterator[pa.RecordBatch]:
         """Rows of a file, its columns as they are; of CSV as far as its first block tells, which is all there is."""
@@ -161,12 +158,25 @@ class Source:
             type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
             if pa.types.is_null(type_):  # of no rows, or nulls alone: these are as the others
                 continue
-            is_csv = not is_parquet(file.path)
-            if not pa.types.is_integer(type_) and (is_csv or not pa.types.is_floating(type_)):
-                return "text"
-            if is_csv and self._has_leading_zero(file, column):
+            if not pa.types.is_integer(type_) and not (is_parquet(file.path) and pa.types.is_floating(type_)):
                 return "text"
         return "int"
+
+    def require_alike_times(self) -> None:
+        """Raises TableError if the times of a column are numbers in one file and texts in another, or if only some have
+        a zone: one of these would be read as what it is not."""
+        for column in (each.column for each in self.columns if each.kind == "time"):
+            first: dict[str, str] = {}  # a file of each kind
+            for file in self.files:
+                schema = self.columns_of(file)
+                if column in schema.names and (kind := _kind_of_time(schema.field(column).type)) is not None:
+                    first.setdefault(kind, file.path)
+            if len(first) > 1:
+                (kind, path), (other_kind, other) = list(first.items())[:2]
+                raise TableError(
+                    f"{self.where}: column {column!r} has {kind} in {path}, and {other_kind} in {other}: expected the "
+                    "same in all files"
+                )
 
     def find(self, prefix: str, key: Sequence[Any]) -> tuple[str, int] | None:
         """File and row of the first row with this key, in columns that begin with ``prefix``."""
@@ -184,14 +194,6 @@ class Source:
     def _no_column(self, path: str, column: str, names: Sequence[str]) -> TableError:
         return TableError(f"{self.where}: {path} has no column {column!r}: it has {few(names)}")
 
-    def _has_leading_zero(self, file: File, column: str) -> bool:
-        """Whether the first block of a CSV file has a key such as 007, which is a text."""
-        with readable(self.where, file.path), _open_csv(file, self.format, (column,)) as reader:
-            batch = next(iter(reader), None)
-        if batch is None:
-            return False
-        return pc.any(pc.match_substring_regex(batch.column(0), r"^[+-]?0\d")).as_py() is True
-
     def num_rows(self) -> int | None:
         """Rows of all files, where their metadata says so; None of CSV."""
         if not all(is_parquet(each.path) for each in self.files):
@@ -199,8 +201,7 @@ class Source:
         total = 0
         for each in self.files:
             with readable(self.where, each.path):
-                opened, path = open_file_system(each.path)
-                total += pa.parquet.read_metadata(path, filesystem=opened).num_rows
+                total += _look(each, self.format)[1] or 0
         return total
 
     def bytes_per_row(self) -> float | None:
@@ -235,7 +236,7 @@ class Source:
                     num_rows = _batch_rows(sum(each.length or 1 for each in columns))
                     yield from file.iter_batches(num_rows, row_groups=piece.row_groups, columns=list(chosen))
             else:
-                self._require_columns(path, chosen, _names_of_csv(piece.file, self.format))
+                self._require_columns(path, chosen, _look(piece.file, self.format)[0].names)
                 with _open_csv(piece.file, self.format, chosen) as reader:
                     yield from reader
 
@@ -252,13 +253,35 @@ def _batch_rows(num_columns: int) -> int:
 
 
 @lru_cache(maxsize=1 << 15)
-def _names_of_csv(file: File, format: Files) -> tuple[str, ...]:
+def _look(file: File, format: Files) -> tuple[pa.Schema, int | None]:
+    """The columns of a file, and its rows if it is Parquet. Kept: files may be many, and far."""
+    if is_parquet(file.path):
+        opened, path = open_file_system(file.path)
+        metadata = pa.parquet.read_metadata(path, filesystem=opened)
+        schema, num_rows = metadata.schema.to_arrow_schema().remove_metadata(), metadata.num_rows
+        return _INTERNED.setdefault(schema, schema), num_rows
     with _open_csv(file, format, None) as reader:
-        names = tuple(reader.schema.names)
-    return _INTERNED.setdefault(names, names)
+        schema = reader.schema
+    count = Counter(schema.names)
+    integers = [each.name for each in schema if pa.types.is_integer(each.type) and count[each.name] == 1]
+    if integers:
+        with _open_csv(file, format, integers) as reader:
+            batch = next(iter(reader), None)
+        for name in integers if batch is not None else ():
+            if pc.any(pc.match_substring_regex(batch.column(name), r"^[+-]?0\d")).as_py():
+                schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
+    return _INTERNED.setdefault(schema, schema), None
 
 
-_INTERNED: dict[tuple[str, ...], tuple[str, ...]] = {}  # ten thousand files have the same names
+_INTERNED: dict[pa.Schema, pa.Schema] = {}  # ten thousand files have the same columns
+
+
+def _kind_of_time(type_: pa.DataType) -> str | None:
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return "times with a zone"
+    if pa.types.is_temporal(type_):
+        return "times without a zone"
+    return "numbers" if pa.types.is_integer(type_) else None
 
 
 def _open_csv(file: File, format: Files, chosen: Sequence[str] | None) -> Any:

@@ -108,11 +108,8 @@ def _as_int(values: pa.Array, place: _Place) -> pa.Array:
             place.refuse(values, pc.greater(values, pa.scalar(2**63 - 1, pa.uint64())), "integers below 2**63")
         return values.cast(pa.int64())
     expected = "integers, as in the other tables of this key; key_type = 'text' of the node type takes any text"
-    if pa.types.is_floating(values.type):  # what pandas makes of integers and nulls
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values).cast(pa.float64())
-        is_whole = pc.and_(pc.equal(values, pc.floor(values)), pc.less(pc.abs(values), float(2**53)))
-        place.refuse(values, pc.invert(is_whole), expected)
-        return values.cast(pa.int64())
+    if pa.types.is_floating(values.type):
+        return _whole_numbers(values, place, expected)
     if not pa.types.is_string(values.type):
         raise _refuse_type(values, place, expected)
     is_plain = pc.match_substring_regex(values, r"^-?(0|[1-9]\d{0,18})$")
@@ -123,6 +120,14 @@ def _as_int(values: pa.Array, place: _Place) -> pa.Array:
         is_large = pc.greater(pc.binary_length(values), 18)
         place.refuse(values, is_large, "integers below 2**63")
         raise
+
+
+def _whole_numbers(values: pa.Array, place: _Place, expected: str) -> pa.Array:
+    """What pandas makes of integers and nulls, as integers and nulls."""
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values).cast(pa.float64())
+    is_whole = pc.and_(pc.equal(values, pc.floor(values)), pc.less(pc.abs(values), float(2**53)))
+    place.refuse(values, pc.invert(is_whole), expected)
+    return values.cast(pa.int64())
 
 
 def _as_text(values: pa.Array, place: _Place) -> pa.Array:
@@ -187,7 +192,8 @@ def _as_boolean(values: pa.Array, place: _Place) -> pa.Array:
 
 def _as_category(values: pa.Array, place: _Place) -> pa.Array:
     if pa.types.is_floating(values.type):
-        raise _refuse_type(values, place, "categories as texts, integers or booleans; of kind 'number' it is a number")
+        expected = "categories as texts, integers or booleans; of kind 'number' it is a number"
+        values = _whole_numbers(values, place, expected)
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         raise _refuse_type(values, place, "categories as texts, integers or booleans; cast the column")
     return values if pa.types.is_string(values.type) else values.cast(pa.string())

@@ -118,7 +118,7 @@ class DuckDB:
             yield from batches
             return
         total = None if source is None else source.num_rows()
-        with tqdm(desc=what, total=total, unit=" rows", unit_scale=True, mininterval=0.5) as bar:
+        with tqdm(desc=what, total=total, unit=" rows", unit_scale=True, mininterval=0.5, delay=2) as bar:
             for batch in batches:
                 yield batch
                 bar.update(batch.num_rows)

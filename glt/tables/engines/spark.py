@@ -84,7 +84,9 @@ class Spark:
 
     def view(self, name: str, folder: Path) -> None:
         paths = shards_of(folder)
-        self._session.read.parquet(*(str(each.absolute()) for each in paths)).createOrReplaceTempView(name)
+        frame = self._session.read.parquet(*(str(each.absolute()) for each in paths))
+        # By the bytes of these files, which are compressed, Spark would copy millions of keys to each worker's memory.
+        frame.hint("merge").createOrReplaceTempView(name)
         self._sizes[name] = sum(map(num_rows_of, paths))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ splits that share edges, features of one value, drift since the graph before."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -63,6 +63,12 @@ def _of_table(run: Build, table: NodeTable | EdgeTable, profile: Mapping[str, An
     for name, column in zip(fitted.feature_names, profile.get("x", ()), strict=False):
         if column["least"] == column["largest"] and not name.endswith(("=other", " is missing")):
             yield f"{where_of(table)}: {name!r} is {column['least']:g} in all rows: it tells a model nothing"
+    first, last = profile.get("times", (0, 0))
+    if first >= 19_000_101 and last <= 21_001_231:
+        yield (
+            f"{where_of(table)}: times are the numbers {first} to {last}, which are seconds of 1970: if they are dates "
+            "such as 20240531, write 2024-05-31"
+        )
     labels = profile.get("labels", {})
     classes = {name: counts for name, counts in labels.items() if name not in ("", "value")}
     if table.label is not None and not sum(sum(counts.values()) for name, counts in labels.items() if name):
@@ -152,10 +158,15 @@ def _drift(
         name: _stability(ours["bins"], theirs["bins"])
         for name, ours, theirs in zip(fitted.feature_names, profile.get("x", ()), old.get("x", ()), strict=True)
     }
-    if "labels" in profile and "labels" in old:
-        ours, theirs = ({n: sum(c.values()) for n, c in each["labels"].items() if n} for each in (profile, old))
-        found["label"] = _stability(ours, theirs)
+    classes, old_classes = fitted.label.classes if fitted.label else (), before.get("classes", {}).get(where, ())
+    if classes and old_classes:  # their numbers are those of one build
+        found["label"] = _stability(_by_class(profile, classes), _by_class(old, old_classes))
     return {where: found}
+
+
+def _by_class(profile: Mapping[str, Any], classes: Sequence[str]) -> dict[str, int]:
+    counted = profile.get("labels", {})
+    return {value: sum(counted.get(str(number), {}).values()) for number, value in enumerate(classes)}
 
 
 def _stability(ours: Mapping[str, int], theirs: Mapping[str, int]) -> float:

@@ -22,8 +22,8 @@ th { border-bottom: 1px solid #999; font-weight: 600 } h2 { margin-top: 2rem } .
 _COUNTS: Final = ("read", "kept", "dropped", "merged", "added", "replaced")
 
 
-def render(counted: Mapping[str, Any], classes: Mapping[str, Sequence[str]]) -> str:
-    """``counted`` is what ``build.json`` holds, ``classes`` are those of labels by table."""
+def render(counted: Mapping[str, Any]) -> str:
+    """``counted`` is what ``build.json`` holds."""
     warnings = counted["warnings"]
     body = ["<h1>Graph report</h1>"]
     body += [f'<p class="warning">{escape(each)}</p>' for each in warnings] or ["<p>No warnings.</p>"]
@@ -40,7 +40,7 @@ def render(counted: Mapping[str, Any], classes: Mapping[str, Sequence[str]]) -> 
         if profile.get("x"):
             body.append(_features(names, profile["x"], counted["drift"].get(where, {})))
         if profile.get("labels"):
-            body.append(_labels(profile["labels"], classes.get(where, ())))
+            body.append(_labels(profile["labels"], counted["classes"].get(where, ())))
         if "times" in profile:
             first, last = (datetime.fromtimestamp(t, timezone.utc).isoformat(" ") for t in profile["times"])
             body.append(f"<p>Times from {first} to {last}; {profile['num_without_time']:,} rows have none.</p>")
