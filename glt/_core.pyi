@@ -131,6 +131,8 @@ class Batch:
         batch_key: int,
         last: bool = False,
         exclusions: Sequence[Exclusions | None] | None = None,
+        time_window: Sequence[int] = (),
+        half_life: Sequence[int] = (),
         num_threads: int = 1,
     ) -> None: ...
     def expand_from(self, edge_type: int, parts: Sequence[RowsPart]) -> None: ...
@@ -174,6 +176,8 @@ class OneHop:
         seed_time: np.ndarray | None = None,
         last: bool = False,
         exclusions: Exclusions | None = None,
+        time_window: int = -1,
+        half_life: int = 0,
     ) -> None: ...
     @property
     def num_edges(self) -> int: ...
@@ -244,6 +248,8 @@ class DeviceBatch:
         num_times: int = 0,
         exclusions: Sequence[Exclusions | None] = (),
         first_hop: int = 0,
+        time_window: Sequence[int] = (),
+        half_life: Sequence[int] = (),
     ) -> tuple[int, list[int]]: ...
     def launch(self, workspace: int, tables: Sequence[int], stream: int = 0) -> None: ...
     def wait(self) -> bool: ...

@@ -145,6 +145,9 @@ void Batch::sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, 
   num_threads_ = num_threads;
   require(spec.exclusions.empty() || spec.exclusions.size() == num_types, "exclusions has ", spec.exclusions.size(),
           " elements: expected one per edge type, ", num_types);
+  for (const auto& [name, values] : {std::pair("time_window", &spec.time_window), {"half_life", &spec.half_life}})
+    require(values->empty() || values->size() == num_types, name, " has ", values->size(),
+            " elements: expected one per edge type, ", num_types);
   const size_t num_hops = num_types ? spec.num_neighbors[0].size() : 0;
   const auto hop_spec = [&](size_t edge_type, size_t hop) {
     return HopSpec{spec.num_neighbors[edge_type][hop],
@@ -154,7 +157,9 @@ void Batch::sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, 
                    static_cast<uint32_t>(edge_type),
                    with_edge_,
                    spec.latest_only,
-                   spec.exclusions.empty() ? nullptr : spec.exclusions[edge_type]};
+                   spec.exclusions.empty() ? nullptr : spec.exclusions[edge_type],
+                   spec.time_window.empty() ? -1 : spec.time_window[edge_type],
+                   spec.half_life.empty() ? 0 : spec.half_life[edge_type]};
   };
   for (size_t r = 0; r < num_types; ++r) {
     require(spec.num_neighbors[r].size() == num_hops, "num_neighbors[", r, "] has ", spec.num_neighbors[r].size(),

@@ -85,6 +85,8 @@ struct BatchSpec {
   uint64_t batch_key = 0;
   bool latest_only = false;
   std::vector<const Exclusions*> exclusions;  // [edge types], null for none; or empty
+  std::vector<int64_t> time_window;           // [edge types], -1 for none; or empty
+  std::vector<int64_t> half_life;             // [edge types], 0 for none; or empty
 };
 
 // The rule is PyG's: hop by hop; within a hop edge types in order, within an edge type the frontier in order, and new

@@ -223,7 +223,7 @@ struct InduceSpec {
 template <typename Find>
 void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, RowScratch& scratch, RowSamples& out,
                  const char* name, int64_t first_index, const Find& find) {
-  find_spans(csr, rows, nullptr, -1, scratch.spans, name, first_index);
+  find_spans(csr, rows, {}, scratch.spans, name, first_index);
   out.count.reserve_more(rows.n);
   std::visit(
       [&](auto* indices, auto* edge_ids) {

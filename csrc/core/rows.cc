@@ -71,27 +71,47 @@ void locate_rows(const CsrView& csr, const int64_t* nodes, int64_t n, RowSpans& 
   }
 }
 
-// Shortens each row to its edges with time <= seed time. The searches go side by side: one load of each is in flight.
-void cut_by_time(const CsrView& csr, const Rows& rows, RowSpans& out) {
-  Buffer<int64_t> found;
-  found.resize(rows.n);
-  std::copy_n(out.begin.data(), rows.n, found.data());
-  bool searching = true;
-  for (int64_t i = 0; i < rows.n; ++i) prefetch(csr.time + found[i] + out.degree[i] / 2);
-  while (searching) {
+// Writes to first[i] the position of the first edge of row i that is_before(time, i) says no to; its begin unless
+// needs_search(i). The searches go side by side: one load of each is in flight.
+template <typename NeedsSearch, typename IsBefore>
+void search_times(const CsrView& csr, const RowSpans& spans, int64_t n, Buffer<int64_t>& first, Buffer<int64_t>& left,
+                  const NeedsSearch& needs_search, const IsBefore& is_before) {
+  first.resize(n);
+  left.resize(n);
+  std::copy_n(spans.begin.data(), n, first.data());
+  for (int64_t i = 0; i < n; ++i) {
+    left[i] = needs_search(i) ? spans.degree[i] : 0;
+    prefetch(csr.time + first[i] + left[i] / 2);
+  }
+  for (bool searching = true; searching;) {
     searching = false;
-    for (int64_t i = 0; i < rows.n; ++i) {
-      int64_t& left = out.degree[i];
-      if (left == 0) continue;
-      const int64_t half = left / 2;
-      const bool early = csr.time[found[i] + half] <= rows.seed_time[i];
-      found[i] += early ? half + 1 : 0;
-      left = early ? left - half - 1 : half;
-      prefetch(csr.time + found[i] + left / 2);
-      searching |= left > 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (left[i] == 0) continue;
+      const int64_t half = left[i] / 2;
+      const bool before = is_before(csr.time[first[i] + half], i);
+      first[i] += before ? half + 1 : 0;
+      left[i] = before ? left[i] - half - 1 : half;
+      prefetch(csr.time + first[i] + left[i] / 2);
+      searching |= left[i] > 0;
     }
   }
-  for (int64_t i = 0; i < rows.n; ++i) out.degree[i] = found[i] - out.begin[i];
+}
+
+// Leaves of each row its edges with time <= seed time, and of these those in the window, if there is one.
+void cut_by_time(const CsrView& csr, const Rows& rows, int64_t time_window, RowSpans& out) {
+  Buffer<int64_t> first, left;
+  search_times(
+      csr, out, rows.n, first, left, [](int64_t) { return true; },
+      [&](int64_t time, int64_t i) { return time <= rows.seed_time[i]; });
+  for (int64_t i = 0; i < rows.n; ++i) out.degree[i] = first[i] - out.begin[i];
+  if (time_window < 0) return;
+  const auto is_early = [&](int64_t time, int64_t i) { return time < window_begin(rows.seed_time[i], time_window); };
+  const auto begins_early = [&](int64_t i) { return out.degree[i] > 0 && is_early(csr.time[out.begin[i]], i); };
+  search_times(csr, out, rows.n, first, left, begins_early, is_early);
+  for (int64_t i = 0; i < rows.n; ++i) {
+    out.degree[i] -= first[i] - out.begin[i];
+    out.begin[i] = first[i];
+  }
 }
 
 // Appends the positions in indices[begin, begin + degree) that hold one of `wanted`.
@@ -159,16 +179,16 @@ void RowSpans::skip_excluded(int64_t i, int64_t* position, int64_t count) const 
   }
 }
 
-void find_spans(const CsrView& csr, const Rows& rows, const Exclusions* exclusions, int64_t keep_last, RowSpans& out,
-                const char* name, int64_t first_index) {
+void find_spans(const CsrView& csr, const Rows& rows, const SpanRule& rule, RowSpans& out, const char* name,
+                int64_t first_index) {
   locate_rows(csr, rows.node, rows.n, out, name, first_index);
   out.excluded.clear();
   out.excluded_begin.clear();
   out.excluded_end.clear();
-  if (rows.seed_time && csr.time) cut_by_time(csr, rows, out);
-  if (exclusions && !exclusions->empty()) find_excluded(csr, rows, *exclusions, out);
-  if (keep_last >= 0)
-    for (int64_t i = 0; i < rows.n; ++i) keep_last_of(i, keep_last, out);
+  if (rows.seed_time && csr.time) cut_by_time(csr, rows, rule.time_window, out);
+  if (rule.exclusions && !rule.exclusions->empty()) find_excluded(csr, rows, *rule.exclusions, out);
+  if (rule.keep_last >= 0)
+    for (int64_t i = 0; i < rows.n; ++i) keep_last_of(i, rule.keep_last, out);
 }
 
 namespace {
@@ -192,7 +212,7 @@ void has_edges(const CsrView& csr, const int64_t* center, const int64_t* neighbo
   RowSpans spans;
   for (int64_t first = 0; first < n; first += kChunkRows) {
     const int64_t count = std::min(kChunkRows, n - first);
-    find_spans(csr, {center + first, count}, nullptr, -1, spans, name, first);
+    find_spans(csr, {center + first, count}, {}, spans, name, first);
     std::visit(
         [&](auto* indices) {
           for (int64_t i = 0; i < count; ++i) prefetch(indices + spans.begin[i]);

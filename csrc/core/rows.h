@@ -97,11 +97,22 @@ struct RowSpans {
   void skip_excluded(int64_t i, int64_t* position, int64_t count) const;
 };
 
-// Finds the rows of `rows`. keep_last >= 0 leaves that many eligible edges of each row, the last ones. Throws
-// std::out_of_range, naming the first offender as `name`[first_index + i], when a node is outside the graph or has no
-// row here.
-void find_spans(const CsrView& csr, const Rows& rows, const Exclusions* exclusions, int64_t keep_last, RowSpans& out,
-                const char* name, int64_t first_index);
+// Which edges of a row are eligible, beside those after its seed time.
+struct SpanRule {
+  const Exclusions* exclusions = nullptr;  // edges that are not; null: none
+  int64_t time_window = -1;                // at least 0: only edges that are no more than this before the seed time
+  int64_t keep_last = -1;                  // at least 0: of all these, so many, the last ones
+};
+
+// When the window before a time begins: no edge is earlier than the earliest time there is.
+GLT_HOST_DEVICE int64_t window_begin(int64_t seed_time, int64_t time_window) {
+  return seed_time < INT64_MIN + time_window ? INT64_MIN : seed_time - time_window;
+}
+
+// Finds the rows of `rows`. Throws std::out_of_range, naming the first offender as `name`[first_index + i], when a node
+// is outside the graph or has no row here.
+void find_spans(const CsrView& csr, const Rows& rows, const SpanRule& rule, RowSpans& out, const char* name,
+                int64_t first_index);
 
 // out[i] = 1 if center[i] has an edge with neighbor[i], else 0; each row is scanned until the edge is found. Throws
 // std::out_of_range, naming the first offender as `name`[i], when a centre is outside the graph or has no row here.

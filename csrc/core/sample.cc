@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "core/age.h"
 #include "core/check.h"
 #include "core/memory.h"
 #include "core/pick_rules.h"
@@ -68,19 +71,21 @@ void floyd(int64_t begin, int64_t n, int64_t k, NodeDraws& draws, uint32_t first
 // tree.
 constexpr int64_t kMaxListed = 256;
 
-struct DrawnRow : WeightedRow {
+template <typename Sums>
+struct DrawnRow : WeightedRow<Sums> {
   int64_t i;  // among the rows that are sampled together
 };
 
 // Edges without weight fill what is still missing once no weight is left.
-void fill_from_weightless(DrawnRow& row, const RowSpans& spans) {
+template <typename Sums>
+void fill_from_weightless(DrawnRow<Sums>& row, const RowSpans& spans) {
   Buffer<int64_t> weightless;
   int64_t next_excluded = 0;
   const int64_t num_excluded = spans.num_excluded(row.i);
   for (int64_t e = 0; e < row.degree; ++e) {
     if (next_excluded < num_excluded && spans.excluded_of(row.i)[next_excluded] == row.begin + e)
       ++next_excluded;
-    else if (row.weight_of(e) == 0)
+    else if (row.sums.weight_of(e) == 0)
       weightless.push_back(row.begin + e);
   }
   require(weightless.size() >= row.count - row.done, "a row of ", row.degree, " edges has no weight left after ",
@@ -94,7 +99,8 @@ void fill_from_weightless(DrawnRow& row, const RowSpans& spans) {
 }
 
 // A row whose eligible edges weigh nothing: with replacement, all are equally likely.
-void draw_weightless(DrawnRow& row, const RowSpans& spans) {
+template <typename Sums>
+void draw_weightless(DrawnRow<Sums>& row, const RowSpans& spans) {
   const int64_t eligible = spans.num_eligible(row.i);
   for (int64_t j = 0; j < row.count; ++j)
     row.position[j] = pick_any(row.begin, eligible, row.draws(static_cast<uint32_t>(j)));
@@ -105,8 +111,9 @@ void draw_weightless(DrawnRow& row, const RowSpans& spans) {
 // 1994).
 class WeightTree {
  public:
-  explicit WeightTree(const DrawnRow& row) : node_(row.degree + 1) {
-    for (int64_t e = 0; e < row.degree; ++e) node_[e + 1] = row.weight_of(e);
+  template <typename Sums>
+  explicit WeightTree(const DrawnRow<Sums>& row) : node_(row.degree + 1) {
+    for (int64_t e = 0; e < row.degree; ++e) node_[e + 1] = row.sums.weight_of(e);
     for (size_t at = 1; at < node_.size(); ++at)
       if (const size_t up = at + (at & -at); up < node_.size()) node_[up] += node_[at];
   }
@@ -126,52 +133,58 @@ class WeightTree {
 };
 
 // All draws of a row of which many edges are used.
-void draw_by_tree(DrawnRow& row, bool replace, const RowSpans& spans) {
+template <typename Sums>
+void draw_by_tree(DrawnRow<Sums>& row, bool replace, const RowSpans& spans) {
   WeightTree tree(row);
   for (int64_t j = 0; j < spans.num_excluded(row.i); ++j) {
     const int64_t edge = spans.excluded_of(row.i)[j] - row.begin;
-    tree.remove(edge, row.weight_of(edge));
+    tree.remove(edge, row.sums.weight_of(edge));
   }
   for (; row.done < row.count && row.left > 0; ++row.done) {
     const int64_t edge = tree.find(bounded(row.draws(static_cast<uint32_t>(row.done)), row.left));
     row.position[row.done] = row.begin + edge;
     if (replace) continue;
-    tree.remove(edge, row.weight_of(edge));
-    row.left -= row.weight_of(edge);
+    tree.remove(edge, row.sums.weight_of(edge));
+    row.left -= row.sums.weight_of(edge);
   }
 }
 
 // One draw of every row at a time: what a row waits for is loaded while the others compute.
-void draw_side_by_side(const std::vector<DrawnRow*>& rows, bool replace, UsedRange* used) {
-  std::vector<DrawnRow*> active = rows;
+template <typename Sums>
+void draw_side_by_side(const std::vector<DrawnRow<Sums>*>& rows, bool replace, UsedRange* used) {
+  constexpr bool is_stored = std::is_same_v<Sums, StoredSums>;  // others are at hand
+  std::vector<DrawnRow<Sums>*> active = rows;
   for (;;) {
-    std::erase_if(active, [](const DrawnRow* row) { return row->is_done(); });
+    std::erase_if(active, [](const auto* row) { return row->is_done(); });
     if (active.empty()) return;
-    for (DrawnRow* row : active) {
+    for (auto* row : active) {
       row->aim(used);
-      if (row->cut) prefetch(row->cut + row->piece());
+      if constexpr (is_stored)
+        if (row->sums.cut) prefetch(row->sums.cut + row->sums.piece(row->target));
     }
-    for (DrawnRow* row : active) {
+    for (auto* row : active) {
       row->narrow();
-      prefetch(row->sum + row->low);
-      prefetch(row->sum + (row->low + row->high) / 2);
-      prefetch(row->sum + row->high);
+      if constexpr (is_stored) {
+        const uint64_t* sum = row->sums.sum;
+        prefetch(sum + row->low);
+        prefetch(sum + (row->low + row->high) / 2);
+        prefetch(sum + row->high);
+      }
     }
-    for (DrawnRow* row : active) row->land(replace, used);
+    for (auto* row : active) row->land(replace, used);
   }
 }
 
 // What is left of a row's weight, and the list of the ranges that are used before the first draw: excluded edges.
-void begin_row(DrawnRow& row, const CsrView& csr, const RowSpans& spans, bool is_long_list,
-               std::vector<UsedRange>& used) {
-  row.start(spans.row[row.i], csr.weight_guide);
+template <typename Sums>
+void begin_row(DrawnRow<Sums>& row, const RowSpans& spans, bool is_long_list, std::vector<UsedRange>& used) {
   row.used = row.used_end = static_cast<int64_t>(used.size());
   for (int64_t j = 0; j < spans.num_excluded(row.i); ++j) {
     const int64_t edge = spans.excluded_of(row.i)[j] - row.begin;
-    const uint64_t weight = row.weight_of(edge);
+    const uint64_t weight = row.sums.weight_of(edge);
     row.left -= weight;
     if (is_long_list || weight == 0) continue;
-    used.push_back({row.sum[edge] - weight, weight});
+    used.push_back({row.sums.before(edge), weight});
     ++row.used_end;
   }
 }
@@ -180,13 +193,15 @@ void begin_row(DrawnRow& row, const CsrView& csr, const RowSpans& spans, bool is
 // edge with probability proportional to its weight among those that are left. Draw i is a number u below the weight
 // that is left; the edge is the one that u falls on when the weights that are left stand side by side in row order. One
 // draw per pick, none is rejected. Only when no weight is left, edges of weight zero are taken, each equally likely.
-// With replacement nothing is used up. A row that is taken whole comes in order. Not inlined: beside it, uniform draws
-// were 2% slower.
-[[gnu::noinline]] void pick_by_weight(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                                      RowScratch& scratch) {
+// With replacement nothing is used up. A row that is taken whole comes in order. sums_of(i) are those of row i, for
+// which last_of(i) is read first. Not inlined: beside it, uniform draws were 2% slower.
+template <typename Sums, typename LastOf, typename SumsOf>
+[[gnu::noinline]] void pick_by_weight(const Rows& rows, const HopSpec& spec, const uint32_t* counts,
+                                      RowScratch& scratch, const LastOf& last_of, const SumsOf& sums_of) {
   const RowSpans& spans = scratch.spans;
-  std::vector<DrawnRow> drawn;
+  std::vector<DrawnRow<Sums>> drawn;
   drawn.reserve(rows.n);
+  std::vector<std::pair<int64_t, int64_t*>> partial;  // rows that are not taken whole
   int64_t* position = scratch.position.data();
   for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
     const int64_t begin = spans.begin[i];
@@ -196,22 +211,18 @@ void begin_row(DrawnRow& row, const CsrView& csr, const RowSpans& spans, bool is
       if (spans.num_excluded(i) > 0) spans.skip_excluded(i, position, counts[i]);
       continue;
     }
-    drawn.push_back({{.begin = begin,
-                      .degree = spans.degree[i],
-                      .count = counts[i],
-                      .position = position,
-                      .sum = csr.weight_sum + begin,
-                      .draws = draws_of(rows, i, spec)},
-                     i});
-    prefetch(csr.weight_sum + begin + spans.degree[i] - 1);
+    partial.emplace_back(i, position);
+    prefetch(last_of(i));
   }
+  for (const auto& [i, picks] : partial)
+    drawn.push_back({{spans.begin[i], spans.degree[i], counts[i], picks, sums_of(i), draws_of(rows, i, spec)}, i});
 
   std::vector<UsedRange> used;
-  std::vector<DrawnRow*> listed;
-  for (DrawnRow& row : drawn) {
+  std::vector<DrawnRow<Sums>*> listed;
+  for (auto& row : drawn) {
     const int64_t most_used = spans.num_excluded(row.i) + (spec.replace ? 0 : row.count);
     const bool is_long_list = most_used > kMaxListed;
-    begin_row(row, csr, spans, is_long_list, used);
+    begin_row(row, spans, is_long_list, used);
     if (is_long_list) {
       draw_by_tree(row, spec.replace, spans);
     } else {
@@ -220,7 +231,7 @@ void begin_row(DrawnRow& row, const CsrView& csr, const RowSpans& spans, bool is
     }
   }
   draw_side_by_side(listed, spec.replace, used.data());
-  for (DrawnRow& row : drawn) {
+  for (auto& row : drawn) {
     if (row.done == row.count) continue;
     if (spec.replace)
       draw_weightless(row, spans);
@@ -282,6 +293,8 @@ void check_spec(const HopSpec& spec) {
           "] = -1 with replace = True: drawing with replacement needs a count");
   require(spec.hop < 256, "num_neighbors has over 256 hops");
   require(spec.edge_type < 65535, "edge_type = ", spec.edge_type, ": expected below 65535");
+  require(spec.time_window >= -1, "time_window = ", spec.time_window, ": expected at least 0, or -1 (none)");
+  require(spec.half_life >= 0, "half_life = ", spec.half_life, ": expected above 0, or 0 (none)");
 }
 
 void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowScratch& scratch, RowSamples& out,
@@ -290,7 +303,8 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
   const bool by_time = csr.time && (rows.seed_time || spec.latest_only);
   require(!by_time || !csr.weight_sum,
           "seed_time or last was given for edges with times and weights: expected one of the two, leave out the other");
-  find_spans(csr, rows, spec.exclusions, by_time && spec.latest_only ? k : -1, scratch.spans, name, first_index);
+  const SpanRule rule{spec.exclusions, spec.time_window, by_time && spec.latest_only ? k : -1};
+  find_spans(csr, rows, rule, scratch.spans, name, first_index);
   out.count.reserve_more(rows.n);
   uint32_t* counts = out.count.end();
   int64_t total = 0;
@@ -303,8 +317,18 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
     total += count;
   }
   scratch.position.resize(total + kRunSlack);
+  const RowSpans& spans = scratch.spans;
+  const auto last_of = [&](const auto* values) {
+    return [&spans, values](int64_t i) { return values + spans.begin[i] + spans.degree[i] - 1; };
+  };
   if (csr.weight_sum)
-    pick_by_weight(csr, rows, spec, counts, scratch);
+    pick_by_weight<StoredSums>(rows, spec, counts, scratch, last_of(csr.weight_sum), [&](int64_t i) {
+      return StoredSums(csr.weight_sum, csr.weight_guide, spans.row[i], spans.begin[i], spans.degree[i]);
+    });
+  else if (spec.half_life > 0 && csr.time && rows.seed_time)
+    pick_by_weight<AgeSums>(rows, spec, counts, scratch, last_of(csr.time), [&](int64_t i) {
+      return AgeSums(csr.time + spans.begin[i], spans.degree[i], rows.seed_time[i], spec.half_life);
+    });
   else
     pick_uniformly(rows, spec, counts, scratch);
 

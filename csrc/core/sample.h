@@ -23,6 +23,8 @@ struct HopSpec {
   bool with_edge = true;                   // false: leaves RowSamples::edge empty
   bool latest_only = false;                // of edges with times, only the num_neighbors latest that may be taken
   const Exclusions* exclusions = nullptr;  // edges that are never taken; null: none
+  int64_t time_window = -1;                // of edges with times, only those no more than this before the seed; -1: all
+  int64_t half_life = 0;                   // edges with times are drawn by age, see age.h; 0: each equally likely
 };
 
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.

@@ -84,35 +84,74 @@ struct UsedRange {
 // Rows this short are searched without cut points: their sums are in one or two cache lines.
 constexpr int64_t kShortRow = 16;
 
+// The sums of a row whose edges have weights. What draws ask of sums, age.h answers too.
+struct StoredSums {
+  const uint64_t* sum;  // [degree]
+  int64_t degree;
+  const uint32_t* cut = nullptr;  // [num_cuts]; null: a short row
+  uint64_t num_cuts = 0;
+  int shift = 0;
+
+  // Of row number `row`, which has edges [begin, begin + degree) and at least one.
+  GLT_HOST_DEVICE StoredSums(const uint64_t* weight_sum, const uint32_t* weight_guide, int64_t row, int64_t begin,
+                             int64_t degree)
+      : sum(weight_sum + begin), degree(degree) {
+    if (degree <= kShortRow) return;
+    const WeightGuide guide(row, begin, begin + degree, total());
+    cut = weight_guide + guide.first;
+    num_cuts = guide.size;
+    shift = guide.shift;
+  }
+  GLT_HOST_DEVICE uint64_t total() const { return sum[degree - 1]; }
+  GLT_HOST_DEVICE uint64_t before(int64_t edge) const { return edge > 0 ? sum[edge - 1] : 0; }
+  GLT_HOST_DEVICE uint64_t weight_of(int64_t edge) const { return sum[edge] - before(edge); }
+
+  // Which cut point the search for a number starts from.
+  GLT_HOST_DEVICE uint64_t piece(uint64_t target) const {
+    const uint64_t at = target >> shift;
+    return at < num_cuts ? at : num_cuts - 1;
+  }
+  // Looks up between which edges to search for a number.
+  GLT_HOST_DEVICE void narrow(uint64_t target, int64_t& low, int64_t& high) const {
+    low = 0;
+    high = degree - 1;
+    if (!cut) return;
+    const uint64_t at = piece(target);
+    low = within(cut[at]);
+    if (at + 1 < num_cuts) high = within(cut[at + 1]);
+  }
+  // The first edge of [low, high] whose sum exceeds the number; the last one's does.
+  GLT_HOST_DEVICE int64_t find(uint64_t target, int64_t low, int64_t high) const {
+    const uint64_t* first = sum + low;
+    for (int64_t n = high - low; n > 0;) {
+      const int64_t half = (n + 1) / 2;
+      first += first[half - 1] <= target ? half : 0;
+      n -= half;
+    }
+    return first - sum;
+  }
+
+ private:
+  GLT_HOST_DEVICE int64_t within(int64_t edge) const { return edge < degree ? edge : degree - 1; }
+};
+
 // One row in the middle of its draws by weight: what each draw decides, on host and device.
 //
 // Draw i is a number below the weight that is left; the edge is the one that it falls on when the weights that are left
 // stand side by side in row order. A draw goes by three steps, between which the host loads what the next one reads.
+template <typename Sums>
 struct WeightedRow {
   int64_t begin, degree, count;
-  int64_t* position;    // [count], picks
-  const uint64_t* sum;  // [degree]
+  int64_t* position;  // [count], picks
+  Sums sums;
   NodeDraws draws;
-  const uint32_t* cut = nullptr;  // [num_cuts]; null: a short row
-  uint64_t num_cuts = 0;
-  int shift = 0;
   int64_t done = 0;                // picks
-  uint64_t left = 0;               // weight that no pick has taken
+  uint64_t left = sums.total();    // weight that no pick has taken
   int64_t used = 0, used_end = 0;  // the row's part of the list of used ranges, ascending
   // The present draw: on the axis of sums, its place in the list, and the edges [low, high] that it may fall on.
   uint64_t target = 0;
   int64_t slot = 0, low = 0, high = 0;
 
-  // Before the first draw of row number `row`, which has an edge.
-  GLT_HOST_DEVICE void start(int64_t row, const uint32_t* weight_guide) {
-    left = sum[degree - 1];
-    if (degree <= kShortRow) return;
-    const WeightGuide guide(row, begin, begin + degree, left);
-    cut = weight_guide + guide.first;
-    num_cuts = guide.size;
-    shift = guide.shift;
-  }
-  GLT_HOST_DEVICE uint64_t weight_of(int64_t edge) const { return sum[edge] - (edge > 0 ? sum[edge - 1] : 0); }
   GLT_HOST_DEVICE bool is_done() const { return done == count || left == 0; }
 
   // Draws a number and moves it behind the ranges that are used.
@@ -126,53 +165,26 @@ struct WeightedRow {
     target = bounded(draws(static_cast<uint32_t>(done)), left);
     slot = used;
     for (int64_t s = 0;;) {
-      const int64_t edge = s < num_excluded ? excluded[s] - begin : degree;
-      const uint64_t weight = s < num_excluded ? weight_of(edge) : 0;
-      const bool is_listed = slot < used_end && (s == num_excluded || ranges[slot].begin < sum[edge] - weight);
-      if (!is_listed && s == num_excluded) return;
-      if ((is_listed ? ranges[slot].begin : sum[edge] - weight) > target) return;
-      target += is_listed ? ranges[slot++].weight : weight;
+      const bool is_edge = s < num_excluded;
+      const uint64_t first = is_edge ? sums.before(excluded[s] - begin) : 0;
+      const bool is_listed = slot < used_end && (!is_edge || ranges[slot].begin < first);
+      if (!is_listed && !is_edge) return;
+      if ((is_listed ? ranges[slot].begin : first) > target) return;
+      target += is_listed ? ranges[slot++].weight : sums.weight_of(excluded[s] - begin);
       s += !is_listed;
     }
   }
-  // Looks up between which edges to search.
-  GLT_HOST_DEVICE void narrow() {
-    low = 0;
-    high = degree - 1;
-    if (!cut) return;
-    const uint64_t at = piece();
-    low = within(cut[at]);
-    if (at + 1 < num_cuts) high = within(cut[at + 1]);
-  }
-  // Which cut point the search starts from.
-  GLT_HOST_DEVICE uint64_t piece() const {
-    const uint64_t at = target >> shift;
-    return at < num_cuts ? at : num_cuts - 1;
-  }
+  GLT_HOST_DEVICE void narrow() { sums.narrow(target, low, high); }
   // Takes the edge that the number falls on; `ranges` has room for it behind used_end.
   GLT_HOST_DEVICE void land(bool replace, UsedRange* ranges) {
-    const int64_t edge = find_edge();
+    const int64_t edge = sums.find(target, low, high);
     position[done++] = begin + edge;
     if (replace) return;
-    const uint64_t weight = weight_of(edge);
+    const uint64_t weight = sums.weight_of(edge);
     for (int64_t at = used_end; at > slot; --at) ranges[at] = ranges[at - 1];
-    ranges[slot] = {sum[edge] - weight, weight};
+    ranges[slot] = {sums.before(edge), weight};
     ++used_end;
     left -= weight;
-  }
-
- private:
-  GLT_HOST_DEVICE int64_t within(int64_t edge) const { return edge < degree ? edge : degree - 1; }
-
-  // The first edge of [low, high] whose sum exceeds the number; the last one's does.
-  GLT_HOST_DEVICE int64_t find_edge() const {
-    const uint64_t* first = sum + low;
-    for (int64_t n = high - low; n > 0;) {
-      const int64_t half = (n + 1) / 2;
-      first += first[half - 1] <= target ? half : 0;
-      n -= half;
-    }
-    return first - sum;
   }
 };
 

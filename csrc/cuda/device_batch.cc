@@ -111,9 +111,8 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
     tiles = std::max<int64_t>(tiles, tiles_for(e.frontier_bound, 1));
     if (e.unrolled_k) continue;
     ++num_by_edge;
-    const bool has_weights = graphs_[e.edge_type]->weight_sum;
-    draws_by_weight |= e.k > 0 && has_weights;
-    draws_floyd |= e.k > 0 && !has_weights && !spec_.replace;
+    draws_by_weight |= e.k > 0 && by_weight(e.edge_type);
+    draws_floyd |= e.k > 0 && !by_weight(e.edge_type) && !spec_.replace;
     const int64_t room = types_[ends_[e.edge_type].second].capacity;
     num_blocks = std::clamp(blocks_for(std::min(e.edge_bound, room)), num_blocks, kMostBlocks);
   }

@@ -38,6 +38,8 @@ struct DeviceSpec {
   int64_t num_times = 0;
   std::vector<const Exclusions*> exclusions;  // [edge types], null for none; or empty. Must stay until the launch
   int64_t first_hop = 0;                      // what draws take the first hop for: seeds may be a later hop's frontier
+  std::vector<int64_t> time_window;           // [edge types], -1 for none; or empty
+  std::vector<int64_t> half_life;             // [edge types], 0 for none; or empty
 };
 
 // What a batch needs of its caller, aligned to 256 bytes; tables stay with the object, batch after batch.
@@ -132,7 +134,9 @@ class DeviceBatch {
   };
 
   void plan_hops();
-  int unrolled_k_of(const DeviceRows& rows, int64_t k) const;
+  int unrolled_k_of(int edge_type, int64_t k) const;
+  bool by_weight(int edge_type) const;
+  int64_t half_life_of(int edge_type) const { return spec_.half_life.empty() ? 0 : spec_.half_life[edge_type]; }
   Counts counts_at(int64_t* words) const;
   int64_t num_count_words() const;
   int64_t lay_out(std::byte* base);

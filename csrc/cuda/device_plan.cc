@@ -71,8 +71,14 @@ DeviceBatch::DeviceBatch(const std::vector<int64_t>& num_nodes, const std::vecto
 }
 
 // PickRows counts within a row by 32 bits.
-int DeviceBatch::unrolled_k_of(const DeviceRows& rows, int64_t k) const {
-  return k >= 1 && k <= kMaxUnrolled && !rows.weight_sum && rows.num_edges <= UINT32_MAX ? static_cast<int>(k) : 0;
+int DeviceBatch::unrolled_k_of(int edge_type, int64_t k) const {
+  const bool is_plain = !by_weight(edge_type) && graphs_[edge_type]->num_edges <= UINT32_MAX;
+  return is_plain && k >= 1 && k <= kMaxUnrolled ? static_cast<int>(k) : 0;
+}
+
+bool DeviceBatch::by_weight(int edge_type) const {
+  const DeviceRows& rows = *graphs_[edge_type];
+  return rows.weight_sum || (half_life_of(edge_type) > 0 && rows.time && spec_.seed_time);
 }
 
 DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, const std::vector<DeviceSeeds>& seeds,
@@ -86,6 +92,9 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
   require(spec.num_neighbors.size() == num_types, "num_neighbors has ", spec.num_neighbors.size(),
           " lists: expected one per edge type, ", num_types);
   num_hops_ = num_types ? static_cast<int64_t>(spec.num_neighbors[0].size()) : 0;
+  for (const auto& [name, values] : {std::pair("time_window", &spec.time_window), {"half_life", &spec.half_life}})
+    require(values->empty() || values->size() == num_types, name, " has ", values->size(),
+            " elements: expected one per edge type, ", num_types);
   for (size_t r = 0; r < num_types; ++r) {
     require(static_cast<int64_t>(spec.num_neighbors[r].size()) == num_hops_, "num_neighbors[", r, "] has ",
             spec.num_neighbors[r].size(), " hops, num_neighbors[0] has ", num_hops_,
@@ -93,7 +102,8 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
     for (int64_t hop = 0; hop < num_hops_; ++hop) {
       const int64_t k = spec.num_neighbors[r][hop];
       check_spec({k, spec.replace && k >= 0, spec.batch_key, static_cast<uint32_t>(spec.first_hop + hop),
-                  static_cast<uint32_t>(r)});
+                  static_cast<uint32_t>(r), true, false, nullptr, spec.time_window.empty() ? -1 : spec.time_window[r],
+                  spec.half_life.empty() ? 0 : spec.half_life[r]});
     }
     if (!graphs[r]) continue;
     const DeviceRows& rows = *graphs[r];
@@ -156,7 +166,7 @@ void DeviceBatch::plan_hops() {
       // Each node is expanded once. Duplicate seeds may have more edges; then there is too little room, and more next.
       if (!spec_.replace)
         edges = std::min(edges, product(graphs_[r]->num_edges, spec_.disjoint ? frontier[expanded] : 1));
-      hop.expansions.push_back({r, k, frontier[expanded], edges, unrolled_k_of(*graphs_[r], k)});
+      hop.expansions.push_back({r, k, frontier[expanded], edges, unrolled_k_of(r, k)});
       hop.found_bound[found] = sum(hop.found_bound[found], edges);
       total[found] = sum(total[found], edges);
     }
@@ -208,6 +218,10 @@ std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
   add_address(spec_.seed_time);
   for (const auto& counts : spec_.num_neighbors)
     for (const int64_t k : counts) add(k);
+  for (const auto& values : {spec_.time_window, spec_.half_life}) {
+    add(values.size());
+    for (const int64_t value : values) add(value);
+  }
   for (const DeviceRows* rows : graphs_) {
     add(rows != nullptr);
     const DeviceRows given = rows ? *rows : DeviceRows{};
@@ -277,7 +291,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     excluded_[r].room = room.positions;
     if (base) excluded_[r].used = reinterpret_cast<uint64_t*>(counts.excluded + r);
   }
-  std::vector<char> by_edge(types_.size(), 0), by_weight(types_.size(), 0);
+  std::vector<char> by_edge(types_.size(), 0), has_used(types_.size(), 0);
   row_begin_.assign(ends_.size(), nullptr);
   std::vector<char> has_rows(ends_.size(), 0);
   for (NodeType& type : types_) type.edge_tiles = 0;
@@ -287,7 +301,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
       tiles[ends_[e.edge_type].second] += tiles_for(e.frontier_bound, 1);
       if (e.unrolled_k) continue;
       by_edge[ends_[e.edge_type].second] = 1;
-      by_weight[ends_[e.edge_type].second] |= graphs_[e.edge_type]->weight_sum && e.k > 0 && !spec_.replace;
+      has_used[ends_[e.edge_type].second] |= by_weight(e.edge_type) && e.k > 0 && !spec_.replace;
       has_rows[e.edge_type] = 1;
     }
     for (size_t t = 0; t < types_.size(); ++t) types_[t].edge_tiles = std::max(types_[t].edge_tiles, tiles[t]);
@@ -303,7 +317,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     type.found.edge = spec_.with_edge ? memory.take<int64_t>(n) : nullptr;
     type.found.local = memory.take<uint32_t>(n);
     type.found.scratch = by_edge[t] ? memory.take<int64_t>(n) : nullptr;
-    type.found.used = by_weight[t] ? memory.take<UsedRange>(n) : nullptr;
+    type.found.used = has_used[t] ? memory.take<UsedRange>(n) : nullptr;
     type.edge_sums = memory.take<int64_t>(type.edge_tiles);
     type.node_sums = memory.take<int64_t>(kMostTiles);
     type.found.capacity = n;
@@ -364,6 +378,8 @@ void DeviceBatch::make_tasks() {
                              e.k,
                              spec_.replace && e.k >= 0,
                              spec_.latest_only,
+                             spec_.time_window.empty() ? -1 : spec_.time_window[r],
+                             half_life_of(r),
                              static_cast<uint32_t>(spec_.first_hop + h),
                              static_cast<uint32_t>(r),
                              counts.batch_key,

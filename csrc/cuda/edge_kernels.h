@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/age.h"
 #include "core/pick_rules.h"
 #include "core/rng.h"
 #include "core/weights.h"
@@ -183,7 +184,7 @@ GLT_HOST_DEVICE void for_each_edge(const Block& block, const EdgeTask& task, int
 
 // Whether the edges of a row follow from draws that DrawEdges makes.
 GLT_HOST_DEVICE bool draws_floyd(const EdgeTask& task, const RowSpan& row, int64_t count) {
-  return !task.replace && !task.rows.weight_sum && !task.takes_whole(row, count);
+  return !task.replace && !task.by_weight() && !task.takes_whole(row, count);
 }
 
 // The draws of Floyd's algorithm, one thread a draw: the edges of a row then follow from those before them.
@@ -211,7 +212,7 @@ struct DrawByWeight {
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
     const EdgeTask& task = tasks[block.y()];
-    if (!task.rows.weight_sum || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
+    if (!task.by_weight() || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
     const Tile tile = task.tile(block.x());
     block.each([&](int thread) {
       for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) draw(task, i);
@@ -221,20 +222,24 @@ struct DrawByWeight {
  private:
   GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i) {
     const RowSpan span = task.span(i);
-    const int64_t count = task.count(span), local = *task.frontier_begin + i;
+    const int64_t count = task.count(span), local = *task.frontier_begin + i, id = task.node[local];
     if (count == 0 || task.takes_whole(span, count)) return;
-    const int64_t at = *task.found_begin + task.row_begin[local], id = task.node[local];
+    const RowSpan row = task.in_time(i);
+    if (task.rows.weight_sum)
+      draw(task, i, row, count, StoredSums(task.rows.weight_sum, task.rows.weight_guide, id, row.begin, row.degree));
+    else
+      draw(task, i, row, count,
+           AgeSums(task.rows.time + row.begin, row.degree, task.seed_time[task.tree[local]], task.half_life));
+  }
+
+  template <typename Sums>
+  GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i, const RowSpan& span, int64_t count,
+                                   const Sums& sums) {
+    const int64_t local = *task.frontier_begin + i, at = *task.found_begin + task.row_begin[local];
     UsedRange* used = task.found.used + at;
-    // No times here, so that the row begins where the graph's does.
-    WeightedRow row{span.begin,
-                    task.rows.indptr[id + 1] - span.begin,
-                    count,
-                    task.found.scratch + at,
-                    task.rows.weight_sum + span.begin,
-                    task.draws(i)};
-    row.start(id, task.rows.weight_guide);
-    const ExcludedRows::Part excluded = excluded_of(task, id, row);
-    for (int64_t s = 0; s < excluded.count; ++s) row.left -= row.weight_of(excluded.position[s] - row.begin);
+    WeightedRow<Sums> row{span.begin, span.degree, count, task.found.scratch + at, sums, task.draws(i)};
+    const ExcludedRows::Part excluded = excluded_of(task, task.node[local], row);
+    for (int64_t s = 0; s < excluded.count; ++s) row.left -= sums.weight_of(excluded.position[s] - row.begin);
     while (!row.is_done()) {
       row.aim(used, excluded.position, excluded.count);
       row.narrow();
@@ -243,14 +248,16 @@ struct DrawByWeight {
     if (row.done == count) return;
     if (task.replace)
       for (int64_t j = 0; j < count; ++j) {
-        const int64_t rank = pick_any(0, span.degree, row.draws(static_cast<uint32_t>(j)));
+        const int64_t rank = pick_any(0, span.degree - excluded.count, row.draws(static_cast<uint32_t>(j)));
         row.position[j] = span.begin + rank + excluded.num_skipped(span.begin, rank);
       }
     else
       fill_from_weightless(row, excluded);
   }
 
-  GLT_HOST_DEVICE static ExcludedRows::Part excluded_of(const EdgeTask& task, int64_t id, const WeightedRow& row) {
+  template <typename Sums>
+  GLT_HOST_DEVICE static ExcludedRows::Part excluded_of(const EdgeTask& task, int64_t id,
+                                                        const WeightedRow<Sums>& row) {
     if (!task.excluded.slot) return task.excluded.none();
     const ExcludedRows::Part part = task.excluded.of(id, row.begin);
     return {part.position, part.num_below(row.begin + row.degree)};
@@ -258,10 +265,12 @@ struct DrawByWeight {
 
   // Once no weight is left, edges without weight fill what is missing, each equally likely. Where there are not enough,
   // because weights contradict their sum, the last edge does.
-  GLT_HOST_DEVICE static void fill_from_weightless(WeightedRow& row, const ExcludedRows::Part& excluded) {
+  template <typename Sums>
+  GLT_HOST_DEVICE static void fill_from_weightless(WeightedRow<Sums>& row, const ExcludedRows::Part& excluded) {
     int64_t num_weightless = 0;
-    for (int64_t e = 0; e < row.degree; ++e) num_weightless += row.weight_of(e) == 0;
-    for (int64_t s = 0; s < excluded.count; ++s) num_weightless -= row.weight_of(excluded.position[s] - row.begin) == 0;
+    for (int64_t e = 0; e < row.degree; ++e) num_weightless += row.sums.weight_of(e) == 0;
+    for (int64_t s = 0; s < excluded.count; ++s)
+      num_weightless -= row.sums.weight_of(excluded.position[s] - row.begin) == 0;
     int64_t* rank = row.position + row.done;
     const int64_t missing = row.count - row.done;
     if (num_weightless < missing) {
@@ -277,7 +286,7 @@ struct DrawByWeight {
       for (int64_t before = rank[j];; ++edge) {
         if (s < excluded.count && excluded.position[s] == row.begin + edge)
           ++s;
-        else if (row.weight_of(edge) == 0 && before-- == 0)
+        else if (row.sums.weight_of(edge) == 0 && before-- == 0)
           break;
       }
       rank[j] = row.begin + edge;
@@ -308,7 +317,7 @@ struct PickEdges {
                                              int64_t count, int64_t j) {
     const int64_t* scratch = task.found.scratch + at - j;  // of the row
     const bool whole = task.takes_whole(row, count);
-    if (task.rows.weight_sum && !whole) return scratch[j];
+    if (task.by_weight() && !whole) return scratch[j];
     int64_t rank = j;
     if (draws_floyd(task, row, count)) {
       rank = floyd_pick(row.degree, count, j, scratch);

@@ -6,6 +6,7 @@
 
 #include "core/pick_rules.h"
 #include "core/rng.h"
+#include "core/rows.h"
 #include "core/weights.h"
 #include "cuda/block.h"
 #include "cuda/device_rows.h"
@@ -130,6 +131,7 @@ struct EdgeTask {
   DeviceRows rows;
   int64_t k;  // edges per node; -1: all
   bool replace, latest_only;
+  int64_t time_window, half_life;  // as of HopSpec
   uint32_t hop, edge_type;
   const uint64_t* batch_key;
   ExcludedRows excluded;
@@ -156,18 +158,30 @@ struct EdgeTask {
 
   GLT_HOST_DEVICE int64_t frontier_size() const { return *frontier_end - *frontier_begin; }
   GLT_HOST_DEVICE Tile tile(int x) const { return Tile(frontier_size(), x, tiles); }
-  GLT_HOST_DEVICE bool by_time() const { return rows.time && (seed_time || latest_only); }
+  // Whether edges differ in how likely they are: by weights, or by age.
+  GLT_HOST_DEVICE bool by_weight() const { return rows.weight_sum || (half_life > 0 && rows.time && seed_time); }
 
-  // The row of frontier node i. A seed outside the graph, which is reported when the batch ends, has no edges.
-  GLT_HOST_DEVICE RowSpan span(int64_t i) const {
+  // The edges of frontier node i that are in time, excluded ones among them. A seed outside the graph, which is
+  // reported when the batch ends, has none.
+  GLT_HOST_DEVICE RowSpan in_time(int64_t i) const {
     const int64_t local = *frontier_begin + i, id = node[local];
     if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(rows.num_nodes)) return {0, 0};
-    const int64_t begin = rows.indptr[id];
-    RowSpan row{begin, rows.indptr[id + 1] - begin};
-    if (rows.time && seed_time) row.degree = num_until(row, seed_time[tree[local]]);
-    if (excluded.slot) row.degree -= excluded.of(id, begin).num_below(begin + row.degree);
+    RowSpan row{rows.indptr[id], rows.indptr[id + 1] - rows.indptr[id]};
+    if (!rows.time || !seed_time) return row;
+    const int64_t until = seed_time[tree[local]];
+    row.degree = num_before(row, [&](int64_t time) { return time <= until; });
+    if (time_window < 0) return row;
+    const int64_t from = window_begin(until, time_window);
+    const int64_t early = num_before(row, [&](int64_t time) { return time < from; });
+    return {row.begin + early, row.degree - early};
+  }
+  // The row of frontier node i.
+  GLT_HOST_DEVICE RowSpan span(int64_t i) const {
+    RowSpan row = in_time(i);
+    const int64_t id = node[*frontier_begin + i];
+    if (excluded.slot) row.degree -= excluded.of(id, row.begin).num_below(row.begin + row.degree);
     if (rows.time && latest_only && k >= 0 && row.degree > k)
-      row = {begin + behind_excluded(id, begin, row.degree - k), k};
+      row = {row.begin + behind_excluded(id, row.begin, row.degree - k), k};
     return row;
   }
   // The edge of frontier node i, counted from row.begin, that `rank` eligible ones are in front of.
@@ -211,14 +225,15 @@ struct EdgeTask {
   }
 
  private:
-  // Edges of `row` up to a time; times never fall within a row.
-  GLT_HOST_DEVICE int64_t num_until(const RowSpan& row, int64_t time) const {
+  // Edges of `row` at its begin whose time is_before says yes to; times never fall within a row.
+  template <typename IsBefore>
+  GLT_HOST_DEVICE int64_t num_before(const RowSpan& row, const IsBefore& is_before) const {
     int64_t found = 0;
     for (int64_t left = row.degree; left > 0;) {
       const int64_t half = left / 2;
-      const bool early = rows.time[row.begin + found + half] <= time;
-      found += early ? half + 1 : 0;
-      left = early ? left - half - 1 : half;
+      const bool before = is_before(rows.time[row.begin + found + half]);
+      found += before ? half + 1 : 0;
+      left = before ? left - half - 1 : half;
     }
     return found;
   }

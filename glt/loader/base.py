@@ -23,7 +23,7 @@ from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
 from glt.data.schema import HOMOGENEOUS
 from glt.loader.batches import AheadOptions, BatchesAhead, BatchesOnRequest, BatchFeatures, MadeBatches, outcome
-from glt.sampler.config import per_edge_type
+from glt.sampler.config import per_edge_type, times_by_edge_type
 from glt.sampler.graph import Finish
 from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import (
@@ -65,12 +65,17 @@ def require_agreement(
         "disjoint": (config.disjoint, False),
         "temporal_strategy": (config.temporal or "uniform", "uniform"),
         "time_attr": (sampler.time_attr, None),
+        "time_bound": (config.time_bound, "<="),
+        "time_window": (config.time_window, None),
+        "half_life": (config.half_life, None),
         "weight_attr": (sampler.weight_attr, None),
         "directed": (config.subgraph_type != "induced", True),
         "exclude_edges": (config.exclude_edges, None),
     }
     for name, value in options.items():
         made_with, default = made_with_and_default[name]
+        if name in ("time_window", "half_life"):
+            value = times_by_edge_type(name, value, 0, sampler.graph.schema)
         if value not in (default, made_with):
             raise ValueError(f"{name} = {value!r}, but neighbor_sampler was made with {made_with!r}: pass the same")
 
@@ -128,6 +133,9 @@ SAMPLING = (
     "disjoint",
     "temporal_strategy",
     "time_attr",
+    "time_bound",
+    "time_window",
+    "half_life",
     "weight_attr",
     "directed",
     "exclude_edges",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +57,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             or a pair of one and the seeds.
         input_time: Time of each seed, ``[number of seeds]``, int64. Default: the seeds' own.
         replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
-            :class:`glt.sampler.NeighborSampler`.
+            :class:`glt.sampler.NeighborSampler`, and so are time_bound, time_window and half_life.
         neighbor_sampler: Another sampler with PyG's interface. A :class:`glt.sampler.NeighborSampler` brings its own
             options, seed and number of threads to sample with.
         random_seed: Seed of shuffling and sampling, in [0, 2^63). Default: drawn from torch's generator.
@@ -110,6 +110,9 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
+        time_bound: str = "<=",
+        time_window: int | Mapping[EdgeType, int] | None = None,
+        half_life: int | Mapping[EdgeType, int] | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,
         device: torch.device | int | str | None = None,
@@ -264,7 +267,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             an edge as a negative.
         neg_sampling_ratio: PyG's old name for the amount of binary negatives.
         replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
-            :class:`glt.sampler.NeighborSampler`.
+            :class:`glt.sampler.NeighborSampler`, and so are time_bound, time_window and half_life.
         exclude_edges: As in :class:`glt.sampler.NeighborSampler`.
         neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window: As in :class:`NeighborLoader`.
         transform, transform_sampler_output, filter_per_worker: As in PyG.
@@ -305,6 +308,9 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
+        time_bound: str = "<=",
+        time_window: int | Mapping[EdgeType, int] | None = None,
+        half_life: int | Mapping[EdgeType, int] | None = None,
         exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,

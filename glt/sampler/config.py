@@ -49,6 +49,18 @@ CONFLICTS = (
         "the last edges by time need a time; name the attribute that holds it",
     ),
     Conflict(
+        {"temporal_strategy": "decay", "time_attr": None},
+        "draws by age need a time; name the attribute that holds it",
+    ),
+    Conflict(
+        {"temporal_strategy": "decay", "half_life": None},
+        "draws by age need to know in what time a weight halves; give it, in the unit of the times",
+    ),
+    Conflict({"temporal_strategy": "uniform", "half_life": GIVEN}, "only temporal_strategy='decay' draws by age"),
+    Conflict({"temporal_strategy": "last", "half_life": GIVEN}, "only temporal_strategy='decay' draws by age"),
+    Conflict({"time_window": GIVEN, "time_attr": None}, "a window bounds the times that time_attr names; name it"),
+    Conflict({"time_bound": "<", "time_attr": None}, "the bound is one of the times that time_attr names; name it"),
+    Conflict(
         {"input_time": GIVEN, "time_attr": None}, "seed times compare with the times that time_attr names; name it"
     ),
     Conflict(
@@ -178,6 +190,29 @@ def _counts(name: str, counts: Any, replace: bool) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
+def times_by_edge_type(
+    name: str, given: Any, least: int, schema: Schema, timed: Sequence[bool] | None = None
+) -> tuple[int | None, ...] | None:
+    """Returns a time for each edge type, in the schema's order, None where there is none: ``given`` is an integer for
+    all, or a dict by edge type; None: None. Raises TypeError or ValueError unless they are at least ``least``, or if it
+    names a type that is not ``timed``."""
+    if given is None:
+        return None
+    by_type = {_edge_type(key): value for key, value in given.items()} if isinstance(given, Mapping) else None
+    if by_type is not None and (unknown := [each for each in by_type if each not in schema.edge_types]):
+        raise ValueError(f"{name} names edge type {unknown[0]}: the graph has {_known(schema)}")
+    for edge_type, has_time in zip(schema.edge_types, timed or (), strict=False):
+        if by_type is not None and edge_type in by_type and not has_time:
+            raise ValueError(f"{name} names edge type {edge_type}, which has no times: leave it out")
+    for value in [given] if by_type is None else by_type.values():
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"{name} = {value!r}: expected an integer, in the unit of the times")
+        if not least <= value < 2**63:
+            raise ValueError(f"{name} = {value}: expected at least {least}, below 2^63, in the unit of the times")
+    times = [given if by_type is None else by_type.get(each) for each in schema.edge_types]
+    return tuple(None if each is None else int(each) for each in times)
+
+
 def _edge_type(key: Any) -> EdgeType:
     parts = tuple(key.split("__")) if isinstance(key, str) else tuple(key) if isinstance(key, tuple | list) else ()
     if len(parts) == 2:
@@ -192,7 +227,8 @@ def _known(schema: Schema) -> str:
 
 
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
-TEMPORAL_STRATEGIES = ("uniform", "last")
+TEMPORAL_STRATEGIES = ("uniform", "last", "decay")
+TIME_BOUNDS = ("<=", "<")
 TIME_LEVELS = ("node", "edge")
 EXCLUSIONS = ("self", "reverse")
 
@@ -201,8 +237,9 @@ EXCLUSIONS = ("self", "reverse")
 class SamplingConfig:
     """Options of a multi-hop sample, checked: build it with :meth:`checked`. They are those of
     :class:`glt.sampler.NeighborSampler`, with ``num_neighbors`` for each edge type and hop; ``disjoint`` is always so
-    when temporal. ``weighted``: draw edges with probability proportional to their weight. ``temporal``: ``'uniform'``
-    or ``'last'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or ``'edge'``.
+    when temporal. ``weighted``: draw edges with probability proportional to their weight. ``temporal``: ``'uniform'``,
+    ``'last'`` or ``'decay'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or
+    ``'edge'``; ``time_window`` and ``half_life``: one for each edge type, or None.
 
     Example:
         >>> config = glt.sampler.SamplingConfig(num_neighbors=((15, 10),), replace=True)  # by edge type
@@ -217,6 +254,9 @@ class SamplingConfig:
     weighted: bool = False
     temporal: str | None = None
     time_level: str | None = None
+    time_bound: str = "<="
+    time_window: tuple[int | None, ...] | None = None
+    half_life: tuple[int | None, ...] | None = None
     subgraph_type: str = "directional"
     exclude_edges: str | EdgeType | None = None
 
@@ -228,6 +268,25 @@ class SamplingConfig:
     def last(self) -> bool:
         return self.temporal == "last"
 
+    @property
+    def native_times(self) -> dict[str, list[int]]:
+        """``time_window`` and ``half_life`` as the native sampler takes them, given :meth:`latest` as seed times: by
+        edge type, -1 and 0 where there is none; empty: none anywhere."""
+        below = self.time_bound == "<"
+        return {
+            "time_window": [-1 if each is None else each - below for each in self.time_window or ()],
+            "half_life": [each or 0 for each in self.half_life or ()],
+        }
+
+    def latest(self, seed_time: Any) -> Any:
+        """The latest times that may be sampled, given those of seeds, int64, or None. Raises ValueError if there is
+        none."""
+        if seed_time is None or self.time_bound == "<=":
+            return seed_time
+        if len(seed_time) and int(seed_time.min()) == -(2**63):
+            raise ValueError("a seed's time is -2^63 and time_bound = '<': no time is earlier; use '<='")
+        return seed_time - 1
+
     def no_room(self, num_seeds: int) -> str:
         return (
             f"no memory for a batch around {num_seeds} seeds with num_neighbors = {self.num_neighbors}, replace = "
@@ -235,9 +294,17 @@ class SamplingConfig:
         )
 
     @classmethod
-    def checked(cls, num_neighbors: Any, schema: Schema = HOMOGENEOUS, **options: Any) -> SamplingConfig:
-        """Checks and normalises the options: ``num_neighbors`` in any form of :func:`per_edge_type`, and the other
-        attributes; enums of PyG stand for their values.
+    def checked(
+        cls,
+        num_neighbors: Any,
+        schema: Schema = HOMOGENEOUS,
+        *,
+        timed: Sequence[bool] | None = None,
+        **options: Any,
+    ) -> SamplingConfig:
+        """Checks and normalises the options: ``num_neighbors`` in any form of :func:`per_edge_type`, ``time_window``
+        and ``half_life`` as one integer or by edge type, and the other attributes; enums of PyG stand for their values.
+        ``timed``: which edge types have times, where that is known.
 
         Raises:
             TypeError, ValueError: Naming the option, the value and what was expected, or both of two options that
@@ -250,6 +317,7 @@ class SamplingConfig:
             ("subgraph_type", SUBGRAPH_TYPES),
             ("temporal", (None, *TEMPORAL_STRATEGIES)),
             ("time_level", (None, *TIME_LEVELS)),
+            ("time_bound", TIME_BOUNDS),
             ("exclude_edges", (None, *EXCLUSIONS, *schema.edge_types)),
         ):
             if name in options:
@@ -257,11 +325,18 @@ class SamplingConfig:
         for name in ("replace", "with_edge", "disjoint", "weighted"):
             if name in options:
                 check_flag(name, options[name])
+        least = {"time_window": int(options.get("time_bound") == "<"), "half_life": 1}
+        for name in least.keys() & options.keys():
+            options[name] = times_by_edge_type(name, options[name], least[name], schema, timed)
         config = cls(per_edge_type(num_neighbors, schema, options.get("replace", False)), **options)
         refuse_conflicts(
             subgraph_type=config.subgraph_type,
             disjoint=config.disjoint,
             time_attr=config.temporal and GIVEN,
+            temporal_strategy=config.temporal,
+            time_bound=config.time_bound,
+            time_window=config.time_window,
+            half_life=config.half_life,
             weight_attr=GIVEN if config.weighted else None,
             exclude_edges=config.exclude_edges,
         )
@@ -275,14 +350,16 @@ class SamplingConfig:
         """Rebuilds what :meth:`to_json` described, without checks."""
         counts, exclude = options["num_neighbors"], options["exclude_edges"]
         exclude = tuple(exclude) if isinstance(exclude, list) else exclude
-        return cls(**{**options, "num_neighbors": tuple(map(tuple, counts)), "exclude_edges": exclude})
+        times = {name: options[name] and tuple(options[name]) for name in ("time_window", "half_life")}
+        return cls(**{**options, **times, "num_neighbors": tuple(map(tuple, counts)), "exclude_edges": exclude})
 
     def says(self) -> str:
         """The options that are not those of a plain sampler, for reprs."""
         fan_outs = [list(each) for each in self.num_neighbors]
         told: dict[str, Any] = {"num_neighbors": fan_outs[0] if len({*self.num_neighbors}) == 1 else fan_outs}
         plain = {each.name: each.default for each in fields(self)}
-        for name in ("replace", "disjoint", "weighted", "temporal", "subgraph_type", "exclude_edges"):
+        times = ("temporal", "time_bound", "time_window", "half_life")
+        for name in ("replace", "disjoint", "weighted", *times, "subgraph_type", "exclude_edges"):
             if getattr(self, name) != plain[name]:
                 told[name] = getattr(self, name)
         return options(told)

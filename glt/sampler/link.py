@@ -320,7 +320,7 @@ class LocalLinks:
     def _negatives(self, neg_sampling: NegativeSampling, batch_key: int) -> tuple[Tensor | None, Tensor]:
         index, graph = self.index, self.sampler.graph
         require_amount(neg_sampling.amount, max(1, len(index.row)))
-        late = None if index.time is None else index.time.long().numpy()
+        late = None if index.time is None else self.sampler.config.latest(index.time.long().numpy())
         rounds = negative_rounds(batch_key, neg_sampling, *self.endpoints, index.row.long().numpy(), late)
         if self.sampler.accelerator is None:
             csr = None if self.edge_type is None else graph.topologies[self.edge_type].csr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_option
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -64,10 +64,16 @@ class NeighborSampler(BaseSampler):
             edges among the sampled nodes.
         replace: Draw with replacement: exactly that many edges for every node that has one; -1 still takes each once.
         disjoint: A tree of its own for each seed; ``batch`` tells the trees apart.
-        temporal_strategy: With ``time_attr``, of the edges up to the seed's time: ``'uniform'`` draws, or the
-            ``'last'`` ones.
+        temporal_strategy: With ``time_attr``, of the edges up to the seed's time: ``'uniform'`` draws; the ``'last'``
+            ones; or ``'decay'``: draws with weights that halve with each ``half_life`` that an edge is older than the
+            seed (rounded down, 31 at most).
         time_attr: Attribute with the times of nodes, or of edges; int64. Implies ``disjoint``. Types without it are not
             bound by time. Seeds are looked at as of ``NodeSamplerInput.time``, by default their own times.
+        time_bound: ``'<='``: edges up to the seed's time; ``'<'``: only those before it, which leaves out the event
+            that a label is about.
+        time_window: Of these edges, only those no more than this before the seed's time (``seed - time_window`` is
+            still in): an integer in the unit of the times, or a dict by edge type; types that it leaves out have none.
+        half_life: Of ``'decay'``, likewise. Types that a dict leaves out are drawn uniformly.
         weight_attr: Attribute with weights of edges, at least 0 and finite: draws are proportional to them. Edges of
             weight 0 come last, when no others are left. Among the d edges that a node is expanded along, a weight
             above 0 counts as no less than about 2 d 10^-18 times the largest.
@@ -117,6 +123,9 @@ class NeighborSampler(BaseSampler):
         directed: bool = True,
         sample_direction: str = "forward",
         *,
+        time_bound: str = "<=",
+        time_window: int | Mapping[EdgeType, int] | None = None,
+        half_life: int | Mapping[EdgeType, int] | None = None,
         with_edge: bool = True,
         exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
@@ -147,6 +156,10 @@ class NeighborSampler(BaseSampler):
             weighted=weight_attr is not None,
             temporal=None if time_attr is None else temporal_strategy,
             time_level=self.graph.time_level if time_attr is not None else None,
+            time_bound=time_bound,
+            time_window=time_window,
+            half_life=half_life,
+            timed=[each.by_time is not None for each in self.graph.topologies],
             subgraph_type=subgraph_type if directed else "induced",
             exclude_edges=exclude_edges,
         )
@@ -334,6 +347,7 @@ class NeighborSampler(BaseSampler):
     ) -> Finish:
         """Begins a batch of :meth:`sample`, as :meth:`begin_from_nodes`. ``config``: in place of the sampler's own."""
         config, graph = config or self.config, self.graph
+        seed_time = config.latest(seed_time)
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
             finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions))
@@ -365,6 +379,7 @@ class NeighborSampler(BaseSampler):
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
             options: dict[str, Any] = {"replace": config.replace, "last": config.last, "num_threads": self.num_threads}
+            options |= config.native_times
             counts = [list(each) for each in config.num_neighbors]
             batch.sample(self.csrs, counts, batch_key=key, exclusions=exclusions, **options)
             if config.subgraph_type == "induced":

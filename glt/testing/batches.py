@@ -272,6 +272,7 @@ def reference_output(
     options: dict[str, Any] = {"replace": config.replace, "disjoint": config.disjoint, "last": config.last, "key": key}
     num_types = len(schema.node_types)
     times = {"seed_time": seed_time, "exclusions": exclusions}
+    times |= {name: getattr(config, name) for name in ("time_bound", "time_window", "half_life")}
     return reference_typed_batch(num_types, edges, seeds, config.num_neighbors, **options, **times)
 
 
@@ -286,7 +287,8 @@ def check_typed_batch(
         num_hops: Length of the fan-outs.
         bidirectional: Whether the batch holds reverses too, with the ids of the edges that they reverse; edges of
             ``rev_`` types then follow the order of those types.
-        **times: ``time_attr``: the attribute that the batch obeys; ``seed_time``: time of each seed, if not its own.
+        **times: ``time_attr``: the attribute that the batch obeys; ``seed_time``: time of each seed, if not its own;
+            ``time_bound`` and ``time_window``, one integer.
     """
     hetero = hasattr(data, "node_types")
     node_stores: dict[Any, Any] = {t: batch[t] for t in data.node_types} if hetero else {None: batch}
@@ -340,16 +342,29 @@ def _check_counts(counts: Any, length: int, total: int) -> None:
     expect(len(counts) == length and sum(counts) == total, f"counts {counts}: expected {length} that sum to {total}")
 
 
-def _check_times(node_stores: Any, edge_stores: Any, time_attr: str = "time", seed_time: Any = None) -> None:
+def _check_times(
+    node_stores: Any,
+    edge_stores: Any,
+    time_attr: str = "time",
+    seed_time: Any = None,
+    time_bound: str = "<=",
+    time_window: int | None = None,
+) -> None:
     (seeds,) = (store for store in node_stores.values() if "batch_size" in store)
     if seed_time is None:
         seed_time = seeds[time_attr][: seeds.batch_size]
+
+    def in_time(time: torch.Tensor, of: torch.Tensor) -> bool:
+        early = False if time_window is None else time < of - time_window
+        return not bool(((time > of - int(time_bound == "<")) | early).any())
+
     for node_type, store in node_stores.items():
         if time_attr in store and "edge" not in time_attr:
             first = seeds.batch_size if store is seeds else 0
-            late = store[time_attr][first:] > seed_time[store.batch[first:]]
-            expect(not bool(late.any()), f"{node_type}: no neighbour is later than its seed")
+            right = in_time(store[time_attr][first:], seed_time[store.batch[first:]])
+            expect(right, f"{node_type}: no neighbour is later than its seed, or before its window")
     for edge_type, store in edge_stores.items():
         if time_attr in store and "edge" in time_attr:
             tree = (node_stores[edge_type[2]] if edge_type else store).batch[store.edge_index[1]]
-            expect(not bool((store[time_attr] > seed_time[tree]).any()), f"{edge_type}: no edge is later than its seed")
+            right = in_time(store[time_attr], seed_time[tree])
+            expect(right, f"{edge_type}: no edge is later than its seed, or before its window")

@@ -82,6 +82,12 @@ def integer_weights(weight: Sequence[float]) -> list[int]:
     return [max(1, int(math.ldexp(w, scale))) if w > 0 else 0 for w in weight]
 
 
+def age_weights(time: Sequence[int], latest: int, half_life: int) -> list[int]:
+    """Returns the weights of edges with these times: 2^31, halved with each half-life that an edge is older than the
+    latest time it may have, rounded down, but no less than 1."""
+    return [1 << max(0, 31 - (latest - each) // half_life) if each <= latest else 0 for each in time]
+
+
 _BATCH_KEY, _TREE = 1, 5  # purposes of derived keys
 
 
@@ -234,6 +240,9 @@ def reference_typed_batch(
     disjoint: bool = False,
     seed_time: Sequence[int] | None = None,
     last: bool = False,
+    time_bound: str = "<=",
+    time_window: Sequence[int | None] | None = None,
+    half_life: Sequence[int | None] | None = None,
     exclusions: Sequence[Collection[tuple[int, int]] | None] | None = None,
 ) -> ReferenceTypedBatch:
     """Samples one batch of a graph with several types by the letter of the law; as :func:`reference_batch`, but:
@@ -247,6 +256,9 @@ def reference_typed_batch(
         disjoint: Nothing is shared between the trees.
         seed_time: One per tree; edges with a later time are not there. Needs ``disjoint``.
         last: Of edges with times, take the latest, not random ones.
+        time_bound: ``'<'``: edges of the seed's own time are not there either.
+        time_window: Per edge type, edges earlier than the seed's time minus this are not there.
+        half_life: Per edge type, draw edges with times by age: see :func:`age_weights`.
         exclusions: Per edge type, pairs (expanded node, neighbour) whose edges are not there.
 
     Example:
@@ -282,14 +294,22 @@ def reference_typed_batch(
             for expanded in range(first[e.expanded], end[e.expanded]):
                 center, root = node[e.expanded][expanded], tree[e.expanded][expanded]
                 there = rows_of[r].get(center, [])
-                latest = math.inf if e.time is None or seed_time is None else int(seed_time[root])
+                earliest, latest = -math.inf, math.inf
+                if e.time is not None and seed_time is not None:
+                    latest = int(seed_time[root]) - (time_bound == "<")
+                    window = time_window[r] if time_window else None
+                    earliest = -math.inf if window is None else int(seed_time[root]) - window
                 allowed = [
                     i
                     for i, at in enumerate(there)
-                    if (center, int(e.neighbor[at])) not in excluded and (e.time is None or int(e.time[at]) <= latest)
+                    if (center, int(e.neighbor[at])) not in excluded
+                    and (e.time is None or earliest <= int(e.time[at]) <= latest)
                 ]
                 draw = partial(_draw, _derive_key(key, _TREE, 0, root) if disjoint else key, hop, r, center)
                 weight = None if e.weight is None else integer_weights([float(e.weight[at]) for at in there])
+                halving = half_life[r] if half_life else None
+                if halving is not None and latest < math.inf:
+                    weight = age_weights([int(e.time[at]) for at in there], int(latest), halving)
                 take_last = last and e.time is not None
                 k = num_neighbors[r][hop]
                 for position in reference_picks(draw, allowed, k, replace, weight=weight, last=take_last):

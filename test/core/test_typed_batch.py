@@ -59,6 +59,9 @@ def check_options(seed, world, seeds, num_neighbors, *, disjoint=False, **option
         exclusions=pairs,
     )  # fmt: skip
     options |= key | {"exclusions": None if pairs is None else native_exclusions(pairs)}
+    for name, none in (("time_window", -1), ("half_life", 0)):
+        if name in options:
+            options[name] = [none if each is None else each for each in options[name]]
     for limit in (DENSE, HASHED):
         batch = world.batch(limit)
         batch.start(seeds, **start)
@@ -82,6 +85,21 @@ def test_temporal_batches_equal_the_reference(seed, replace, last, excluding):
     )
 
 
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.sampled_from(["uniform", "last", "decay"]), st.booleans())
+def test_windows_and_draws_by_age_equal_the_reference(seed, replace, strategy, excluding):
+    """A window and a half-life of its own for each edge type, or none."""
+    rng, world = np.random.default_rng(seed), random_world(seed, timed=True)
+    seeds, num_neighbors = world.seeds(rng), fan_outs(rng, world, replace, hops=3)
+    options = {"exclusions": world.exclusions(rng)} if excluding else {}
+    options["seed_time"] = rng.integers(-1, 22, sum(len(ids) for _, ids in seeds))
+    options["time_window"] = [rng.choice([None, 0, 3, 8, 2**63 - 1]) for _ in world.edges]
+    if strategy == "decay":
+        options["half_life"] = [rng.choice([None, 1, 2, 7, 2**63 - 1]) for _ in world.edges]
+    last = strategy == "last"
+    check_options(seed, world, seeds, num_neighbors, disjoint=True, replace=replace, last=last, **options)
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
 def test_weighted_batches_without_some_edges_equal_the_reference(seed, replace, disjoint, excluding):
@@ -102,12 +120,14 @@ def threshold_world(rng, kind):
         weight[rng.random(num_edges) < 0.2] = 1
         weight[center == rng.integers(0, 28)] = 0
     time = rng.integers(-5, 6, num_edges) if kind in ("timed", "last") else None
+    if kind == "age":
+        time = rng.integers(-100, 0, num_edges) ** 3  # over more than 32 half-lives, and within few
     edges = ReferenceEdges(0, 1, center, rng.integers(0, 28, num_edges), time=time, weight=weight)
     return TypedWorld([28, 28], [edges], [csr_of(edges, 28, 28)])
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "timed", "last", "float32", "float64"])
+@pytest.mark.parametrize("kind", ["plain", "timed", "last", "age", "float32", "float64"])
 def test_rows_around_every_threshold(kind, replace):
     rng = np.random.default_rng(1)
     world = threshold_world(rng, kind)
@@ -119,18 +139,24 @@ def test_rows_around_every_threshold(kind, replace):
         options = {"replace": replace, "last": kind == "last", "disjoint": bool(k % 2)}
         if kind in ("timed", "last"):
             options |= {"disjoint": True, "seed_time": rng.integers(-7, 8, len(nodes))}
+        if kind == "age":
+            options |= {"disjoint": True, "seed_time": rng.integers(-(10**6), 9, len(nodes)), "half_life": [20_000]}
         for excluded in (None, pairs):
             check_options(k + 9, world, [(0, nodes)], [[k]], exclusions=[excluded], **options)
 
 
-def test_many_exclusions_of_one_weighted_row():
+@pytest.mark.parametrize("by_age", [False, True])
+def test_many_exclusions_of_one_weighted_row(by_age):
     """Beyond 256 excluded and taken edges sums are kept in a tree; the picks are the same function of draws."""
     rng = np.random.default_rng(4)
-    edges = ReferenceEdges(0, 1, np.zeros(1000, np.int64), rng.integers(0, 3, 1000), weight=rng.random(1000))
+    kind = {"time": rng.integers(0, 1000, 1000)} if by_age else {"weight": rng.random(1000)}
+    edges = ReferenceEdges(0, 1, np.zeros(1000, np.int64), rng.integers(0, 3, 1000), **kind)
     world = TypedWorld([1, 3], [edges], [csr_of(edges, 1, 3)])
+    times = {"seed_time": np.array([999, 990]), "half_life": [90], "disjoint": True} if by_age else {}
     for k, replace in [(3, False), (3, True), (250, False), (300, False), (300, True), (660, False)]:
         for excluded in (None, {(0, 1)}):
-            check_options(9, world, [(0, np.zeros(2, np.int64))], [[k]], replace=replace, exclusions=[excluded])
+            seeds = [(0, np.zeros(2, np.int64))]
+            check_options(9, world, seeds, [[k]], replace=replace, exclusions=[excluded], **times)
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

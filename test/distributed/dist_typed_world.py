@@ -165,7 +165,11 @@ class Case:
         flags = self.loader
         temporal = flags.get("time_attr") is not None
         disjoint = flags.get("disjoint", False) or temporal
-        config = glt.sampler.SamplingConfig.checked(self.num_neighbors, SCHEMA, replace=flags.get("replace", False))
+        times = {name: flags[name] for name in ("time_bound", "time_window", "half_life") if name in flags}
+        times["temporal"] = flags.get("temporal_strategy", "uniform") if temporal else None
+        config = glt.sampler.SamplingConfig.checked(
+            self.num_neighbors, SCHEMA, replace=flags.get("replace", False), **times
+        )
         graphs = world.topologies(flags.get("weight_attr") is not None)
         csrs = [g.csr_by_time if temporal and g.by_time is not None else g.csr for g in graphs]
         seeds, times = self.seeds(rank), self.given_times(rank)
@@ -177,13 +181,13 @@ class Case:
             late = None if times is None else times[index.input_id]
             begin = start_links if self.is_link else start_nodes
             start = begin(world, self, seeds[..., index.input_id], late, index.input_id, index.key)
-            time = None if start.seed_time is None else start.seed_time.numpy()
+            time = None if start.seed_time is None else config.latest(start.seed_time.numpy())
             batch.start([(t, nodes.numpy()) for t, nodes in start.seeds], True, disjoint, time)
             excluded = [
                 _core.Exclusions(*(side.numpy() for side in start.exclusions[r])) if r in start.exclusions else None
                 for r in range(len(SCHEMA.edge_types))
             ]
-            how = {"replace": config.replace, "last": flags.get("temporal_strategy") == "last"}
+            how = {"replace": config.replace, "last": config.last, **config.native_times}
             batch.sample(csrs, config.num_neighbors, batch_key=index.key, exclusions=excluded, **how)
             if self.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
                 batch.induce(csrs)
@@ -221,7 +225,7 @@ def start_links(world, case, edges, late, input_id, key):
             for side, t, of in zip(("src", "dst"), (source, target), time, strict=True)
         ]
         csr = world.topologies()[SCHEMA.edge_index(case.seed_type)].csr
-        at = None if late is None else late.numpy()
+        at = None if late is None else late.numpy() - (flags.get("time_bound") == "<")
         rounds = negative_rounds(key, drawn, *drawn_from, edges[0].numpy(), at)
         run_rounds(rounds, LocalCheck(csr, world.edge_dir, *(None if of is None else of.numpy() for of in time)))
         negatives = None if drawn.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
@@ -287,6 +291,8 @@ OPTIONS = [
 OPTIONS += [
     Case("subgraph", [4, 3], "user", EVERYTHING, kind="DistSubGraphLoader"),
     Case("induced", [3, 2], "item", {"subgraph_type": "induced"}),
+    Case("window", [4, 3], "item", {"time_attr": "time", "time_window": 15, "time_bound": "<"}, times=True),
+    Case("decay", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "decay", "half_life": 4}, times=True),
 ]
 WEIGHTED = {"mode": "binary", "amount": 1.5, "src_weight": torch.arange(90.0), "dst_weight": torch.ones(60)}
 LINK = "DistLinkNeighborLoader"
@@ -303,4 +309,6 @@ NODE_TIMES = [
     Case("as of input_time", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "last"}, times=True),
     Case("negatives in time", [3, 2], RATES, {"neg_sampling": "binary", "time_attr": "time"}, True, LINK),
     Case("triplets in time", [3, 2], FOLLOWS, {"neg_sampling": "triplet", "time_attr": "time"}, True, LINK),
+    Case("before the seeds", [4, 3], "item", {"time_attr": "time", "time_bound": "<", "time_window": 9}),
+    Case("none later", [3], RATES, {"neg_sampling": "binary", "time_attr": "time", "time_bound": "<"}, True, LINK),
 ]

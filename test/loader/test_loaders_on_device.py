@@ -37,6 +37,8 @@ OPTIONS = [
     {"replace": True, "disjoint": True},
     {"weight_attr": "edge_weight"},
     {"time_attr": "time", "temporal_strategy": "last"},
+    {"time_attr": "time", "time_bound": "<", "time_window": 8},
+    {"time_attr": "time", "temporal_strategy": "decay", "half_life": 3},
     {"subgraph_type": "induced"},
     {"subgraph_type": "bidirectional"},
 ]

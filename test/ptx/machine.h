@@ -153,7 +153,7 @@ T max_(T a, T b) {
 }
 template <typename T>
 T div_(T a, T b) {
-  static_assert(std::is_floating_point_v<T>);
+  if constexpr (std::is_integral_v<T>) return b == 0 ? static_cast<T>(-1) : static_cast<T>(a / b);
   return a / b;
 }
 template <typename T>
@@ -253,7 +253,7 @@ bool set_ne(T a, T b) {
 }
 
 // Memory. All spaces but shared memory have the host's addresses.
-enum class Space { kGeneric, kGlobal, kShared, kParam };
+enum class Space { kGeneric, kGlobal, kShared, kParam, kLocal };
 enum class Cache { kPlain, kNc, kCg };
 
 inline uint64_t param_address(const Block& b, size_t begin) {
@@ -269,6 +269,9 @@ std::byte* checked(Block& b, const Thread& t, Space space, uint64_t address, int
       fault(b, t, line, "an access outside of shared memory");
     return b.shared + (address - kSharedBase);
   }
+  const auto own = reinterpret_cast<uint64_t>(&t);
+  if (space == Space::kLocal && (address < own || address + bytes > own + b.program.thread_bytes))
+    fault(b, t, line, "an access outside of the thread's own memory");
   const bool is_param = address >= params && address + bytes <= params + b.program.param_bytes;
   if (space == Space::kParam && !is_param) fault(b, t, line, "a parameter outside of the parameters");
   if (address < 65536) fault(b, t, line, "an access of address " + std::to_string(address));
@@ -278,6 +281,7 @@ std::byte* checked(Block& b, const Thread& t, Space space, uint64_t address, int
 template <typename Note>
 void checked_order(Block& b, const Thread& t, Space space, uint64_t address, uint64_t bytes, int width, int line,
                    Note&& note) {
+  if (space == Space::kLocal) return;  // its own
   Shadow& shadow = space == Space::kShared ? b.shared_words : b.global_words;
   for (uint64_t at = address; at < address + width * bytes; at += bytes)
     if (const char* wrong = note(shadow.word(at, bytes), b.access(t))) fault(b, t, line, wrong);

@@ -30,6 +30,7 @@ class Kernel:
     name: str
     params: list[tuple[str, int]] = field(default_factory=list)  # name, bytes
     shared: list[tuple[str, int]] = field(default_factory=list)  # name, bytes
+    local: list[tuple[str, int]] = field(default_factory=list)  # name, bytes
     registers: list[Register] = field(default_factory=list)  # of the kernel's own scope
     body: list[Instruction | Register | str] = field(default_factory=list)  # a text is a label ("L:"), "{" or "}"
 
@@ -84,8 +85,8 @@ def kernels_of(text):
         if match := re.fullmatch(r"\.reg \.(\w+)\s+(%?\w+)(?:<(\d+)>)?", statement):
             register = Register(match[1], match[2], int(match[3]) if match[3] else None)
             (kernel.registers if depth == 1 else kernel.body).append(register)
-        elif match := re.fullmatch(r"\.shared \.align \d+ \.b8 ([\w$]+)\[(\d+)\]", statement):
-            kernel.shared.append((match[1], int(match[2])))
+        elif match := re.fullmatch(r"\.(shared|local) \.align \d+ \.b8\s+([\w$]+)\[(\d+)\]", statement):
+            getattr(kernel, match[1]).append((match[2], int(match[3])))
         elif statement in ("{", "}") or statement.endswith(":"):
             if (statement, depth) not in (("{", 1), ("}", 0)):
                 kernel.body.append(statement)

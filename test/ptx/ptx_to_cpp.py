@@ -38,11 +38,14 @@ class Translation:
         self.kernel = kernel
         self.params, self.param_bytes = places(kernel.params)
         self.shared, self.shared_bytes = places(kernel.shared)
+        self.local, self.local_bytes = places(kernel.local)
         self.num_stops = 0
 
     def text(self):
         body = "\n".join(self.lines())
         fields = " ".join(f"{CTYPES[r.type]} {r.prefix[1:]}[{r.count}];" for r in self.kernel.registers)
+        if self.local_bytes:
+            fields += f" alignas(16) std::byte local[{self.local_bytes}];"
         sizes = ", ".join(str(size) for _, size in self.kernel.params)
         begins = ", ".join(str(self.params[name]) for name, _ in self.kernel.params)
         return f"""namespace {{
@@ -93,6 +96,8 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
             return f"static_cast<{ctype}>({int(operand, 0)}{'u' if int(operand, 0) >= 2**63 else ''}ll)"
         if operand in self.params:
             return f"param_address(block, {self.params[operand]})"
+        if operand in self.local:
+            return f"reinterpret_cast<uint64_t>(t.local + {self.local[operand]})"
         if operand in self.shared:
             return f"static_cast<{ctype}>(kSharedBase + {self.shared[operand]})"
         return f"as<{ctype}>({self.place(operand)})"
@@ -211,9 +216,9 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
     def access(self, mods):
         kind = mods[-1]
         width = next((int(m[1]) for m in mods if m in ("v2", "v4")), 1)
-        space = next((m for m in mods if m in ("global", "shared", "param")), "generic")
+        space = next((m for m in mods if m in ("global", "shared", "param", "local")), "generic")
         cache = next((m for m in mods if m in ("nc", "cg")), "plain")
-        rest = set(mods[:-1]) - {"v2", "v4", "global", "shared", "param", "nc", "cg", "cs", "L1::no_allocate"}
+        rest = set(mods[:-1]) - {"v2", "v4", space, "nc", "cg", "cs", "L1::no_allocate"}
         if rest:
             raise ValueError(rest)
         return kind, f"k{space.title()}", f"k{cache.title()}", width

@@ -38,6 +38,13 @@ OPTIONS = [
     {"time_attr": "edge_time"},
     {"time_attr": "edge_time", "temporal_strategy": "last"},
     {"time_attr": "edge_time", "replace": True},
+    {"time_attr": "time", "time_bound": "<"},
+    {"time_attr": "edge_time", "time_window": 6},
+    {"time_attr": "edge_time", "time_window": 0, "replace": True},
+    {"time_attr": "time", "time_bound": "<", "time_window": 4, "temporal_strategy": "last"},
+    {"time_attr": "time", "temporal_strategy": "decay", "half_life": 3},
+    {"time_attr": "edge_time", "temporal_strategy": "decay", "half_life": 1, "time_window": 9, "time_bound": "<"},
+    {"time_attr": "edge_time", "temporal_strategy": "decay", "half_life": 2, "replace": True},
 ]
 
 

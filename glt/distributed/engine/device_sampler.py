@@ -420,6 +420,8 @@ class DeviceParts(Partitions):
                     tree=request.tree,
                     seed_time=request.seed_time,
                     excluded=request.native_excluded,
+                    time_window=request.time_window,
+                    half_life=request.half_life,
                 )
             # Tensors of the device, which StitchedBatch takes as they are.
             parts[request.edge_type].append((positions, *rows))  # type: ignore[arg-type]

@@ -232,6 +232,8 @@ class LocalPartition:
             seed_time=None if asked.seed_time is None else asked.seed_time.numpy(),
             last=asked.last,
             exclusions=asked.native_excluded,
+            time_window=asked.time_window,
+            half_life=asked.half_life,
         )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:

@@ -63,6 +63,7 @@ class RequestFields:
 
 
 _INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 
 
 class Request(Protocol):
@@ -103,11 +104,13 @@ class OneHopRequest:
     tree: Tensor | None = None
     seed_time: Tensor | None = None
     excluded: tuple[Tensor, Tensor] | None = None
+    time_window: int = -1
+    half_life: int = 0
 
     def encode(self) -> Tensor:
         key = int(np.uint64(self.batch_key).astype(np.int64))
         spec = [self.edge_type, self.num_neighbors, self.replace, key, self.hop, self.with_edge, self.weighted]
-        tensors = {"nodes": self.nodes, "spec": torch.tensor([*spec, self.last])}
+        tensors = {"nodes": self.nodes, "spec": torch.tensor([*spec, self.last, self.time_window, self.half_life])}
         if self.tree is not None:
             tensors["tree"] = self.tree
         if self.seed_time is not None:
@@ -120,9 +123,11 @@ class OneHopRequest:
     def decode(cls, request: Tensor) -> OneHopRequest:
         read = RequestFields("request for a hop", request)
         nodes = read.vector("nodes")
-        edge_type, num_neighbors, replace, key, hop, *flags = read.numbers("spec", 8)
+        edge_type, num_neighbors, replace, key, hop, *flags, time_window, half_life = read.numbers("spec", 10)
         read.require("num_neighbors", num_neighbors, -1, _INT32_MAX)
         read.require("hop", hop, 0, MAX_HOPS - 1)
+        read.require("time_window", time_window, -1, _INT64_MAX)
+        read.require("half_life", half_life, 0, _INT64_MAX)
         tree = read.vector("tree", torch.uint32, len(nodes)) if "tree" in read else None
         seed_time = read.vector("seed_time", length=len(nodes)) if "seed_time" in read else None
         excluded = None
@@ -131,7 +136,7 @@ class OneHopRequest:
             excluded = center, read.vector("neighbor", length=len(center))
         with_edge, weighted, last = map(bool, flags)
         drawn = edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last
-        return cls(*drawn, tree, seed_time, excluded)
+        return cls(*drawn, tree, seed_time, excluded, time_window, half_life)
 
     @property
     def native_excluded(self) -> _core.Exclusions | None:

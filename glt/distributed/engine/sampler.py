@@ -201,6 +201,7 @@ class DistNeighborSampler:
                 batch_key=batch_key,
                 last=config.last,
                 exclusions=start.native_exclusions(self._num_edge_types),
+                **config.native_times,
             )
             if config.subgraph_type == "induced":
                 batch.induce(self._csr(False, False))
@@ -266,6 +267,7 @@ class DistNeighborSampler:
             tree=group.tree,
             seed_time=group.seed_time if timed else None,
             excluded=excluded,
+            **{name: times[edge_type] for name, times in config.native_times.items() if times and timed},
         )
 
     def _begin(self, batch: _core.Batch, start: BatchStart) -> None:

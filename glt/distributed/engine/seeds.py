@@ -30,7 +30,7 @@ class BatchStart:
 
     Attributes:
         seeds: Node ids ``[n]`` with the position of their type. Trees, of a disjoint batch, are numbered over all.
-        seed_time: Time of each tree ``[number of trees]``, int64; None where edges have no time.
+        seed_time: Latest time that each tree may sample ``[number of trees]``, int64; None where edges have no time.
         example: The row of the batch that each tree belongs to ``[number of trees]``, int64; None: the tree's number.
         exclusions: By position of the edge type, pairs ``(expanded [m], neighbour [m])`` whose edges are not sampled.
         known: Tensors that the batch will hold whatever is sampled, by the name in the message.
@@ -139,13 +139,13 @@ class LinkSeeds(Seeds):
         for name, tensor in batch.links.items():
             for store in stores.get(name, (f"l{self.edge_type}",)):
                 known[f"{name}/{store}"] = tensor
-        return BatchStart(batch.seeds, batch.seed_time, batch.example, excluded, known)
+        return BatchStart(batch.seeds, config.latest(batch.seed_time), batch.example, excluded, known)
 
     async def _negatives(
         self, sampler: DistNeighborSampler, drawn: Negatives, edges: SeedEdges, batch_key: int
     ) -> tuple[Tensor | None, Tensor]:
         src, dst = await self._ends_of(sampler, drawn)
-        late = None if edges.time is None else edges.time.numpy()
+        late = None if edges.time is None else sampler.config.latest(edges.time.numpy())
         rounds = negative_rounds(batch_key, drawn, src, dst, edges.row.numpy(), late)  # type: ignore[arg-type]
         while not rounds.done:
             rounds.accept(await self._check(sampler, rounds.candidates()))
@@ -202,6 +202,7 @@ class NodeSeeds(Seeds):
             start.known[f"seed_time/n{self.node_type}"] = time
         elif sampler.config.temporal is not None:
             start.seed_time = await sampler.partitions.look_up("node", self.node_type, "time", nodes)
+        start.seed_time = sampler.config.latest(start.seed_time)
         if self.with_mapping:
             start.known[f"mapping/n{self.node_type}"] = torch.arange(len(nodes))
         return start

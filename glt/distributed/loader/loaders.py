@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from glt._checks import check_flag, check_one_of
 from glt._tracebacks import short_traceback
 from glt.channel.message import MAX_DIMS, Message
 from glt.data.arrays import require_in_range
-from glt.data.schema import Schema
+from glt.data.schema import EdgeType, Schema
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
 from glt.distributed.loader.base import DistLoader, LoaderOptions
@@ -78,6 +78,9 @@ def checked_config(
         temporal_strategy=temporal_strategy,
         time_level=time_level,
         input_time=input_time,
+        time_bound=options.get("time_bound"),
+        time_window=options.get("time_window"),
+        half_life=options.get("half_life"),
         disjoint=options.get("disjoint"),
         subgraph_type=subgraph_type,
         exclude_edges=options.get("exclude_edges"),
@@ -88,6 +91,7 @@ def checked_config(
         weighted=weight_attr is not None,
         time_level=time_level,
         temporal=None if time_attr is None else temporal_strategy,
+        timed=[entry.has_time for entry in data.manifest.edge_types],
         **options,
     )
 
@@ -280,6 +284,9 @@ class DistLinkNeighborLoader(DistLoader):
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
+        time_bound: str = "<=",
+        time_window: int | Mapping[EdgeType, int] | None = None,
+        half_life: int | Mapping[EdgeType, int] | None = None,
         weight_attr: str | None = None,
         with_edge: bool = False,
         edge_dir: str | None = None,
@@ -305,6 +312,9 @@ class DistLinkNeighborLoader(DistLoader):
             num_neighbors,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
+            time_bound=time_bound,
+            time_window=time_window,
+            half_life=half_life,
             weight_attr=weight_attr,
             input_time=edge_label_time,
             replace=replace,
@@ -447,9 +457,11 @@ class DistNeighborLoader(DistLoader):
         subgraph_type: ``'directional'``: the sampled edges; ``'bidirectional'``: and their reverses; ``'induced'``: all
             edges among the sampled nodes.
         disjoint: A tree of its own for each seed.
-        time_attr, temporal_strategy: Any name: only edges no later than the seed, drawn uniformly (``'uniform'``) or
-            the latest of them (``'last'``), by the times that the graph was partitioned with (``edge_time``, or
-            ``node_time`` for that of the neighbour). Edge types without times are not bound. Implies ``disjoint``.
+        time_attr, temporal_strategy: Any name: only edges no later than the seed, drawn uniformly (``'uniform'``), the
+            latest of them (``'last'``), or drawn by age (``'decay'``), by the times that the graph was partitioned with
+            (``edge_time``, or ``node_time`` for that of the neighbour). Edge types without times are not bound. Implies
+            ``disjoint``.
+        time_bound, time_window, half_life: As of :class:`glt.sampler.NeighborSampler`.
         weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Among the
             d edges that a node is expanded along, a weight above 0 counts as no less than about 2 d 10^-18 times the
             largest.
@@ -510,6 +522,9 @@ class DistNeighborLoader(DistLoader):
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
+        time_bound: str = "<=",
+        time_window: int | Mapping[EdgeType, int] | None = None,
+        half_life: int | Mapping[EdgeType, int] | None = None,
         weight_attr: str | None = None,
         with_edge: bool = False,
         edge_dir: str | None = None,
@@ -534,6 +549,9 @@ class DistNeighborLoader(DistLoader):
             num_neighbors,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
+            time_bound=time_bound,
+            time_window=time_window,
+            half_life=half_life,
             weight_attr=weight_attr,
             input_time=input_time,
             replace=replace,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
@@ -17,6 +18,7 @@ from glt._reprs import options as told_options
 from glt._reprs import says
 from glt._tracebacks import short_traceback
 from glt.channel.message import Message
+from glt.data.schema import EdgeType
 from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
@@ -56,7 +58,8 @@ class SamplingClient:
 
     Args:
         num_neighbors, replace, subgraph_type, disjoint: As of :class:`glt.distributed.DistNeighborLoader`.
-        temporal_strategy, time_attr, weight_attr, with_edge, collect_features: As of the same.
+        temporal_strategy, time_attr, time_bound, time_window, half_life, weight_attr: As of the same, and so are
+            with_edge and collect_features.
         random_seed: In [0, 2^63).
         timeout_s: Deadline of a request in seconds, unless it has its own; above 0 and below a day.
         max_waiting: Requests that may wait in this process for a place in flight, 0 to 1048576. ``worker_concurrency``
@@ -93,6 +96,9 @@ class SamplingClient:
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
+        time_bound: str = "<=",
+        time_window: int | Mapping[EdgeType, int] | None = None,
+        half_life: int | Mapping[EdgeType, int] | None = None,
         weight_attr: str | None = None,
         with_edge: bool = False,
         collect_features: bool = False,
@@ -121,6 +127,9 @@ class SamplingClient:
             num_neighbors,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
+            time_bound=time_bound,
+            time_window=time_window,
+            half_life=half_life,
             weight_attr=weight_attr,
             input_time=None if time_attr is None else GIVEN,  # each request says so itself
             replace=replace,

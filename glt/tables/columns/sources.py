@@ -266,8 +266,8 @@ def _look(file: File, format: Files) -> tuple[pa.Schema, int | None]:
     integers = [each.name for each in schema if pa.types.is_integer(each.type) and count[each.name] == 1]
     if integers:
         with _open_csv(file, format, integers) as reader:
-            batch = next(iter(reader), None)
-        for name in integers if batch is not None else ():
+            batch = next(iter(reader))
+        for name in integers:
             if pc.any(pc.match_substring_regex(batch.column(name), r"^[+-]?0\d")).as_py():
                 schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
     return _INTERNED.setdefault(schema, schema), None
