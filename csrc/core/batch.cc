@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/numbers.h"
 #include "core/read_rows.h"
 #include "core/sample.h"
 #include "core/threads.h"
@@ -159,7 +160,9 @@ void Batch::sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, 
                    spec.latest_only,
                    spec.exclusions.empty() ? nullptr : spec.exclusions[edge_type],
                    spec.time_window.empty() ? -1 : spec.time_window[edge_type],
-                   spec.half_life.empty() ? 0 : spec.half_life[edge_type]};
+                   spec.half_life.empty() ? 0 : spec.half_life[edge_type],
+                   spec.by_number,
+                   number_key(spec.shared_key, static_cast<uint32_t>(hop), edges_[edge_type].neighbor)};
   };
   for (size_t r = 0; r < num_types; ++r) {
     require(spec.num_neighbors[r].size() == num_hops, "num_neighbors[", r, "] has ", spec.num_neighbors[r].size(),

@@ -87,6 +87,8 @@ struct BatchSpec {
   std::vector<const Exclusions*> exclusions;  // [edge types], null for none; or empty
   std::vector<int64_t> time_window;           // [edge types], -1 for none; or empty
   std::vector<int64_t> half_life;             // [edge types], 0 for none; or empty
+  bool by_number = false;                     // as of HopSpec
+  uint64_t shared_key = 0;                    // of the numbers
 };
 
 // The rule is PyG's: hop by hop; within a hop edge types in order, within an edge type the frontier in order, and new

@@ -47,7 +47,16 @@ GLT_HOST_DEVICE uint64_t bounded(uint64_t bits, uint64_t bound) {
 }
 
 // What a stream of draws is for: two streams under one seed must never meet.
-enum class Purpose : uint32_t { kBatchKey = 1, kShuffle = 2, kPartition = 3, kRankSeed = 4, kTree = 5, kNegative = 6 };
+enum class Purpose : uint32_t {
+  kBatchKey = 1,
+  kShuffle = 2,
+  kPartition = 3,
+  kRankSeed = 4,
+  kTree = 5,
+  kNegative = 6,
+  kNumber = 7,
+  kSharedKey = 8
+};
 
 // A 64-bit key for stream (a, b) of `purpose` under `rng_seed`.
 GLT_HOST_DEVICE uint64_t derive_key(uint64_t rng_seed, Purpose purpose, uint32_t a, uint64_t b) {

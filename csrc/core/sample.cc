@@ -13,6 +13,7 @@
 #include "core/age.h"
 #include "core/check.h"
 #include "core/memory.h"
+#include "core/numbers.h"
 #include "core/pick_rules.h"
 #include "core/rng.h"
 #include "core/weights.h"
@@ -240,6 +241,130 @@ template <typename Sums, typename LastOf, typename SumsOf>
   }
 }
 
+// The positions of a row's eligible edges, in order, but for those that are excluded.
+template <typename Visit>
+void for_each_eligible(const RowSpans& spans, int64_t i, const Visit& visit) {
+  int64_t at = spans.begin[i];
+  for (int64_t j = 0; j < spans.num_excluded(i); ++j) {
+    visit(at, spans.excluded_of(i)[j]);
+    at = spans.excluded_of(i)[j] + 1;
+  }
+  visit(at, spans.begin[i] + spans.degree[i]);
+}
+
+// The `count` edges of a row that come before the others, in row order; of equal ones the earlier. Edges are offered in
+// row order.
+template <typename Number>
+class Lowest {
+ public:
+  explicit Lowest(int64_t count) : count_(count) { kept_.reserve(2 * count); }
+
+  // `number` of an edge that certainly does not come before all that are kept may be left out.
+  bool admits(const Number& number) const { return !is_full_ || number < bound_; }
+  void offer(const Number& number, int64_t position) {
+    kept_.push_back({number, position});
+    if (static_cast<int64_t>(kept_.size()) == 2 * count_) cut();
+  }
+  void take(int64_t* position) {
+    if (static_cast<int64_t>(kept_.size()) > count_) cut();
+    for (const Edge& edge : kept_) *position++ = edge.position;
+    std::sort(position - count_, position);
+    kept_.clear();
+    is_full_ = false;
+  }
+
+ private:
+  struct Edge {
+    Number number;
+    int64_t position;
+    bool operator<(const Edge& other) const {
+      return number < other.number || (!(other.number < number) && position < other.position);
+    }
+  };
+  void cut() {
+    std::nth_element(kept_.begin(), kept_.begin() + count_ - 1, kept_.end());
+    kept_.resize(count_);
+    bound_ = kept_.back().number;
+    is_full_ = true;
+  }
+
+  int64_t count_;
+  bool is_full_ = false;
+  Number bound_{};
+  std::vector<Edge> kept_;
+};
+
+struct WeightedNumber : Candidate {
+  bool operator<(const WeightedNumber& other) const { return before(other); }
+};
+
+// Writes the positions of counts[i] edges of every row: those whose neighbours have the lowest numbers, in row order.
+// numbered(begin, end, offer) calls offer(number, position) for these edges.
+template <typename Number, typename Numbered>
+void pick_by_number(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch,
+                    const Numbered& numbered) {
+  int64_t* position = scratch.position.data();
+  for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
+    if (counts[i] == 0) continue;
+    if (takes_whole(scratch.spans.num_eligible(i), counts[i], spec.replace)) {
+      std::iota(position, position + counts[i], scratch.spans.begin[i]);
+      if (scratch.spans.num_excluded(i) > 0) scratch.spans.skip_excluded(i, position, counts[i]);
+      continue;
+    }
+    Lowest<Number> lowest(counts[i]);
+    for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) { numbered(i, begin, end, lowest); });
+    lowest.take(position);
+  }
+}
+
+// The same, where weight_of(i, edge) is that of an edge of row i, counted from its begin.
+template <typename WeightOf>
+void pick_by_number_and_weight(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
+                               RowScratch& scratch, const WeightOf& weights_of) {
+  std::visit(
+      [&](auto* indices) {
+        pick_by_number<WeightedNumber>(
+            rows, spec, counts, scratch, [&](int64_t i, int64_t begin, int64_t end, auto& lowest) {
+              const auto weights = weights_of(i);
+              for (int64_t e = begin; e < end; ++e) {
+                const WeightedNumber number{
+                    {number_of(spec.number_key, indices[e]), weights.weight_of(e - scratch.spans.begin[i])}};
+                if (lowest.admits(number)) lowest.offer(number, e);
+              }
+            });
+      },
+      csr.indices);
+}
+
+// Writes the positions of counts[i] picks of every row, whose weights are those of the edges or of their ages.
+template <typename Sums, typename LastOf, typename SumsOf>
+void pick_by_sums(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
+                  RowScratch& scratch, const LastOf& last_of, const SumsOf& sums_of) {
+  if (spec.by_number)
+    pick_by_number_and_weight(csr, rows, spec, counts, scratch, sums_of);
+  else
+    pick_by_weight<Sums>(rows, spec, counts, scratch, last_of, sums_of);
+}
+
+void pick_by_number_alone(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
+                          RowScratch& scratch) {
+  constexpr int64_t kBlock = 128;  // numbers are made without a branch
+  std::visit(
+      [&](auto* indices) {
+        for (int64_t i = 0; i < rows.n; ++i) prefetch(indices + scratch.spans.begin[i]);
+        pick_by_number<uint64_t>(rows, spec, counts, scratch, [&](int64_t, int64_t begin, int64_t end, auto& lowest) {
+          uint64_t number[kBlock];
+          for (int64_t first = begin; first < end; first += kBlock) {
+            const int64_t n = std::min(kBlock, end - first);
+            for (int64_t e = 0; e < n; ++e) number[e] = number_of(spec.number_key, indices[first + e]);
+            for (int64_t e = 0; e < n; ++e)
+              if (lowest.admits(number[e])) lowest.offer(number[e], first + e);
+          }
+        });
+      },
+      csr.indices);
+}
+
 // The draws of the rows that need some: each as many as the others. False where they are better made row by row.
 bool draw_ahead(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch) {
   if (spec.num_neighbors > kCompareAll || spec.num_neighbors <= 0) return false;
@@ -294,6 +419,8 @@ void check_spec(const HopSpec& spec) {
   require(spec.hop < 256, "num_neighbors has over 256 hops");
   require(spec.edge_type < 65535, "edge_type = ", spec.edge_type, ": expected below 65535");
   require(spec.time_window >= -1, "time_window = ", spec.time_window, ": expected at least 0, or -1 (none)");
+  require(!(spec.by_number && (spec.replace || spec.latest_only)),
+          "replace or last was given with numbers of nodes, which take each edge once, and none for its time");
   require(spec.half_life >= 0, "half_life = ", spec.half_life, ": expected above 0, or 0 (none)");
 }
 
@@ -322,13 +449,15 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
     return [&spans, values](int64_t i) { return values + spans.begin[i] + spans.degree[i] - 1; };
   };
   if (csr.weight_sum)
-    pick_by_weight<StoredSums>(rows, spec, counts, scratch, last_of(csr.weight_sum), [&](int64_t i) {
+    pick_by_sums<StoredSums>(csr, rows, spec, counts, scratch, last_of(csr.weight_sum), [&](int64_t i) {
       return StoredSums(csr.weight_sum, csr.weight_guide, spans.row[i], spans.begin[i], spans.degree[i]);
     });
   else if (spec.half_life > 0 && csr.time && rows.seed_time)
-    pick_by_weight<AgeSums>(rows, spec, counts, scratch, last_of(csr.time), [&](int64_t i) {
+    pick_by_sums<AgeSums>(csr, rows, spec, counts, scratch, last_of(csr.time), [&](int64_t i) {
       return AgeSums(csr.time + spans.begin[i], spans.degree[i], rows.seed_time[i], spec.half_life);
     });
+  else if (spec.by_number)
+    pick_by_number_alone(csr, rows, spec, counts, scratch);
   else
     pick_uniformly(rows, spec, counts, scratch);
 

@@ -25,6 +25,8 @@ struct HopSpec {
   const Exclusions* exclusions = nullptr;  // edges that are never taken; null: none
   int64_t time_window = -1;                // of edges with times, only those no more than this before the seed; -1: all
   int64_t half_life = 0;                   // edges with times are drawn by age, see age.h; 0: each equally likely
+  bool by_number = false;                  // rows take the neighbours of the lowest numbers, see numbers.h
+  uint64_t number_key = 0;                 // of these numbers
 };
 
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.

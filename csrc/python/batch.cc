@@ -68,10 +68,19 @@ std::vector<PartedCsr> graphs_of(const std::vector<CsrArg>& csrs) {
 
 void sample(Batch& self, const std::vector<CsrArg>& csrs, std::vector<std::vector<int64_t>> num_neighbors, bool replace,
             uint64_t batch_key, bool last, const std::optional<std::vector<std::shared_ptr<Exclusions>>>& exclusions,
-            std::vector<int64_t> time_window, std::vector<int64_t> half_life, int num_threads) {
+            std::vector<int64_t> time_window, std::vector<int64_t> half_life, std::optional<uint64_t> shared_key,
+            int num_threads) {
   checked_threads(num_threads);
   const std::vector<PartedCsr> graphs = graphs_of(csrs);
-  BatchSpec spec{std::move(num_neighbors), replace, batch_key, last, {}, std::move(time_window), std::move(half_life)};
+  BatchSpec spec{std::move(num_neighbors),
+                 replace,
+                 batch_key,
+                 last,
+                 {},
+                 std::move(time_window),
+                 std::move(half_life),
+                 shared_key.has_value(),
+                 shared_key.value_or(0)};
   if (exclusions)
     for (const auto& excluded : *exclusions) spec.exclusions.push_back(excluded.get());
   WithoutGil nogil;
@@ -228,10 +237,11 @@ void register_batch(py::module_& m) {
       .def(
           "sample", method(&sample),
           "All hops: num_neighbors[edge type][hop]. csrs: by edge type the graph, its partitions by index, or None: no "
-          "edges. time_window and half_life: one per edge type, -1 and 0 for none, or empty.",
+          "edges. time_window and half_life: one per edge type, -1 and 0 for none, or empty. shared_key: rows take the "
+          "neighbours whose numbers under it are lowest.",
           py::arg("csrs"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace"), py::arg("batch_key"),
           py::arg("last") = false, py::arg("exclusions") = py::none(), py::arg("time_window") = std::vector<int64_t>{},
-          py::arg("half_life") = std::vector<int64_t>{}, py::arg("num_threads") = 1)
+          py::arg("half_life") = std::vector<int64_t>{}, py::arg("shared_key") = py::none(), py::arg("num_threads") = 1)
       .def("expand_from", method(+[](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
              edges_of(self, edge_type);
              const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());

@@ -95,7 +95,8 @@ void register_one_hop(py::module_& m) {
       .def(py::init([](const Csr& csr, const py::array& nodes, int64_t num_neighbors, bool replace, uint64_t batch_key,
                        uint32_t hop, uint32_t edge_type, bool with_edge, int num_threads, const std::string& name,
                        const std::optional<py::array>& tree, const std::optional<py::array>& seed_time, bool last,
-                       const Exclusions* exclusions, int64_t time_window, int64_t half_life) {
+                       const Exclusions* exclusions, int64_t time_window, int64_t half_life,
+                       std::optional<uint64_t> number_key) {
              Rows rows{read<int64_t>(nodes, name.c_str()), nodes.size()};
              if (tree) {
                require_size(*tree, "tree", rows.n);
@@ -106,15 +107,25 @@ void register_one_hop(py::module_& m) {
                rows.seed_time = read<int64_t>(*seed_time, "seed_time");
              }
              const bool draws = replace && num_neighbors >= 0;  // -1 takes all edges, each once
-             const HopSpec spec{num_neighbors, draws, batch_key,  hop,         edge_type,
-                                with_edge,     last,  exclusions, time_window, half_life};
+             const HopSpec spec{num_neighbors,
+                                draws,
+                                batch_key,
+                                hop,
+                                edge_type,
+                                with_edge,
+                                last,
+                                exclusions,
+                                time_window,
+                                half_life,
+                                number_key.has_value(),
+                                number_key.value_or(0)};
              return std::make_unique<OneHop>(csr, rows, spec, checked_threads(num_threads), name);
            }),
            py::arg("csr"), py::arg("nodes"), py::arg("num_neighbors"), py::arg("replace"), py::arg("batch_key"),
            py::arg("hop"), py::arg("edge_type") = 0, py::arg("with_edge") = true, py::arg("num_threads") = 1,
            py::arg("name") = "nodes", py::arg("tree") = py::none(), py::arg("seed_time") = py::none(),
            py::arg("last") = false, py::arg("exclusions") = nullptr, py::arg("time_window") = -1,
-           py::arg("half_life") = 0)
+           py::arg("half_life") = 0, py::arg("number_key") = py::none())
       .def_property_readonly("num_edges", &OneHop::num_edges)
       .def("copy_out", &OneHop::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
 

@@ -1,5 +1,6 @@
 #include "core/rng.h"
 
+#include "core/numbers.h"
 #include "python/arrays.h"
 #include "python/gil.h"
 
@@ -12,6 +13,13 @@ void register_rng(py::module_& m) {
         return derive_key(rng_seed, Purpose::kBatchKey, epoch, batch);
       },
       py::arg("rng_seed"), py::arg("epoch"), py::arg("batch"));
+  m.def(
+      "shared_key",
+      [](uint64_t rng_seed, uint32_t epoch, uint64_t window) {
+        return derive_key(rng_seed, Purpose::kSharedKey, epoch, window);
+      },
+      py::arg("rng_seed"), py::arg("epoch"), py::arg("window"));
+  m.def("number_key", &number_key, py::arg("shared_key"), py::arg("hop"), py::arg("node_type"));
   m.def(
       "rank_seed",
       [](uint64_t job_seed, uint32_t rank) { return derive_key(job_seed, Purpose::kRankSeed, rank, 0) >> 1; },

@@ -60,6 +60,8 @@ def require_agreement(
         )
     config = sampler.config
     made_with_and_default = {
+        "sampler": (config.sampler, "neighbor"),
+        "batch_dependency": (config.batch_dependency, 1),
         "replace": (config.replace, False),
         "subgraph_type": (config.subgraph_type, "directional"),
         "disjoint": (config.disjoint, False),
@@ -128,6 +130,8 @@ logger = logging.getLogger(__name__)
 
 # Arguments that a loader hands to its sampler.
 SAMPLING = (
+    "sampler",
+    "batch_dependency",
     "replace",
     "subgraph_type",
     "disjoint",
@@ -197,6 +201,8 @@ class KeyedBatches(Resumable):
         """Returns the sampler that the user brought, or a new one; chooses the seed, too. ``given`` are the arguments
         of the loader by name; what PyG's loader takes of them is added to its ``kwargs``."""
         data, num_neighbors, kwargs = given["data"], given["num_neighbors"], given["kwargs"]
+        if not isinstance(given["sampler"], str):  # the order of seeds, as torch's DataLoader has it
+            kwargs["sampler"], given["sampler"] = given["sampler"], "neighbor"
         refuse_unknown(type(self).__name__, kwargs, {*given, *_OF_PYG})
         for name in ("transform", "transform_sampler_output"):
             check_function(name, given[name], "a batch" if name == "transform" else "a sampler's output")
@@ -290,8 +296,13 @@ class KeyedBatches(Resumable):
             finish: Finish = partial(self._sample, index)
         else:
             begin, inputs = getattr(sampler, f"begin_from_{self._seeds}"), self.input_data[index.input_id]
-            finish = begin(inputs, **self._sample_options(), batch_key=index.key)
+            finish = begin(inputs, **self._sample_options(), **self._keys(index))
         return finish if transform is None else lambda: transform(finish())
+
+    def _keys(self, index: BatchIndex) -> dict[str, int]:
+        config = self._sampler.config
+        keys = {"batch_key": index.key}
+        return keys | ({"shared_key": index.shared_key(config.batch_dependency)} if config.sampler == "labor" else {})
 
     def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
         """Batches of samples but for the user's transform; exceptions in the place of those that fail."""
@@ -338,7 +349,7 @@ class KeyedBatches(Resumable):
     def _sample(self, index: BatchIndex) -> Output:
         sampler, inputs, options = self._sampler, self.input_data[index.input_id], self._sample_options()
         if isinstance(sampler, NeighborSampler):
-            options["batch_key"] = index.key
+            options |= self._keys(index)
         return getattr(sampler, f"sample_from_{self._seeds}")(inputs, **options)
 
     @property
@@ -384,7 +395,7 @@ class KeyedBatches(Resumable):
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "shuffle": self._shuffles,
-            "sampler": None if self._own_order else type(self._order_of_indices()).__name__,
+            "order": None if self._own_order else type(self._order_of_indices()).__name__,
         }
         return as_json(own | self._options() | fields | {"seeds_crc32": self._seeds_crc32})
 

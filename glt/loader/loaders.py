@@ -57,7 +57,10 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             or a pair of one and the seeds.
         input_time: Time of each seed, ``[number of seeds]``, int64. Default: the seeds' own.
         replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
-            :class:`glt.sampler.NeighborSampler`, and so are time_bound, time_window and half_life.
+            :class:`glt.sampler.NeighborSampler`, and so are batch_dependency, time_bound, time_window
+            and half_life.
+        sampler: ``'neighbor'`` or ``'labor'``, as in :class:`glt.sampler.NeighborSampler`; or one of torch's: the order
+            of seeds.
         neighbor_sampler: Another sampler with PyG's interface. A :class:`glt.sampler.NeighborSampler` brings its own
             options, seed and number of threads to sample with.
         random_seed: Seed of shuffling and sampling, in [0, 2^63). Default: drawn from torch's generator.
@@ -110,6 +113,8 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
+        sampler: Any = "neighbor",
+        batch_dependency: int = 1,
         time_bound: str = "<=",
         time_window: int | Mapping[EdgeType, int] | None = None,
         half_life: int | Mapping[EdgeType, int] | None = None,
@@ -267,7 +272,10 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             an edge as a negative.
         neg_sampling_ratio: PyG's old name for the amount of binary negatives.
         replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
-            :class:`glt.sampler.NeighborSampler`, and so are time_bound, time_window and half_life.
+            :class:`glt.sampler.NeighborSampler`, and so are batch_dependency, time_bound, time_window
+            and half_life.
+        sampler: ``'neighbor'`` or ``'labor'``, as in :class:`glt.sampler.NeighborSampler`; or one of torch's: the order
+            of seeds.
         exclude_edges: As in :class:`glt.sampler.NeighborSampler`.
         neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window: As in :class:`NeighborLoader`.
         transform, transform_sampler_output, filter_per_worker: As in PyG.
@@ -308,6 +316,8 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
+        sampler: Any = "neighbor",
+        batch_dependency: int = 1,
         time_bound: str = "<=",
         time_window: int | Mapping[EdgeType, int] | None = None,
         half_life: int | Mapping[EdgeType, int] | None = None,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from glt._checks import check_flag, check_one_of
+from glt import _core
+from glt._checks import check_at_least, check_flag, check_one_of
 from glt._reprs import options
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
 
@@ -48,6 +49,15 @@ CONFLICTS = (
         {"temporal_strategy": "last", "time_attr": None},
         "the last edges by time need a time; name the attribute that holds it",
     ),
+    Conflict(
+        {"sampler": "labor", "replace": True},
+        "nodes take the neighbours whose numbers are lowest, each once; leave one out",
+    ),
+    Conflict(
+        {"sampler": "labor", "temporal_strategy": "last"},
+        "the last edges are no choice among edges; use 'uniform' or 'decay', or leave sampler out",
+    ),
+    Conflict({"device": GIVEN, "sampler": "labor"}, "GPUs do not sample so yet; leave one out", NotImplementedError),
     Conflict(
         {"temporal_strategy": "decay", "time_attr": None},
         "draws by age need a time; name the attribute that holds it",
@@ -227,6 +237,7 @@ def _known(schema: Schema) -> str:
 
 
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
+SAMPLERS = ("neighbor", "labor")
 TEMPORAL_STRATEGIES = ("uniform", "last", "decay")
 TIME_BOUNDS = ("<=", "<")
 TIME_LEVELS = ("node", "edge")
@@ -240,6 +251,7 @@ class SamplingConfig:
     when temporal. ``weighted``: draw edges with probability proportional to their weight. ``temporal``: ``'uniform'``,
     ``'last'`` or ``'decay'``, None: time plays no role; ``time_level``: what carries the time, ``'node'`` or
     ``'edge'``; ``time_window`` and ``half_life``: one for each edge type, or None.
+    ``sampler``: ``'neighbor'`` or ``'labor'``.
 
     Example:
         >>> config = glt.sampler.SamplingConfig(num_neighbors=((15, 10),), replace=True)  # by edge type
@@ -248,6 +260,8 @@ class SamplingConfig:
     """
 
     num_neighbors: tuple[tuple[int, ...], ...]
+    sampler: str = "neighbor"
+    batch_dependency: int = 1
     replace: bool = False
     with_edge: bool = True
     disjoint: bool = False
@@ -277,6 +291,13 @@ class SamplingConfig:
             "time_window": [-1 if each is None else each - below for each in self.time_window or ()],
             "half_life": [each or 0 for each in self.half_life or ()],
         }
+
+    def numbers(self, batch_key: int, shared_key: int | None = None) -> dict[str, int]:
+        """What the native sampler is told of the numbers of nodes, if it needs them; ``shared_key`` is that of a window
+        of batches (:meth:`glt.sampler.BatchIndex.shared_key`), by default that of the batch alone."""
+        if self.sampler != "labor":
+            return {}
+        return {"shared_key": _core.shared_key(batch_key, 0, 0) if shared_key is None else shared_key}
 
     def latest(self, seed_time: Any) -> Any:
         """The latest times that may be sampled, given those of seeds, int64, or None. Raises ValueError if there is
@@ -314,6 +335,7 @@ class SamplingConfig:
         if isinstance(options.get("exclude_edges"), list):
             options["exclude_edges"] = tuple(options["exclude_edges"])
         for name, known in (
+            ("sampler", SAMPLERS),
             ("subgraph_type", SUBGRAPH_TYPES),
             ("temporal", (None, *TEMPORAL_STRATEGIES)),
             ("time_level", (None, *TIME_LEVELS)),
@@ -325,11 +347,15 @@ class SamplingConfig:
         for name in ("replace", "with_edge", "disjoint", "weighted"):
             if name in options:
                 check_flag(name, options[name])
+        if "batch_dependency" in options:
+            check_at_least("batch_dependency", options["batch_dependency"], 1)
         least = {"time_window": int(options.get("time_bound") == "<"), "half_life": 1}
         for name in least.keys() & options.keys():
             options[name] = times_by_edge_type(name, options[name], least[name], schema, timed)
         config = cls(per_edge_type(num_neighbors, schema, options.get("replace", False)), **options)
         refuse_conflicts(
+            sampler=config.sampler,
+            replace=config.replace,
             subgraph_type=config.subgraph_type,
             disjoint=config.disjoint,
             time_attr=config.temporal and GIVEN,
@@ -340,6 +366,11 @@ class SamplingConfig:
             weight_attr=GIVEN if config.weighted else None,
             exclude_edges=config.exclude_edges,
         )
+        if config.batch_dependency > 1 and config.sampler != "labor":
+            raise ValueError(
+                f"batch_dependency = {config.batch_dependency} and sampler = {config.sampler!r}: only nodes of "
+                "sampler='labor' have numbers that batches can share; leave one out"
+            )
         return config if config.temporal is None else replace(config, disjoint=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -359,7 +390,8 @@ class SamplingConfig:
         told: dict[str, Any] = {"num_neighbors": fan_outs[0] if len({*self.num_neighbors}) == 1 else fan_outs}
         plain = {each.name: each.default for each in fields(self)}
         times = ("temporal", "time_bound", "time_window", "half_life")
-        for name in ("replace", "disjoint", "weighted", *times, "subgraph_type", "exclude_edges"):
+        kind = ("sampler", "batch_dependency", "replace", "disjoint", "weighted")
+        for name in (*kind, *times, "subgraph_type", "exclude_edges"):
             if getattr(self, name) != plain[name]:
                 told[name] = getattr(self, name)
         return options(told)

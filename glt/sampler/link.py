@@ -295,12 +295,16 @@ class LocalLinks:
                 "or use neg_sampling='binary', which draws sources too"
             )
 
-    def begin(self, batch_key: int) -> Finish:
+    def begin(self, batch_key: int, shared_key: int | None = None) -> Finish:
         sampler, index, neg_sampling = self.sampler, self.index, self.neg_sampling
         negatives = None if neg_sampling is None else self._negatives(neg_sampling, batch_key)
         batch = link_batch(index, self.ends, sampler.disjoint, neg_sampling, negatives)
         sampled = sampler.begin_or_sample(
-            batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=self._exclusions()
+            batch.seeds,
+            batch.seed_time,
+            batch_key=batch_key,
+            shared_key=shared_key,
+            exclusions=self._exclusions(),
         )
 
         def finish_with_links() -> Output:

@@ -26,7 +26,7 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
-from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
+from glt.sampler.config import GIVEN, TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
 from glt.sampler.device import DeviceSampling, sampling_device
 from glt.sampler.graph import (
     Finish,
@@ -69,6 +69,12 @@ class NeighborSampler(BaseSampler):
             seed (rounded down, 31 at most).
         time_attr: Attribute with the times of nodes, or of edges; int64. Implies ``disjoint``. Types without it are not
             bound by time. Seeds are looked at as of ``NodeSamplerInput.time``, by default their own times.
+        sampler: ``'neighbor'``: each node draws its own neighbours. ``'labor'``: each node of the graph has a random
+            number in a batch, and a node takes those of its neighbours whose numbers are lowest, so that nodes with
+            common neighbours take the same ones: a batch has as many edges per node, and fewer nodes. By weight,
+            numbers are divided by weights. The trees of disjoint batches share them too.
+        batch_dependency: With ``'labor'``, how many batches in succession keep the numbers, so that a cache of rows
+            serves more of them. Draws within such a window depend on each other.
         time_bound: ``'<='``: edges up to the seed's time; ``'<'``: only those before it, which leaves out the event
             that a label is about.
         time_window: Of these edges, only those no more than this before the seed's time (``seed - time_window`` is
@@ -94,7 +100,8 @@ class NeighborSampler(BaseSampler):
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
 
-    Source: Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987) on Philox4x32-10 (Salmon et al., SC 2011).
+    Source: Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987) on Philox4x32-10 (Salmon et al., SC 2011);
+    ``'labor'``: Balin and Catalyurek, NeurIPS 2023, as sequential Poisson sampling (Ohlsson, 1998).
 
     Example:
         >>> from torch_geometric.sampler import NodeSamplerInput
@@ -123,6 +130,8 @@ class NeighborSampler(BaseSampler):
         directed: bool = True,
         sample_direction: str = "forward",
         *,
+        sampler: str = "neighbor",
+        batch_dependency: int = 1,
         time_bound: str = "<=",
         time_window: int | Mapping[EdgeType, int] | None = None,
         half_life: int | Mapping[EdgeType, int] | None = None,
@@ -150,6 +159,8 @@ class NeighborSampler(BaseSampler):
         self.config = SamplingConfig.checked(
             num_neighbors,
             self.graph.schema,
+            sampler=sampler,
+            batch_dependency=batch_dependency,
             replace=replace,
             with_edge=with_edge,
             disjoint=disjoint,
@@ -165,6 +176,7 @@ class NeighborSampler(BaseSampler):
         )
         self.accelerator: Accelerator | None = sampling_device(device, self.graph)
         if self.accelerator is not None:
+            refuse_conflicts(device=GIVEN, sampler=sampler)
             _ = self.on_device  # says now what it cannot do
         self.keep_orig_edges = False  # PyG's switch: bidirectional batches keep the sampled edges as orig_row, orig_col
         self._reset()
@@ -252,7 +264,12 @@ class NeighborSampler(BaseSampler):
             rows = self.on_device.sample_rows(at, seeds, num_neighbors=num_neighbors, hop=0, batch_key=key)
             return NeighborOutput(rows[1], rows[0], rows[2])
         draws = num_neighbors, self.config.replace, key, 0
+        numbers = self.config.numbers(key)
+        if numbers:
+            neighbor_type = self.graph.ends[at][1]
+            numbers = {"number_key": _core.number_key(numbers["shared_key"], 0, neighbor_type)}
         options: dict[str, Any] = {"with_edge": self.config.with_edge, "num_threads": self.num_threads, "name": "seeds"}
+        options |= numbers
         hop = _core.OneHop(self.csrs[at], seeds.numpy(), *draws, edge_type=at, **options)
         count = torch.empty(len(seeds), dtype=torch.uint32)
         nbr = torch.empty(hop.num_edges, dtype=torch.int64)
@@ -260,12 +277,16 @@ class NeighborSampler(BaseSampler):
         hop.copy_out(count.numpy(), nbr.numpy(), None if edge is None else edge.numpy())
         return NeighborOutput(nbr, count.to(torch.int64), edge)
 
-    def sample_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> Output:
+    def sample_from_nodes(
+        self, index: NodeSamplerInput, *, batch_key: int | None = None, shared_key: int | None = None
+    ) -> Output:
         """Samples the neighbourhood of ``index.node``.
 
         Args:
             index: PyG's sampler input.
             batch_key: Key of the draws (:meth:`BatchIndex.key`). Default: a new one in every call.
+            shared_key: With ``sampler='labor'``, key of the numbers of nodes (:meth:`BatchIndex.shared_key`). Default:
+                as ``batch_key`` says.
 
         Returns:
             ``node [N]`` in order of first occurrence, seeds first and as given; ``row, col [E]`` in local ids, sorted
@@ -277,9 +298,11 @@ class NeighborSampler(BaseSampler):
             IndexError: If a seed is outside the graph; names the first.
             KeyError, ValueError: If the node type or the times of ``index`` do not fit.
         """
-        return self.begin_from_nodes(index, batch_key=batch_key)()
+        return self.begin_from_nodes(index, batch_key=batch_key, shared_key=shared_key)()
 
-    def begin_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> Finish:
+    def begin_from_nodes(
+        self, index: NodeSamplerInput, *, batch_key: int | None = None, shared_key: int | None = None
+    ) -> Finish:
         """Begins a batch of :meth:`sample_from_nodes`. A GPU starts on it now, and need not be idle in between if the
         next batch is begun before this one is ended.
 
@@ -299,7 +322,7 @@ class NeighborSampler(BaseSampler):
             raise ValueError("seed times and no time_attr: expected a sampler with time_attr")
         if self.is_temporal and time is None:
             time = self.graph.seed_time(node_type, seeds)
-        finish = self.begin_or_sample([(node_type, seeds)], time, batch_key=batch_key)
+        finish = self.begin_or_sample([(node_type, seeds)], time, batch_key=batch_key, shared_key=shared_key)
         metadata = index.input_id, index.time
 
         def with_metadata() -> Output:
@@ -315,6 +338,7 @@ class NeighborSampler(BaseSampler):
         seed_time: Tensor | None = None,
         *,
         batch_key: int | None = None,
+        shared_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
     ) -> Output:
         """Samples the neighbourhood of seeds of any types: PyG's output without ``metadata``. A subclass's own is
@@ -323,10 +347,10 @@ class NeighborSampler(BaseSampler):
         Args:
             seeds: Node ids ``[n]``, int64, by position of their node type. When disjoint, trees count through the list.
             seed_time: Time of each tree, int64, where the sampler is temporal.
-            batch_key: Key of the draws. Default: a new one in every call.
+            batch_key, shared_key: As of :meth:`sample_from_nodes`.
             exclusions: Per edge type, edges that are not sampled.
         """
-        return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
+        return self.begin(seeds, seed_time, batch_key=batch_key, shared_key=shared_key, exclusions=exclusions)()
 
     def begin_or_sample(self, *given: Any, **options: Any) -> Finish:
         """:meth:`begin`, or a subclass's own :meth:`sample` when the batch is ended, with the options that are not
@@ -342,6 +366,7 @@ class NeighborSampler(BaseSampler):
         seed_time: Tensor | None = None,
         *,
         batch_key: int | None = None,
+        shared_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
         config: SamplingConfig | None = None,
     ) -> Finish:
@@ -350,7 +375,8 @@ class NeighborSampler(BaseSampler):
         seed_time = config.latest(seed_time)
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
-            finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions))
+            numbers = config.numbers(key, shared_key)
+            finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions, numbers))
         else:
             finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
 
@@ -371,6 +397,7 @@ class NeighborSampler(BaseSampler):
         seed_time: Tensor | None,
         key: int,
         exclusions: list[_core.Exclusions | None] | None,
+        numbers: dict[str, int],
     ) -> Output:
         graph = self.graph
         with self._lock:
@@ -379,7 +406,7 @@ class NeighborSampler(BaseSampler):
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
             options: dict[str, Any] = {"replace": config.replace, "last": config.last, "num_threads": self.num_threads}
-            options |= config.native_times
+            options |= config.native_times | numbers
             counts = [list(each) for each in config.num_neighbors]
             batch.sample(self.csrs, counts, batch_key=key, exclusions=exclusions, **options)
             if config.subgraph_type == "induced":
@@ -399,10 +426,15 @@ class NeighborSampler(BaseSampler):
         return self.sample([(self.graph.schema.node_index(t), s.to(torch.int64)) for t, s in seed.items()], times)
 
     def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        batch_key: int | None = None,
+        shared_key: int | None = None,
     ) -> Output:
         """Samples the neighbourhoods of both ends of edges, in PyG's form, and of the negatives that ``neg_sampling``
-        asks for: see ``glt.sampler.negatives``. ``batch_key`` is as in :meth:`sample_from_nodes`.
+        asks for: see ``glt.sampler.negatives``. ``batch_key`` and ``shared_key`` are as in :meth:`sample_from_nodes`.
 
         Returns:
             As :meth:`sample_from_nodes`, the seeds being the distinct ends in ascending order; when disjoint, all ends
@@ -414,13 +446,19 @@ class NeighborSampler(BaseSampler):
             IndexError: If an end is outside the graph; names the first.
             KeyError, ValueError: If type, times or weights do not fit, or there is no negative to be found.
         """
-        return self.begin_from_edges(index, neg_sampling, batch_key=batch_key)()
+        return self.begin_from_edges(index, neg_sampling, batch_key=batch_key, shared_key=shared_key)()
 
     def begin_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        batch_key: int | None = None,
+        shared_key: int | None = None,
     ) -> Finish:
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
-        return LocalLinks(self, index, neg_sampling).begin(self._next_key() if batch_key is None else batch_key)
+        key = self._next_key() if batch_key is None else batch_key
+        return LocalLinks(self, index, neg_sampling).begin(key, shared_key)
 
     @short_traceback
     def sample_prob(

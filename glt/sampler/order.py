@@ -143,6 +143,12 @@ class BatchIndex:
         """Key of the batch's draws, in [0, 2^64)."""
         return _core.batch_key(self.random_seed, self.epoch, self.index)
 
+    def shared_key(self, num_batches: int) -> int:
+        """Key of what ``num_batches`` batches in succession draw alike, in [0, 2^64)."""
+        if num_batches == 1:
+            return _core.shared_key(self.key, 0, 0)
+        return _core.shared_key(self.random_seed, self.epoch, self.index // num_batches)
+
     @says
     def __repr__(self) -> str:
         return f"batch {self.index} of epoch {self.epoch}, {len(self.input_id)} seeds, random_seed={self.random_seed}"

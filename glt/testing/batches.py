@@ -13,7 +13,12 @@ from torch import Tensor
 from glt._reprs import says
 from glt.data import Dataset
 from glt.data.schema import HOMOGENEOUS, Schema
-from glt.testing.reference import ReferenceEdges, ReferenceTypedBatch, reference_typed_batch
+from glt.testing.reference import (
+    ReferenceEdges,
+    ReferenceTypedBatch,
+    reference_shared_key,
+    reference_typed_batch,
+)
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -273,6 +278,8 @@ def reference_output(
     num_types = len(schema.node_types)
     times = {"seed_time": seed_time, "exclusions": exclusions}
     times |= {name: getattr(config, name) for name in ("time_bound", "time_window", "half_life")}
+    if config.sampler == "labor":
+        times["shared_key"] = reference_shared_key(key)
     return reference_typed_batch(num_types, edges, seeds, config.num_neighbors, **options, **times)
 
 

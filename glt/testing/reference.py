@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ def reference_picks(
     *,
     weight: Sequence[int] | None = None,
     last: bool = False,
+    number: Sequence[int] | None = None,
 ) -> list[int]:
     """Returns which of the ``edges`` that it may take a node takes, in order.
 
@@ -34,12 +36,16 @@ def reference_picks(
         replace: Draw with replacement: exactly k draws if there is an edge to take; -1 still takes each once.
         weight: Integer weights (see :func:`integer_weights`), by edge. Default: all edges are equally likely.
         last: Only the last k edges.
+        number: The numbers of the neighbours, by edge: the lowest are taken, divided by weights if there are some, in
+            the order of edges; nothing is drawn.
     """
     rest = list(edges)
     if last and 0 <= k < len(rest):
         rest = rest[len(rest) - k :]
     if not rest:
         return []
+    if number is not None and 0 <= k < len(rest):
+        return _lowest(rest, k, number, weight)
     if replace and k >= 0:
         if weight is None or sum(weight[e] for e in rest) == 0:
             return [rest[draw(i, len(rest))] for i in range(k)]
@@ -52,6 +58,16 @@ def reference_picks(
             picks.append(_fall_on(rest, weight, draw, len(picks)))
             rest.remove(picks[-1])
     return picks + [rest[at] for at in _floyd(len(rest), k - len(picks), draw, len(picks))]
+
+
+def _lowest(edges: list[int], k: int, number: Sequence[int], weight: Sequence[int] | None) -> list[int]:
+    """Edges without weight come last, by their numbers; of equal ones the earlier comes first."""
+
+    def rank(e: int) -> tuple[bool, Fraction, int]:
+        divisor = 1 if weight is None else weight[e]
+        return divisor == 0, Fraction(number[e], divisor or 1), e
+
+    return sorted(sorted(edges, key=rank)[:k])
 
 
 def _fall_on(edges: list[int], weight: Sequence[int], draw: Draw, number: int) -> int:
@@ -88,7 +104,21 @@ def age_weights(time: Sequence[int], latest: int, half_life: int) -> list[int]:
     return [1 << max(0, 31 - (latest - each) // half_life) if each <= latest else 0 for each in time]
 
 
-_BATCH_KEY, _TREE = 1, 5  # purposes of derived keys
+def node_number(key: int, node: int) -> int:
+    """The number of a node, 64 bits: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) after ``node`` steps."""
+    mask = 2**64 - 1
+    z = (key + (node + 1) * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
+    return z ^ z >> 31
+
+
+_BATCH_KEY, _TREE, _NUMBER, _SHARED_KEY = 1, 5, 7, 8  # purposes of derived keys
+
+
+def reference_shared_key(batch_key: int) -> int:
+    """The key of the numbers of nodes of a batch that shares them with no other."""
+    return _derive_key(batch_key, _SHARED_KEY, 0, 0)
 
 
 def philox(counter: Sequence[int], key: int) -> tuple[int, int, int, int]:
@@ -240,6 +270,7 @@ def reference_typed_batch(
     disjoint: bool = False,
     seed_time: Sequence[int] | None = None,
     last: bool = False,
+    shared_key: int | None = None,
     time_bound: str = "<=",
     time_window: Sequence[int | None] | None = None,
     half_life: Sequence[int | None] | None = None,
@@ -256,6 +287,8 @@ def reference_typed_batch(
         disjoint: Nothing is shared between the trees.
         seed_time: One per tree; edges with a later time are not there. Needs ``disjoint``.
         last: Of edges with times, take the latest, not random ones.
+        shared_key: Key of the numbers of nodes: each node takes the neighbours whose numbers are lowest, see
+            :func:`node_number`. None: it draws.
         time_bound: ``'<'``: edges of the seed's own time are not there either.
         time_window: Per edge type, edges earlier than the seed's time minus this are not there.
         half_life: Per edge type, draw edges with times by age: see :func:`age_weights`.
@@ -312,7 +345,12 @@ def reference_typed_batch(
                     weight = age_weights([int(e.time[at]) for at in there], int(latest), halving)
                 take_last = last and e.time is not None
                 k = num_neighbors[r][hop]
-                for position in reference_picks(draw, allowed, k, replace, weight=weight, last=take_last):
+                number = None
+                if shared_key is not None:
+                    number_key = _derive_key(shared_key, _NUMBER, hop, e.found)
+                    number = [node_number(number_key, int(e.neighbor[at])) for at in there]
+                picks = reference_picks(draw, allowed, k, replace, weight=weight, last=take_last, number=number)
+                for position in picks:
                     row[r].append(add(e.found, int(e.neighbor[there[position]]), root, False))
                     col[r].append(expanded)
                     edge[r].append(there[position])

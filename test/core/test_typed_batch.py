@@ -109,6 +109,22 @@ def test_weighted_batches_without_some_edges_equal_the_reference(seed, replace, 
     check_options(seed, world, seeds, num_neighbors, disjoint=disjoint, replace=replace, **options)
 
 
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["plain", "weighted", "timed", "age"]), st.booleans(), st.booleans())
+def test_rows_of_the_lowest_numbers_equal_the_reference(seed, kind, disjoint, excluding):
+    rng = np.random.default_rng(seed)
+    timed = kind in ("timed", "age")
+    world = random_world(seed, weighted=kind == "weighted", timed=timed)
+    seeds, num_neighbors = world.seeds(rng), fan_outs(rng, world, replace=False, hops=3)
+    options = {"exclusions": world.exclusions(rng)} if excluding else {}
+    if timed:
+        options["seed_time"] = rng.integers(-1, 22, sum(len(ids) for _, ids in seeds))
+    if kind == "age":
+        options["half_life"] = [rng.choice([None, 1, 5]) for _ in world.edges]
+    options |= {"shared_key": seed + 1, "disjoint": disjoint or timed}
+    check_options(seed, world, seeds, num_neighbors, replace=False, **options)
+
+
 def threshold_world(rng, kind):
     """Rows of all lengths around every threshold of the core, with parallel edges to few neighbours; weights over many
     magnitudes, many of them equal, zero or tiny."""
@@ -143,6 +159,8 @@ def test_rows_around_every_threshold(kind, replace):
             options |= {"disjoint": True, "seed_time": rng.integers(-(10**6), 9, len(nodes)), "half_life": [20_000]}
         for excluded in (None, pairs):
             check_options(k + 9, world, [(0, nodes)], [[k]], exclusions=[excluded], **options)
+        if not replace and kind != "last":
+            check_options(k + 9, world, [(0, nodes)], [[k]], exclusions=[pairs], shared_key=k + 9, **options)
 
 
 @pytest.mark.parametrize("by_age", [False, True])

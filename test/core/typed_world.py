@@ -127,7 +127,7 @@ def assert_same(got, expected):
 
 def stepwise(
     batch, world, num_neighbors, rng, *, replace, batch_key, with_edge=True, seed_time=None, disjoint=False,
-    last=False, exclusions=None, time_window=(), half_life=(), num_parts=3,
+    last=False, exclusions=None, time_window=(), half_life=(), shared_key=None, num_parts=3,
 ):  # fmt: skip
     """A started batch, finished as a distributed sampler does it: every hop of every type from parts."""
     for hop in range(len(num_neighbors[0])):
@@ -145,6 +145,7 @@ def stepwise(
                     world.csrs[r], frontier[where], k, replace, batch_key, hop, r, with_edge, tree=tree,
                     seed_time=None if seed_time is None else seed_time[tree], last=last,
                     exclusions=None if exclusions is None else exclusions[r],
+                    number_key=None if shared_key is None else _core.number_key(shared_key, hop, e.found),
                     time_window=time_window[r] if time_window else -1, half_life=half_life[r] if half_life else 0,
                 )  # fmt: skip
                 count = np.zeros(len(where), np.uint32)

@@ -167,9 +167,8 @@ class Case:
         disjoint = flags.get("disjoint", False) or temporal
         times = {name: flags[name] for name in ("time_bound", "time_window", "half_life") if name in flags}
         times["temporal"] = flags.get("temporal_strategy", "uniform") if temporal else None
-        config = glt.sampler.SamplingConfig.checked(
-            self.num_neighbors, SCHEMA, replace=flags.get("replace", False), **times
-        )
+        times |= {name: flags[name] for name in ("sampler", "batch_dependency", "replace") if name in flags}
+        config = glt.sampler.SamplingConfig.checked(self.num_neighbors, SCHEMA, **times)
         graphs = world.topologies(flags.get("weight_attr") is not None)
         csrs = [g.csr_by_time if temporal and g.by_time is not None else g.csr for g in graphs]
         seeds, times = self.seeds(rank), self.given_times(rank)
@@ -188,6 +187,7 @@ class Case:
                 for r in range(len(SCHEMA.edge_types))
             ]
             how = {"replace": config.replace, "last": config.last, **config.native_times}
+            how |= config.numbers(index.key, index.shared_key(config.batch_dependency))
             batch.sample(csrs, config.num_neighbors, batch_key=index.key, exclusions=excluded, **how)
             if self.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
                 batch.induce(csrs)
@@ -291,6 +291,8 @@ OPTIONS = [
 OPTIONS += [
     Case("subgraph", [4, 3], "user", EVERYTHING, kind="DistSubGraphLoader"),
     Case("induced", [3, 2], "item", {"subgraph_type": "induced"}),
+    Case("labor", [3, 2], "user", EVERYTHING | {"sampler": "labor"}),
+    Case("labor, by weight", [3, 2], "item", {"sampler": "labor", "weight_attr": "weight", "batch_dependency": 2}),
     Case("window", [4, 3], "item", {"time_attr": "time", "time_window": 15, "time_bound": "<"}, times=True),
     Case("decay", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "decay", "half_life": 4}, times=True),
 ]

@@ -242,7 +242,7 @@ def test_without_an_order_there_is_no_state():
         ({"drop_last": True}, "drop_last is False, but of this loader True"),
         ({"replace": True}, "replace is False, but of this loader True"),
         ({"input_id": torch.arange(100) + 1}, r"seeds_crc32 \(a checksum of the seeds .*\) is \d+, but of this loader"),
-        ({"sampler": RandomSampler(SEEDS), "shuffle": None}, "sampler is None, but of this loader 'RandomSampler'"),
+        ({"sampler": RandomSampler(SEEDS), "shuffle": None}, "order is None, but of this loader 'RandomSampler'"),
         ({"kind": "subgraph"}, "loader is 'NeighborLoader', but of this loader 'SubGraphLoader'"),
         ({"kind": "link"}, "loader is 'NeighborLoader', but of this loader 'LinkNeighborLoader'"),
     ],

@@ -43,7 +43,10 @@ class Translation:
 
     def text(self):
         body = "\n".join(self.lines())
-        fields = " ".join(f"{CTYPES[r.type]} {r.prefix[1:]}[{r.count}];" for r in self.kernel.registers)
+        fields = " ".join(
+            f"{CTYPES[r.type]} {r.prefix[1:]}" + ("_;" if r.count is None else f"[{r.count}];")
+            for r in self.kernel.registers
+        )
         if self.local_bytes:
             fields += f" alignas(16) std::byte local[{self.local_bytes}];"
         sizes = ", ".join(str(size) for _, size in self.kernel.params)
@@ -82,6 +85,8 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
         """A register as a C++ variable."""
         if match := re.fullmatch(r"%([a-z]+)(\d+)", name):
             return f"t.{match[1]}[{match[2]}]"
+        if any(name == register.prefix for register in self.kernel.registers):
+            return f"t.{name[1:]}_"
         return f"{name.removeprefix('%')}_"
 
     def value(self, operand, kind):

@@ -28,6 +28,7 @@ from glt.distributed.engine.row_lookup import RowCache, RowLookup, in_message
 from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBatch
 from glt.distributed.engine.seeds import BatchStart, SamplingJob
 from glt.distributed.wire.threads import ConcurrentEventLoop
+from glt.sampler.config import GIVEN, refuse_conflicts
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
 
@@ -525,5 +526,6 @@ def sampler_of(
     sampler = dataset, job.config, router, loop, job.collect_features, others
     if place is None:
         return DistNeighborSampler(*sampler, spare, caches, clients)
+    refuse_conflicts(device=GIVEN, sampler=job.config.sampler)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
     return (DeviceNeighborSampler if is_whole else DevicePartitionSampler)(place, staged, *sampler, None, caches)

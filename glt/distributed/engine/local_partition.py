@@ -234,6 +234,7 @@ class LocalPartition:
             exclusions=asked.native_excluded,
             time_window=asked.time_window,
             half_life=asked.half_life,
+            number_key=asked.number_key,
         )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:

@@ -174,6 +174,7 @@ class Producer:
         try:
             rows = self.job.table.rows(batch.input_id)
             start = await self.job.seeds.start(self.sampler, rows, batch.input_id, batch.key)
+            start.shared_key = batch.shared_key(self.job.config.batch_dependency)
             if self.sampler.is_local:
                 sampled = await self.sampler.loop.run_native(self._make_here, making, start)
                 if making.is_committed:

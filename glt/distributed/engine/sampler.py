@@ -202,6 +202,7 @@ class DistNeighborSampler:
                 last=config.last,
                 exclusions=start.native_exclusions(self._num_edge_types),
                 **config.native_times,
+                **config.numbers(batch_key, start.shared_key),
             )
             if config.subgraph_type == "induced":
                 batch.induce(self._csr(False, False))
@@ -227,6 +228,7 @@ class DistNeighborSampler:
     ) -> None:
         """Samples hop after hop; adds to ``stats``."""
         timed, local = self.partitions.timed, self.partitions.local
+        numbers = self.config.numbers(batch_key, start.shared_key)
         # Excluded pairs go only to the partition that has the edges.
         excluded: dict[tuple[int, int], _Pairs] = {}
         for r, (center, neighbor) in start.exclusions.items():
@@ -239,7 +241,7 @@ class DistNeighborSampler:
             for r, (expanded, _) in enumerate(self.dataset.ends):
                 num_neighbors = self.config.num_neighbors[r][hop]
                 for group in frontiers[expanded] if num_neighbors != 0 else ():
-                    request = self._hop_request(r, hop, batch_key, group, excluded.get((r, group.part)))
+                    request = self._hop_request(r, hop, batch_key, numbers, group, excluded.get((r, group.part)))
                     wanted.append((group.positions, group.part, request))
                     if group.part in local:
                         size += len(group.nodes) * (num_neighbors if num_neighbors >= 0 else LONG)
@@ -250,8 +252,17 @@ class DistNeighborSampler:
             await self._induce(batch, stats)
 
     def _hop_request(
-        self, edge_type: int, hop: int, batch_key: int, group: OwnedNodes, excluded: _Pairs | None
+        self,
+        edge_type: int,
+        hop: int,
+        batch_key: int,
+        numbers: dict[str, int],
+        group: OwnedNodes,
+        excluded: _Pairs | None,
     ) -> OneHopRequest:
+        number_key = None
+        if numbers:
+            number_key = _core.number_key(numbers["shared_key"], hop, self.dataset.ends[edge_type][1])
         config, topology = self.config, self.dataset.own.graphs[edge_type].topology
         timed = group.seed_time is not None and topology.by_time is not None
         return OneHopRequest(
@@ -267,6 +278,7 @@ class DistNeighborSampler:
             tree=group.tree,
             seed_time=group.seed_time if timed else None,
             excluded=excluded,
+            number_key=number_key,
             **{name: times[edge_type] for name, times in config.native_times.items() if times and timed},
         )
 

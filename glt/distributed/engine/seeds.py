@@ -34,6 +34,7 @@ class BatchStart:
         example: The row of the batch that each tree belongs to ``[number of trees]``, int64; None: the tree's number.
         exclusions: By position of the edge type, pairs ``(expanded [m], neighbour [m])`` whose edges are not sampled.
         known: Tensors that the batch will hold whatever is sampled, by the name in the message.
+        shared_key: Key of the numbers of nodes, where batches share them; None: as the batch's own key says.
     """
 
     seeds: list[tuple[int, Tensor]]
@@ -41,6 +42,7 @@ class BatchStart:
     example: Tensor | None = None
     exclusions: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     known: dict[str, Tensor] = field(default_factory=dict)
+    shared_key: int | None = None
 
     @property
     def num_seeds(self) -> int:

@@ -284,6 +284,8 @@ class DistLinkNeighborLoader(DistLoader):
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
+        sampler: str = "neighbor",
+        batch_dependency: int = 1,
         time_bound: str = "<=",
         time_window: int | Mapping[EdgeType, int] | None = None,
         half_life: int | Mapping[EdgeType, int] | None = None,
@@ -312,6 +314,8 @@ class DistLinkNeighborLoader(DistLoader):
             num_neighbors,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
+            sampler=sampler,
+            batch_dependency=batch_dependency,
             time_bound=time_bound,
             time_window=time_window,
             half_life=half_life,
@@ -461,7 +465,7 @@ class DistNeighborLoader(DistLoader):
             latest of them (``'last'``), or drawn by age (``'decay'``), by the times that the graph was partitioned with
             (``edge_time``, or ``node_time`` for that of the neighbour). Edge types without times are not bound. Implies
             ``disjoint``.
-        time_bound, time_window, half_life: As of :class:`glt.sampler.NeighborSampler`.
+        sampler, batch_dependency, time_bound, time_window, half_life: As of :class:`glt.sampler.NeighborSampler`.
         weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Among the
             d edges that a node is expanded along, a weight above 0 counts as no less than about 2 d 10^-18 times the
             largest.
@@ -522,6 +526,8 @@ class DistNeighborLoader(DistLoader):
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
+        sampler: str = "neighbor",
+        batch_dependency: int = 1,
         time_bound: str = "<=",
         time_window: int | Mapping[EdgeType, int] | None = None,
         half_life: int | Mapping[EdgeType, int] | None = None,
@@ -549,6 +555,8 @@ class DistNeighborLoader(DistLoader):
             num_neighbors,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
+            sampler=sampler,
+            batch_dependency=batch_dependency,
             time_bound=time_bound,
             time_window=time_window,
             half_life=half_life,
