@@ -15,31 +15,21 @@ namespace glt {
 struct AgeSums {
   static constexpr int kSteps = 32;
 
-  // Of edges with these times [degree], at least one of them, which never fall and are at most `seed_time`.
-  GLT_HOST_DEVICE AgeSums(const int64_t* time, int64_t degree, int64_t seed_time, int64_t half_life) {
-    // From the latest edge to the earliest; steps without an edge are passed over.
-    for (int64_t end = degree; end > 0;) {
-      const int step = step_of(age_of(time[end - 1], seed_time), half_life);
-      const uint64_t older = static_cast<uint64_t>(half_life) * static_cast<uint64_t>(step + 1);
-      const bool is_last = step == kSteps - 1 || bounded(half_life, step + 1) > 0;  // no age is 2^64
-      int64_t low = 0;
-      for (int64_t high = is_last ? 0 : end - 1; low < high;) {
-        const int64_t middle = (low + high) / 2;
-        if (age_of(time[middle], seed_time) >= older)
-          low = middle + 1;
-        else
-          high = middle;
-      }
-      const int at = kSteps - ++size_;
-      first_[at] = low;
-      shift_[at] = static_cast<int8_t>(kSteps - 1 - step);
-      total_ += static_cast<uint64_t>(end - low) << shift_[at];
-      end = low;
-    }
+  // Takes edges [begin, end), all that are `step` half-lives old; from the latest step to the earliest.
+  GLT_HOST_DEVICE void add(int64_t begin, int64_t end, int step) {
+    const int at = kSteps - ++size_;
+    first_[at] = begin;
+    shift_[at] = static_cast<int8_t>(kSteps - 1 - step);
+    before_[at] = static_cast<uint64_t>(end - begin) << shift_[at];  // its own weight, until all are there
+    total_ += before_[at];
+  }
+  // When all edges are there.
+  GLT_HOST_DEVICE void finish() {
     uint64_t sum = 0;
     for (int at = kSteps - size_; at < kSteps; ++at) {
+      const uint64_t weight = before_[at];
       before_[at] = sum;
-      sum += static_cast<uint64_t>((at + 1 < kSteps ? first_[at + 1] : degree) - first_[at]) << shift_[at];
+      sum += weight;
     }
   }
 
@@ -57,13 +47,6 @@ struct AgeSums {
   GLT_HOST_DEVICE int64_t find(uint64_t, int64_t low, int64_t) const { return low; }
 
  private:
-  GLT_HOST_DEVICE static uint64_t age_of(int64_t time, int64_t seed_time) {
-    return static_cast<uint64_t>(seed_time) - static_cast<uint64_t>(time);
-  }
-  GLT_HOST_DEVICE static int step_of(uint64_t age, int64_t half_life) {
-    const uint64_t step = age / static_cast<uint64_t>(half_life);
-    return step < kSteps ? static_cast<int>(step) : kSteps - 1;
-  }
   // The step of an edge; most are asked for of the latest.
   GLT_HOST_DEVICE int step_at(int64_t edge) const {
     int at = kSteps - 1;
@@ -77,6 +60,48 @@ struct AgeSums {
   int8_t shift_[kSteps];
   int size_ = 0;
   uint64_t total_ = 0;
+};
+
+// Finds where the steps of a row are, one look at its times after the other: the host lets many rows take turns, so
+// that one waits for memory while others compute.
+struct AgeSearch {
+  const int64_t* time;  // [degree], of eligible edges and excluded ones; never falling, at most `seed_time`
+  int64_t seed_time, half_life;
+  int64_t end;  // edges that have no step yet are [0, end)
+  AgeSums* sums;
+  int64_t low = 0, high = -1;  // where the present step begins; high < 0: it is not known which
+  int step = 0;
+  uint64_t older = 0;  // the age from which edges are of a later step
+
+  GLT_HOST_DEVICE AgeSearch(const int64_t* time, int64_t degree, int64_t seed_time, int64_t half_life, AgeSums* sums)
+      : time(time), seed_time(seed_time), half_life(half_life), end(degree), sums(sums) {}
+
+  // What it looks at next.
+  GLT_HOST_DEVICE const int64_t* next() const { return time + (high < 0 ? end - 1 : (low + high) / 2); }
+  // Looks at it; false when all edges have their steps.
+  GLT_HOST_DEVICE bool advance() {
+    const uint64_t age = static_cast<uint64_t>(seed_time) - static_cast<uint64_t>(*next());
+    if (high < 0) {
+      const uint64_t steps = age / static_cast<uint64_t>(half_life);
+      step = steps < AgeSums::kSteps ? static_cast<int>(steps) : AgeSums::kSteps - 1;
+      const auto after = static_cast<uint64_t>(step + 1);
+      older = static_cast<uint64_t>(half_life) * after;
+      const bool is_last = step == AgeSums::kSteps - 1 || bounded(half_life, after) > 0;  // no age is 2^64
+      low = 0;
+      high = is_last ? 0 : end - 1;
+    } else if (age >= older) {
+      low = (low + high) / 2 + 1;
+    } else {
+      high = (low + high) / 2;
+    }
+    if (low < high) return true;
+    sums->add(low, end, step);
+    end = low;
+    high = -1;
+    if (end > 0) return true;
+    sums->finish();
+    return false;
+  }
 };
 
 }  // namespace glt

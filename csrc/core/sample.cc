@@ -194,29 +194,32 @@ void begin_row(DrawnRow<Sums>& row, const RowSpans& spans, bool is_long_list, st
 // edge with probability proportional to its weight among those that are left. Draw i is a number u below the weight
 // that is left; the edge is the one that u falls on when the weights that are left stand side by side in row order. One
 // draw per pick, none is rejected. Only when no weight is left, edges of weight zero are taken, each equally likely.
-// With replacement nothing is used up. A row that is taken whole comes in order. sums_of(i) are those of row i, for
-// which last_of(i) is read first. Not inlined: beside it, uniform draws were 2% slower.
-template <typename Sums, typename LastOf, typename SumsOf>
+// With replacement nothing is used up. A row that is taken whole comes in order. sums_of(rows) are those of these rows.
+// Not inlined: beside it, uniform draws were 2% slower.
+template <typename Sums, typename SumsOf>
 [[gnu::noinline]] void pick_by_weight(const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                                      RowScratch& scratch, const LastOf& last_of, const SumsOf& sums_of) {
+                                      RowScratch& scratch, const SumsOf& sums_of) {
   const RowSpans& spans = scratch.spans;
-  std::vector<DrawnRow<Sums>> drawn;
-  drawn.reserve(rows.n);
-  std::vector<std::pair<int64_t, int64_t*>> partial;  // rows that are not taken whole
+  std::vector<int64_t> partial;  // rows that are not taken whole
+  std::vector<int64_t*> picks;   // where theirs go
   int64_t* position = scratch.position.data();
   for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
-    const int64_t begin = spans.begin[i];
     if (counts[i] == 0) continue;
     if (takes_whole(spans.num_eligible(i), counts[i], spec.replace)) {
-      std::iota(position, position + counts[i], begin);
+      std::iota(position, position + counts[i], spans.begin[i]);
       if (spans.num_excluded(i) > 0) spans.skip_excluded(i, position, counts[i]);
       continue;
     }
-    partial.emplace_back(i, position);
-    prefetch(last_of(i));
+    partial.push_back(i);
+    picks.push_back(position);
   }
-  for (const auto& [i, picks] : partial)
-    drawn.push_back({{spans.begin[i], spans.degree[i], counts[i], picks, sums_of(i), draws_of(rows, i, spec)}, i});
+  const std::vector<Sums> sums = sums_of(partial);
+  std::vector<DrawnRow<Sums>> drawn;
+  drawn.reserve(partial.size());
+  for (size_t j = 0; j < partial.size(); ++j) {
+    const int64_t i = partial[j];
+    drawn.push_back({{spans.begin[i], spans.degree[i], counts[i], picks[j], sums[j], draws_of(rows, i, spec)}, i});
+  }
 
   std::vector<UsedRange> used;
   std::vector<DrawnRow<Sums>*> listed;
@@ -325,7 +328,7 @@ void pick_by_number_and_weight(const CsrView& csr, const Rows& rows, const HopSp
       [&](auto* indices) {
         pick_by_number<WeightedNumber>(
             rows, spec, counts, scratch, [&](int64_t i, int64_t begin, int64_t end, auto& lowest) {
-              const auto weights = weights_of(i);
+              const auto weights = weights_of({i})[0];
               for (int64_t e = begin; e < end; ++e) {
                 const WeightedNumber number{
                     {number_of(spec.number_key, indices[e]), weights.weight_of(e - scratch.spans.begin[i])}};
@@ -337,13 +340,41 @@ void pick_by_number_and_weight(const CsrView& csr, const Rows& rows, const HopSp
 }
 
 // Writes the positions of counts[i] picks of every row, whose weights are those of the edges or of their ages.
-template <typename Sums, typename LastOf, typename SumsOf>
+template <typename Sums, typename SumsOf>
 void pick_by_sums(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                  RowScratch& scratch, const LastOf& last_of, const SumsOf& sums_of) {
+                  RowScratch& scratch, const SumsOf& sums_of) {
   if (spec.by_number)
     pick_by_number_and_weight(csr, rows, spec, counts, scratch, sums_of);
   else
-    pick_by_weight<Sums>(rows, spec, counts, scratch, last_of, sums_of);
+    pick_by_weight<Sums>(rows, spec, counts, scratch, sums_of);
+}
+
+std::vector<StoredSums> stored_sums(const CsrView& csr, const RowSpans& spans, const std::vector<int64_t>& rows) {
+  for (const int64_t i : rows) prefetch(csr.weight_sum + spans.begin[i] + spans.degree[i] - 1);
+  std::vector<StoredSums> sums;
+  sums.reserve(rows.size());
+  for (const int64_t i : rows)
+    sums.emplace_back(csr.weight_sum, csr.weight_guide, spans.row[i], spans.begin[i], spans.degree[i]);
+  return sums;
+}
+
+std::vector<AgeSums> age_sums(const CsrView& csr, const Rows& given, const HopSpec& spec, const RowSpans& spans,
+                              const std::vector<int64_t>& rows) {
+  std::vector<AgeSums> sums(rows.size());
+  std::vector<AgeSearch> searches;
+  searches.reserve(rows.size());
+  for (size_t j = 0; j < rows.size(); ++j) {
+    const int64_t i = rows[j];
+    searches.emplace_back(csr.time + spans.begin[i], spans.degree[i], given.seed_time[i], spec.half_life, &sums[j]);
+    prefetch(searches.back().next());
+  }
+  while (!searches.empty())
+    std::erase_if(searches, [](AgeSearch& search) {
+      if (!search.advance()) return true;
+      prefetch(search.next());
+      return false;
+    });
+  return sums;
 }
 
 void pick_by_number_alone(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
@@ -445,17 +476,12 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
   }
   scratch.position.resize(total + kRunSlack);
   const RowSpans& spans = scratch.spans;
-  const auto last_of = [&](const auto* values) {
-    return [&spans, values](int64_t i) { return values + spans.begin[i] + spans.degree[i] - 1; };
-  };
   if (csr.weight_sum)
-    pick_by_sums<StoredSums>(csr, rows, spec, counts, scratch, last_of(csr.weight_sum), [&](int64_t i) {
-      return StoredSums(csr.weight_sum, csr.weight_guide, spans.row[i], spans.begin[i], spans.degree[i]);
-    });
+    pick_by_sums<StoredSums>(csr, rows, spec, counts, scratch,
+                             [&](const std::vector<int64_t>& of) { return stored_sums(csr, spans, of); });
   else if (spec.half_life > 0 && csr.time && rows.seed_time)
-    pick_by_sums<AgeSums>(csr, rows, spec, counts, scratch, last_of(csr.time), [&](int64_t i) {
-      return AgeSums(csr.time + spans.begin[i], spans.degree[i], rows.seed_time[i], spec.half_life);
-    });
+    pick_by_sums<AgeSums>(csr, rows, spec, counts, scratch,
+                          [&](const std::vector<int64_t>& of) { return age_sums(csr, rows, spec, spans, of); });
   else if (spec.by_number)
     pick_by_number_alone(csr, rows, spec, counts, scratch);
   else

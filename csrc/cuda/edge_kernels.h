@@ -227,9 +227,13 @@ struct DrawByWeight {
     const RowSpan row = task.in_time(i);
     if (task.rows.weight_sum)
       draw(task, i, row, count, StoredSums(task.rows.weight_sum, task.rows.weight_guide, id, row.begin, row.degree));
-    else
-      draw(task, i, row, count,
-           AgeSums(task.rows.time + row.begin, row.degree, task.seed_time[task.tree[local]], task.half_life));
+    else {
+      AgeSums sums;
+      AgeSearch search(task.rows.time + row.begin, row.degree, task.seed_time[task.tree[local]], task.half_life, &sums);
+      while (search.advance()) {
+      }
+      draw(task, i, row, count, sums);
+    }
   }
 
   template <typename Sums>
