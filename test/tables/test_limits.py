@@ -1,7 +1,10 @@
 """What is large, what is empty, what changes, and what there is no room for."""
 
 import json
+import signal
 import subprocess
+import sys
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -142,7 +145,8 @@ def test_too_little_memory_is_said(tmp_path, command, monkeypatch):
     assert command(*words, "--resume")[0] == 0
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch):
+@pytest.mark.parametrize("where", ["behind all steps", "in a file"])
+def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch, where):
     (tmp_path / "edges.csv").write_text("a,b\n0,1\n")
     (tmp_path / "graph.json").write_text(json.dumps(described(tmp_path)))
     words = "build", tmp_path / "graph.json", "--out", tmp_path / "out"
@@ -150,7 +154,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(directory, "check", interrupted)  # when all steps are done
+    if where == "in a file":  # by what DuckDB calls
+        monkeypatch.setattr(Source, "read", interrupted)
+    else:
+        monkeypatch.setattr(directory, "check", interrupted)
     status, _, said = command(*words)
     assert status == 130 and said.splitlines() == [
         "glt build: --resume goes on behind the steps that are done",
@@ -158,3 +165,24 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, command, monkeypatch):
     ]
     monkeypatch.undo()
     assert command(*words, "--resume")[0] == 0
+
+
+@pytest.mark.integration
+def test_ctrl_c_while_duckdb_works(tmp_path, command):
+    random = np.random.default_rng(0)
+    table = {"a": random.integers(0, 1 << 40, 3_000_000), "b": random.integers(0, 1 << 40, 3_000_000)}
+    pq.write_table(pa.table(table), tmp_path / "edges.parquet")
+    (tmp_path / "graph.json").write_text(json.dumps(described(tmp_path, files="edges.parquet")))
+    words = [sys.executable, "-m", "glt", "build", tmp_path / "graph.json", "--out", tmp_path / "out", "--resume"]
+    for wait_s in (0.2, 0.7, 1.2, 2):
+        started = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+        while started.poll() is None and not (tmp_path / "out.partial/scratch").exists():
+            time.sleep(0.02)
+        time.sleep(wait_s)
+        started.send_signal(signal.SIGINT)
+        said = started.communicate(timeout=60)[1]
+        if started.returncode == 0:  # it was done
+            break
+        assert started.returncode == 130 and "Traceback" not in said
+    assert started.returncode == 0 or command(*words[3:])[0] == 0
+    assert glt.partition.read_graph(tmp_path / "out/graph.json", tmp_path).num_edges == 3_000_000

@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -86,6 +86,11 @@ class Source:
                 )
         return cls(where, tuple(found[path] for path in sorted(found)), files)
 
+    @cached_property
+    def _read_as(self) -> Files:
+        """How files are read, without their names, of which there may be many."""
+        return replace(self.format, paths=())
+
     @property
     def num_bytes(self) -> int:
         return sum(each.num_bytes for each in self.files)
@@ -135,7 +140,7 @@ class Source:
         """The columns of a file; of CSV, as pyarrow guesses their types from its first block, but that integers such as
         007 are texts."""
         with readable(self.where, file.path):
-            return _look(file, self.format)[0]
+            return _look(file, self._read_as)[0]
 
     def sample(self, file: File) -> Iterator[pa.RecordBatch]:
         """Rows of a file, its columns as they are; of CSV as far as its first block tells, which is all there is."""
@@ -201,7 +206,7 @@ class Source:
         total = 0
         for each in self.files:
             with readable(self.where, each.path):
-                total += _look(each, self.format)[1] or 0
+                total += _look(each, self._read_as)[1] or 0
         return total
 
     def bytes_per_row(self) -> float | None:
@@ -236,7 +241,7 @@ class Source:
                     num_rows = _batch_rows(sum(each.length or 1 for each in columns))
                     yield from file.iter_batches(num_rows, row_groups=piece.row_groups, columns=list(chosen))
             else:
-                self._require_columns(path, chosen, _look(piece.file, self.format)[0].names)
+                self._require_columns(path, chosen, _look(piece.file, self._read_as)[0].names)
                 with _open_csv(piece.file, self.format, chosen) as reader:
                     yield from reader
 

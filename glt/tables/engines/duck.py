@@ -101,6 +101,10 @@ class DuckDB:
         """Raises what a lack of memory or room is in Python. Of a stream the text alone says which error it was."""
         try:
             yield
+        except RuntimeError as error:
+            if str(error) == "Query interrupted":  # DuckDB has caught the signal
+                raise KeyboardInterrupt from None
+            raise
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             why = next(iter(str(error).splitlines()), "")
             if isinstance(error, duckdb.OutOfMemoryException) or why.startswith("Out of Memory Error"):

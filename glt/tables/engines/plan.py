@@ -47,7 +47,7 @@ class Rows:
     with_keys: bool = True
     numbered: Sequence[Numbered] = ()
     num_rows: int = 0
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @property
     def own_names(self) -> list[str]:
@@ -77,7 +77,7 @@ class Rows:
                 self.num_rows += batch.num_rows
                 ids = [self._ids(batch, each) for each in self.numbered]
                 yield pa.RecordBatch.from_arrays([*(batch.column(name) for name in own), *ids], schema=schema)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             self.error = error
             raise
 
