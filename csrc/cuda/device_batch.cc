@@ -111,8 +111,8 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
     tiles = std::max<int64_t>(tiles, tiles_for(e.frontier_bound, 1));
     if (e.unrolled_k) continue;
     ++num_by_edge;
-    draws_by_weight |= e.k > 0 && by_weight(e.edge_type);
-    draws_floyd |= e.k > 0 && !by_weight(e.edge_type) && !spec_.replace;
+    draws_by_weight |= e.k > 0 && by_weight(e.edge_type) && !spec_.by_number;
+    draws_floyd |= e.k > 0 && !by_weight(e.edge_type) && !spec_.replace && !spec_.by_number;
     const int64_t room = types_[ends_[e.edge_type].second].capacity;
     num_blocks = std::clamp(blocks_for(std::min(e.edge_bound, room)), num_blocks, kMostBlocks);
   }
@@ -120,6 +120,7 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
   if (num_by_edge > 0) {  // they come first
     run_tasks(*launcher_, PlaceRows{}, tasks, num_by_edge, tiles);
     if (draws_floyd) run_tasks(*launcher_, DrawEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
+    if (spec_.by_number) run_tasks(*launcher_, DrawByNumber{}, tasks, num_by_edge, tiles);
     if (draws_by_weight) run_tasks(*launcher_, DrawByWeight{}, tasks, num_by_edge, tiles);
     run_tasks(*launcher_, PickEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
   }

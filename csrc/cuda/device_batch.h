@@ -40,6 +40,8 @@ struct DeviceSpec {
   int64_t first_hop = 0;                      // what draws take the first hop for: seeds may be a later hop's frontier
   std::vector<int64_t> time_window;           // [edge types], -1 for none; or empty
   std::vector<int64_t> half_life;             // [edge types], 0 for none; or empty
+  bool by_number = false;                     // as of BatchSpec
+  uint64_t shared_key = 0;
 };
 
 // What a batch needs of its caller, aligned to 256 bytes; tables stay with the object, batch after batch.
@@ -125,7 +127,7 @@ class DeviceBatch {
   // Where the counts of a batch are; see lay_out.
   struct Counts {
     int64_t *known, *found, *edges_begin, *edges_end, *bad, *need, *excluded;
-    uint64_t *batch_key, *stamp_range;  // parameters: kernels of all batches of a plan read them here
+    uint64_t *batch_key, *shared_key, *stamp_range;  // parameters: kernels of all batches of a plan read them here
   };
   // Of one edge type: what of its exclusions has room in the workspace, and found positions too, in powers of two.
   struct ExcludedRoom {

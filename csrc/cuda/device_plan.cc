@@ -72,7 +72,7 @@ DeviceBatch::DeviceBatch(const std::vector<int64_t>& num_nodes, const std::vecto
 
 // PickRows counts within a row by 32 bits.
 int DeviceBatch::unrolled_k_of(int edge_type, int64_t k) const {
-  const bool is_plain = !by_weight(edge_type) && graphs_[edge_type]->num_edges <= UINT32_MAX;
+  const bool is_plain = !spec_.by_number && !by_weight(edge_type) && graphs_[edge_type]->num_edges <= UINT32_MAX;
   return is_plain && k >= 1 && k <= kMaxUnrolled ? static_cast<int>(k) : 0;
 }
 
@@ -102,8 +102,9 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
     for (int64_t hop = 0; hop < num_hops_; ++hop) {
       const int64_t k = spec.num_neighbors[r][hop];
       check_spec({k, spec.replace && k >= 0, spec.batch_key, static_cast<uint32_t>(spec.first_hop + hop),
-                  static_cast<uint32_t>(r), true, false, nullptr, spec.time_window.empty() ? -1 : spec.time_window[r],
-                  spec.half_life.empty() ? 0 : spec.half_life[r]});
+                  static_cast<uint32_t>(r), true, spec.latest_only, nullptr,
+                  spec.time_window.empty() ? -1 : spec.time_window[r], spec.half_life.empty() ? 0 : spec.half_life[r],
+                  spec.by_number});
     }
     if (!graphs[r]) continue;
     const DeviceRows& rows = *graphs[r];
@@ -209,8 +210,8 @@ void DeviceBatch::plan_excluded() {
 
 // All that the arguments of the batch's kernels depend on.
 std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
-  std::vector<int64_t> plan{num_hops_,         spec_.first_hop, spec_.replace,
-                            spec_.latest_only, spec_.with_edge, spec_.disjoint};
+  std::vector<int64_t> plan{num_hops_,       spec_.first_hop, spec_.replace,  spec_.latest_only,
+                            spec_.with_edge, spec_.disjoint,  spec_.by_number};
   const auto add = [&](auto value) { plan.push_back(static_cast<int64_t>(value)); };
   const auto add_address = [&](const void* address) { add(reinterpret_cast<intptr_t>(address)); };
   add_address(workspace);
@@ -251,7 +252,7 @@ std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
 }
 
 int64_t DeviceBatch::num_count_words() const {
-  return (2 * num_hops_ + 6) * num_node_types() + (2 * num_hops_ + 1) * num_edge_types() + 1;
+  return (2 * num_hops_ + 6) * num_node_types() + (2 * num_hops_ + 1) * num_edge_types() + 2;
 }
 
 DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
@@ -265,7 +266,8 @@ DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
   counts.need = counts.bad + num_types;            // [node types]
   counts.excluded = counts.need + num_types;       // [edge types], edges that are excluded
   counts.batch_key = reinterpret_cast<uint64_t*>(counts.excluded + num_edge_types());
-  counts.stamp_range = counts.batch_key + 1;  // [node types]
+  counts.shared_key = counts.batch_key + 1;
+  counts.stamp_range = counts.shared_key + 1;  // [node types]
   return counts;
 }
 
@@ -301,7 +303,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
       tiles[ends_[e.edge_type].second] += tiles_for(e.frontier_bound, 1);
       if (e.unrolled_k) continue;
       by_edge[ends_[e.edge_type].second] = 1;
-      has_used[ends_[e.edge_type].second] |= by_weight(e.edge_type) && e.k > 0 && !spec_.replace;
+      has_used[ends_[e.edge_type].second] |= by_weight(e.edge_type) && e.k > 0 && !spec_.replace && !spec_.by_number;
       has_rows[e.edge_type] = 1;
     }
     for (size_t t = 0; t < types_.size(); ++t) types_[t].edge_tiles = std::max(types_[t].edge_tiles, tiles[t]);
@@ -337,6 +339,7 @@ void DeviceBatch::stage() {
   std::fill_n(staging_, num_count_words(), 0);
   const Counts first = counts_at(staging_);
   *first.batch_key = spec_.batch_key;
+  *first.shared_key = spec_.shared_key;
   for (int t = 0; t < num_node_types(); ++t) first.stamp_range[t] = types_[t].stamp_range;
   const auto put = [&](const void* device, const auto& values) {
     const auto at = static_cast<const std::byte*>(device) - reinterpret_cast<std::byte*>(count_words_);
@@ -380,9 +383,12 @@ void DeviceBatch::make_tasks() {
                              spec_.latest_only,
                              spec_.time_window.empty() ? -1 : spec_.time_window[r],
                              half_life_of(r),
+                             spec_.by_number,
                              static_cast<uint32_t>(spec_.first_hop + h),
                              static_cast<uint32_t>(r),
+                             static_cast<uint32_t>(ends_[r].second),
                              counts.batch_key,
+                             counts.shared_key,
                              excluded_[r],
                              expanded.node,
                              expanded.tree,

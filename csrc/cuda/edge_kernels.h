@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/age.h"
+#include "core/numbers.h"
 #include "core/pick_rules.h"
 #include "core/rng.h"
 #include "core/weights.h"
@@ -184,7 +185,7 @@ GLT_HOST_DEVICE void for_each_edge(const Block& block, const EdgeTask& task, int
 
 // Whether the edges of a row follow from draws that DrawEdges makes.
 GLT_HOST_DEVICE bool draws_floyd(const EdgeTask& task, const RowSpan& row, int64_t count) {
-  return !task.replace && !task.by_weight() && !task.takes_whole(row, count);
+  return !task.replace && !task.in_scratch() && !task.takes_whole(row, count);
 }
 
 // The draws of Floyd's algorithm, one thread a draw: the edges of a row then follow from those before them.
@@ -212,7 +213,7 @@ struct DrawByWeight {
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
     const EdgeTask& task = tasks[block.y()];
-    if (!task.by_weight() || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
+    if (!task.by_weight() || task.by_number || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
     const Tile tile = task.tile(block.x());
     block.each([&](int thread) {
       for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) draw(task, i);
@@ -298,6 +299,111 @@ struct DrawByWeight {
   }
 };
 
+// The edges of rows whose neighbours have the lowest numbers, one thread a row.
+struct DrawByNumber {
+  using Shared = NoShared;
+  Tasks<EdgeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const EdgeTask& task = tasks[block.y()];
+    if (!task.by_number || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
+    const Tile tile = task.tile(block.x());
+    block.each([&](int thread) {
+      for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) draw(task, i);
+    });
+  }
+
+ private:
+  struct Even {
+    GLT_HOST_DEVICE uint64_t weight_of(int64_t) const { return 1; }
+  };
+
+  GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i) {
+    const RowSpan span = task.span(i);
+    const int64_t count = task.count(span), local = *task.frontier_begin + i, id = task.node[local];
+    if (count == 0 || task.takes_whole(span, count)) return;
+    const RowSpan row = task.in_time(i);
+    if (task.rows.weight_sum) {
+      draw(task, i, row, count, StoredSums(task.rows.weight_sum, task.rows.weight_guide, id, row.begin, row.degree));
+    } else if (task.by_weight()) {
+      AgeSums sums;
+      AgeSearch search(task.rows.time + row.begin, row.degree, task.seed_time[task.tree[local]], task.half_life, &sums);
+      while (search.advance()) {
+      }
+      draw(task, i, row, count, sums);
+    } else {
+      draw(task, i, row, count, Even{});
+    }
+  }
+
+  template <typename Weights>
+  struct Row {
+    const EdgeTask& task;
+    const Weights& weights;
+    int64_t begin;
+    uint64_t key;
+
+    GLT_HOST_DEVICE Candidate operator()(int64_t edge) const {
+      return {number_of(key, task.rows.indices[edge]), weights.weight_of(edge - begin)};
+    }
+    // Whether one edge is taken only after another.
+    GLT_HOST_DEVICE bool is_after(int64_t edge, int64_t other) const {
+      const Candidate ours = (*this)(edge), theirs = (*this)(other);
+      return theirs.before(ours) || (!ours.before(theirs) && edge > other);
+    }
+  };
+
+  // The edges that are kept are a heap, the one on top the first to go; in the end they are sorted by position.
+  template <typename Weights>
+  GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i, const RowSpan& span, int64_t count,
+                                   const Weights& weights) {
+    const int64_t local = *task.frontier_begin + i;
+    int64_t* kept = task.found.scratch + *task.found_begin + task.row_begin[local];
+    const uint64_t key = number_key(load_parameter(task.shared_key), task.hop, task.found_type);
+    const Row<Weights> row{task, weights, span.begin, key};
+    const ExcludedRows::Part excluded =
+        task.excluded.slot ? task.excluded.of(task.node[local], span.begin) : task.excluded.none();
+    const auto is_after = [&](int64_t a, int64_t b) { return row.is_after(a, b); };
+    int64_t size = 0, next_excluded = 0;
+    for (int64_t edge = span.begin; edge < span.begin + span.degree; ++edge) {
+      if (next_excluded < excluded.count && excluded.position[next_excluded] == edge) {
+        ++next_excluded;
+      } else if (size < count) {
+        kept[size++] = edge;
+        if (size == count)
+          for (int64_t at = size / 2 - 1; at >= 0; --at) sift(kept, size, at, is_after);
+      } else if (row(edge).before(row(kept[0]))) {
+        kept[0] = edge;
+        sift(kept, size, 0, is_after);
+      }
+    }
+    const auto is_behind = [](int64_t a, int64_t b) { return a > b; };
+    for (int64_t at = size / 2 - 1; at >= 0; --at) sift(kept, size, at, is_behind);
+    for (int64_t last = size - 1; last > 0; --last) {
+      const int64_t largest = kept[0];
+      kept[0] = kept[last];
+      kept[last] = largest;
+      sift(kept, last, 0, is_behind);
+    }
+  }
+
+  // Lets the element at `at` sink to its place in a heap of `size`.
+  template <typename Above>
+  GLT_HOST_DEVICE static void sift(int64_t* heap, int64_t size, int64_t at, const Above& above) {
+    for (;;) {
+      int64_t first = at;
+      for (int64_t child = 2 * at + 1; child < 2 * at + 3; ++child)
+        if (child < size && above(heap[child], heap[first])) first = child;
+      if (first == at) return;
+      const int64_t moved = heap[at];
+      heap[at] = heap[first];
+      heap[first] = moved;
+      at = first;
+    }
+  }
+};
+
 // Decides which edge each is, and loads it.
 struct PickEdges {
   using Shared = NoShared;
@@ -321,7 +427,7 @@ struct PickEdges {
                                              int64_t count, int64_t j) {
     const int64_t* scratch = task.found.scratch + at - j;  // of the row
     const bool whole = task.takes_whole(row, count);
-    if (task.by_weight() && !whole) return scratch[j];
+    if (task.in_scratch() && !whole) return scratch[j];
     int64_t rank = j;
     if (draws_floyd(task, row, count)) {
       rank = floyd_pick(row.degree, count, j, scratch);

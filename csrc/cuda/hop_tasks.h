@@ -132,8 +132,9 @@ struct EdgeTask {
   int64_t k;  // edges per node; -1: all
   bool replace, latest_only;
   int64_t time_window, half_life;  // as of HopSpec
-  uint32_t hop, edge_type;
-  const uint64_t* batch_key;
+  bool by_number;                  // as of HopSpec
+  uint32_t hop, edge_type, found_type;
+  const uint64_t *batch_key, *shared_key;
   ExcludedRows excluded;
 
   // The nodes to expand are those with local ids [*frontier_begin, *frontier_end).
@@ -158,6 +159,8 @@ struct EdgeTask {
 
   GLT_HOST_DEVICE int64_t frontier_size() const { return *frontier_end - *frontier_begin; }
   GLT_HOST_DEVICE Tile tile(int x) const { return Tile(frontier_size(), x, tiles); }
+  // Whether something decides on the edges of a row before they are loaded.
+  GLT_HOST_DEVICE bool in_scratch() const { return by_number || by_weight(); }
   // Whether edges differ in how likely they are: by weights, or by age.
   GLT_HOST_DEVICE bool by_weight() const { return rows.weight_sum || (half_life > 0 && rows.time && seed_time); }
 

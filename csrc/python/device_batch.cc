@@ -1,6 +1,7 @@
 #include "cuda/device_batch.h"
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -95,7 +96,8 @@ void register_device_batch(py::module_& m) {
                       std::vector<std::vector<int64_t>> num_neighbors, bool replace, uint64_t batch_key, bool last,
                       bool with_edge, bool disjoint, uintptr_t seed_time, int64_t num_times,
                       const std::vector<std::shared_ptr<Exclusions>>& exclusions, int64_t first_hop,
-                      std::vector<int64_t> time_window, std::vector<int64_t> half_life) {
+                      std::vector<int64_t> time_window, std::vector<int64_t> half_life,
+                      std::optional<uint64_t> shared_key) {
              std::vector<const DeviceRows*> views;
              for (const auto& graph : graphs) views.push_back(graph.get());
              std::vector<const Exclusions*> excluded;
@@ -103,10 +105,11 @@ void register_device_batch(py::module_& m) {
              std::vector<cuda::DeviceSeeds> given;
              for (const auto& [type, nodes, n, trees] : seeds)
                given.push_back({type, at<const int64_t>(nodes), n, at<const uint32_t>(trees)});
-             const cuda::DeviceNeeds needs = self.prepare(
-                 views, given,
-                 {std::move(num_neighbors), replace, batch_key, last, with_edge, disjoint, at<const int64_t>(seed_time),
-                  num_times, excluded, first_hop, std::move(time_window), std::move(half_life)});
+             const cuda::DeviceNeeds needs =
+                 self.prepare(views, given,
+                              {std::move(num_neighbors), replace, batch_key, last, with_edge, disjoint,
+                               at<const int64_t>(seed_time), num_times, excluded, first_hop, std::move(time_window),
+                               std::move(half_life), shared_key.has_value(), shared_key.value_or(0)});
              self.graphs = graphs;
              self.exclusions = exclusions;
              return py::make_tuple(needs.workspace_bytes, needs.table_words);
@@ -117,7 +120,8 @@ void register_device_batch(py::module_& m) {
            py::arg("batch_key"), py::arg("last") = false, py::arg("with_edge") = true, py::arg("disjoint") = false,
            py::arg("seed_time") = 0, py::arg("num_times") = 0,
            py::arg("exclusions") = std::vector<std::shared_ptr<Exclusions>>{}, py::arg("first_hop") = 0,
-           py::arg("time_window") = std::vector<int64_t>{}, py::arg("half_life") = std::vector<int64_t>{})
+           py::arg("time_window") = std::vector<int64_t>{}, py::arg("half_life") = std::vector<int64_t>{},
+           py::arg("shared_key") = py::none())
       .def("launch",
            method(+[](KeptBatch& self, uintptr_t workspace, const std::vector<uintptr_t>& tables, uintptr_t stream) {
              std::vector<uint32_t*> words;

@@ -57,7 +57,6 @@ CONFLICTS = (
         {"sampler": "labor", "temporal_strategy": "last"},
         "the last edges are no choice among edges; use 'uniform' or 'decay', or leave sampler out",
     ),
-    Conflict({"device": GIVEN, "sampler": "labor"}, "GPUs do not sample so yet; leave one out", NotImplementedError),
     Conflict(
         {"temporal_strategy": "decay", "time_attr": None},
         "draws by age need a time; name the attribute that holds it",

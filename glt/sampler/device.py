@@ -267,12 +267,14 @@ class DeviceSampling:
         excluded: _core.Exclusions | None = None,
         time_window: int = -1,
         half_life: int = 0,
+        shared_key: int | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Samples the rows of ``nodes [n]``, int64, that a batch expands at a hop, for a caller that puts the hop
         together. Waits for the device twice: for the counts of the batch, and to count the edges of each node.
 
         ``tree`` is that of each node in a disjoint batch ``[n]``, uint32; ``seed_time`` the latest time of each node's
-        edges ``[n]``, int64; ``excluded`` edges must not be taken; ``time_window`` and ``half_life`` are native ones.
+        edges ``[n]``, int64; ``excluded`` edges must not be taken; ``time_window`` and ``half_life`` are native ones;
+        ``shared_key`` is that of the numbers of nodes, where rows take the lowest.
 
         Returns:
             Edges per node ``[n]``, their other ends and their ids ``[E]``, node after node; int64, on the device.
@@ -289,7 +291,7 @@ class DeviceSampling:
             exclusions = [excluded if r == edge_type else None for r in range(len(counts))]
         one_hop = replace(self._config, num_neighbors=counts, disjoint=tree is not None, subgraph_type="directional")
         by_type = {"time_window": [time_window] * len(counts), "half_life": [half_life] * len(counts)}
-        options: dict[str, Any] = {"trees": tree, "first_hop": hop, **by_type}
+        options: dict[str, Any] = {"trees": tree, "first_hop": hop, "shared_key": shared_key, **by_type}
         batch = self.begin(one_hop, [(expanded, nodes)], times, batch_key, exclusions, **options)
         row, col, edge = batch.edges(edge_type, one_hop.with_edge)
         node, _ = batch.nodes(found, False)
@@ -318,6 +320,7 @@ class DeviceSampling:
         seed_time: Tensor | None,
         batch_key: int,
         exclusions: Sequence[_core.Exclusions | None] | None = None,
+        shared_key: int | None = None,
         **options: Any,
     ) -> DeviceBatch:
         with self._lock:
@@ -327,7 +330,7 @@ class DeviceSampling:
             batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
         options |= {name: getattr(config, name) for name in ("replace", "last", "with_edge", "disjoint")}
         options |= {"batch_key": batch_key, "seed_time": seed_time, "exclusions": exclusions}
-        options = config.native_times | options
+        options = config.native_times | config.numbers(batch_key, shared_key) | options
         batch.launch(self._rows(), seeds, config.num_neighbors, **options)
         return batch
 

@@ -26,7 +26,7 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
-from glt.sampler.config import GIVEN, TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
+from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
 from glt.sampler.device import DeviceSampling, sampling_device
 from glt.sampler.graph import (
     Finish,
@@ -176,7 +176,6 @@ class NeighborSampler(BaseSampler):
         )
         self.accelerator: Accelerator | None = sampling_device(device, self.graph)
         if self.accelerator is not None:
-            refuse_conflicts(device=GIVEN, sampler=sampler)
             _ = self.on_device  # says now what it cannot do
         self.keep_orig_edges = False  # PyG's switch: bidirectional batches keep the sampled edges as orig_row, orig_col
         self._reset()
@@ -378,7 +377,7 @@ class NeighborSampler(BaseSampler):
             numbers = config.numbers(key, shared_key)
             finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions, numbers))
         else:
-            finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
+            finish = self.on_device.launch(config, seeds, seed_time, key, exclusions, shared_key)
 
         def finish_as_asked() -> Output:
             out = finish()

@@ -64,13 +64,14 @@ class DeviceWorld:
 
     def expected(
         self, seeds, num_neighbors, *, batch_key, replace=False, disjoint=False, with_edge=True, seed_time=None,
-        last=False, induced=False, exclusions=None,
+        last=False, induced=False, exclusions=None, **options,
     ):  # fmt: skip
         """What the CPU's batch says."""
         batch = _core.Batch(self.num_nodes, self.ends)
         time = None if seed_time is None else seed_time.numpy()
         batch.start([(t, s.numpy()) for t, s in seeds], with_edge, disjoint, time)
-        batch.sample(self.csrs(), num_neighbors, replace=replace, batch_key=batch_key, last=last, exclusions=exclusions)
+        given = {"replace": replace, "batch_key": batch_key, "last": last, "exclusions": exclusions, **options}
+        batch.sample(self.csrs(), num_neighbors, **given)
         if induced:
             batch.induce(self.csrs())
         nodes, edges = [], []

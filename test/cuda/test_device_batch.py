@@ -58,15 +58,22 @@ def test_every_number_of_neighbors_that_has_a_kernel_of_its_own(replace):
 @settings(max_examples=240, deadline=None)
 @given(
     st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(ORDERS),
-    st.sampled_from(["plain", "weighted", "timed", "last"]),
+    st.sampled_from(["plain", "weighted", "timed", "last", "window", "age"]),
+    st.booleans(),
 )  # fmt: skip
-def test_weights_times_and_excluded_edges(seed, replace, disjoint, excluding, order, kind):
+def test_weights_times_numbers_and_excluded_edges(seed, replace, disjoint, excluding, order, kind, by_number):
     """Edge types with and without weights and times; hubs with cut points, rows that run out of weight, parallel edges,
     more excluded ones than first have room, rows that lose all; the last ones without seed times too."""
     rng = np.random.default_rng(seed)
-    world = device_world(seed, largest=12, weighted=kind == "weighted", timed=kind in ("timed", "last"))
+    world = device_world(seed, largest=12, weighted=kind == "weighted", timed=kind not in ("plain", "weighted"))
     seeds, options = world.seeds(rng), {"replace": replace, "last": kind == "last", "disjoint": disjoint}
-    if kind in ("timed", "last") and disjoint:
+    if by_number and not replace and kind != "last":
+        options["shared_key"] = seed
+    if kind in ("window", "age"):
+        options["time_window"] = [int(rng.choice([-1, 0, 4, 12])) for _ in world.ends]
+    if kind == "age":
+        options["half_life"] = [int(rng.choice([0, 1, 5])) for _ in world.ends]
+    if kind not in ("plain", "weighted") and disjoint:
         options["seed_time"] = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
     if excluding:
         options["exclusions"] = world.exclusions(rng)

@@ -19,12 +19,11 @@ from glt.sampler.device import DeviceSampling
 
 # By name: the partitions, how they are loaded and sampled, and which cases; each on the host and on a GPU.
 ELSEWHERE = {"read_local": False}
-ON_GPUS = [case for case in OPTIONS if "sampler" not in case.loader]  # GPUs refuse sampler='labor'
 LAW = {
-    "in the process, all partitions": ((1, "out"), "collocated", "ZERO_COPY", {}, CASES + ON_GPUS + LINKS),
-    "in the process, two partitions": ((2, "in"), "collocated", "CUDA", {}, CASES + ON_GPUS + LINKS),
-    "partitions elsewhere are asked": ((2, "in"), "collocated", "CUDA", ELSEWHERE, CASES + ON_GPUS + LINKS),
-    "out-edges elsewhere": ((3, "out"), "collocated", "ZERO_COPY", ELSEWHERE, CASES + ON_GPUS[:6]),
+    "in the process, all partitions": ((1, "out"), "collocated", "ZERO_COPY", {}, CASES + OPTIONS + LINKS),
+    "in the process, two partitions": ((2, "in"), "collocated", "CUDA", {}, CASES + OPTIONS + LINKS),
+    "partitions elsewhere are asked": ((2, "in"), "collocated", "CUDA", ELSEWHERE, CASES + OPTIONS + LINKS),
+    "out-edges elsewhere": ((3, "out"), "collocated", "ZERO_COPY", ELSEWHERE, CASES + OPTIONS[:6]),
     "times of nodes": ((2, "in", "node"), "collocated", "CUDA", {"worker_concurrency": 1}, NODE_TIMES),
     "times of nodes elsewhere": ((2, "in", "node"), "collocated", "CUDA", ELSEWHERE, NODE_TIMES),
     "workers, one on the CPU": ((1, "in"), "mp", "ZERO_COPY", {"num_workers": 2}, CASES[:1]),

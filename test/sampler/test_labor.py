@@ -6,7 +6,6 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-import glt
 from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph
@@ -109,13 +108,11 @@ def test_the_order_of_seeds_may_still_be_torchs():
         ({"sampler": "pagerank"}, ValueError, "sampler = 'pagerank': expected one of"),
         ({"sampler": "neighbor", "batch_dependency": 2}, ValueError, "batch_dependency = 2 and sampler = 'neighbor'"),
         ({"batch_dependency": 0}, ValueError, "batch_dependency = 0: expected an integer of at least 1"),
-        ({"device": "host"}, NotImplementedError, "device = 'host' and sampler = 'labor'"),
     ],
 )
 def test_what_does_not_fit_is_named(options, error, message):
-    data = glt.data.Dataset.from_pyg(GRAPH).with_mode("CUDA", "host") if "device" in options else GRAPH
     with pytest.raises(error, match=message):
-        NeighborLoader(data, [3], torch.arange(6), **{"sampler": "labor", **options})
+        NeighborLoader(GRAPH, [3], torch.arange(6), **{"sampler": "labor", **options})
 
 
 def test_the_last_edges_are_no_choice():

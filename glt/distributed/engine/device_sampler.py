@@ -28,7 +28,6 @@ from glt.distributed.engine.row_lookup import RowCache, RowLookup, in_message
 from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBatch
 from glt.distributed.engine.seeds import BatchStart, SamplingJob
 from glt.distributed.wire.threads import ConcurrentEventLoop
-from glt.sampler.config import GIVEN, refuse_conflicts
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
 
@@ -77,11 +76,12 @@ class DeviceNeighborSampler(_DeviceSampler):
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         stats = dict.fromkeys(STATS, 0.0)
         self.partitions.require_sound()
-        exclusions = [start.native_exclusions(self._num_edge_types)] if start.exclusions else []
+        exclusions = start.native_exclusions(self._num_edge_types) if start.exclusions else None
 
         def begin() -> DeviceBatch:
+            given = start.seeds, start.seed_time, batch_key, exclusions, start.shared_key
             with self.accelerator.on(self.stream):
-                return self._sampling.begin(self._kernel_config, start.seeds, start.seed_time, batch_key, *exclusions)
+                return self._sampling.begin(self._kernel_config, *given)
 
         try:
             batch = await self.partitions.timed(stats, "sampling_s", LONG, begin)
@@ -423,6 +423,7 @@ class DeviceParts(Partitions):
                     excluded=request.native_excluded,
                     time_window=request.time_window,
                     half_life=request.half_life,
+                    shared_key=request.shared_key,
                 )
             # Tensors of the device, which StitchedBatch takes as they are.
             parts[request.edge_type].append((positions, *rows))  # type: ignore[arg-type]
@@ -526,6 +527,5 @@ def sampler_of(
     sampler = dataset, job.config, router, loop, job.collect_features, others
     if place is None:
         return DistNeighborSampler(*sampler, spare, caches, clients)
-    refuse_conflicts(device=GIVEN, sampler=job.config.sampler)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
     return (DeviceNeighborSampler if is_whole else DevicePartitionSampler)(place, staged, *sampler, None, caches)

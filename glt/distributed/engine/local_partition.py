@@ -218,6 +218,10 @@ class LocalPartition:
                 f"partition {self.index} has no times of {edge_type}: partition with edge_time or node_time"
             )
         csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
+        number_key = None
+        if asked.shared_key is not None:
+            ends = self.schema.ends(topology.edge_dir)[asked.edge_type]
+            number_key = _core.number_key(asked.shared_key, asked.hop, ends[1])
         return _core.OneHop(
             csr,
             asked.nodes.numpy(),
@@ -234,7 +238,7 @@ class LocalPartition:
             exclusions=asked.native_excluded,
             time_window=asked.time_window,
             half_life=asked.half_life,
-            number_key=asked.number_key,
+            number_key=number_key,
         )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:

@@ -106,11 +106,11 @@ class OneHopRequest:
     excluded: tuple[Tensor, Tensor] | None = None
     time_window: int = -1
     half_life: int = 0
-    number_key: int | None = None
+    shared_key: int | None = None
 
     def encode(self) -> Tensor:
-        key, number_key = (int(np.uint64(each or 0).astype(np.int64)) for each in (self.batch_key, self.number_key))
-        times, numbers = (self.time_window, self.half_life), (self.number_key is not None, number_key)
+        key, shared_key = (int(np.uint64(each or 0).astype(np.int64)) for each in (self.batch_key, self.shared_key))
+        times, numbers = (self.time_window, self.half_life), (self.shared_key is not None, shared_key)
         spec = [self.edge_type, self.num_neighbors, self.replace, key, self.hop, self.with_edge, self.weighted]
         tensors = {"nodes": self.nodes, "spec": torch.tensor([*spec, self.last, *times, *numbers])}
         if self.tree is not None:
@@ -126,7 +126,7 @@ class OneHopRequest:
         read = RequestFields("request for a hop", request)
         nodes = read.vector("nodes")
         edge_type, num_neighbors, replace, key, hop, *more = read.numbers("spec", 12)
-        *flags, time_window, half_life, by_number, number_key = more
+        *flags, time_window, half_life, by_number, shared_key = more
         read.require("num_neighbors", num_neighbors, -1, _INT32_MAX)
         read.require("hop", hop, 0, MAX_HOPS - 1)
         read.require("time_window", time_window, -1, _INT64_MAX)
@@ -139,7 +139,7 @@ class OneHopRequest:
             excluded = center, read.vector("neighbor", length=len(center))
         with_edge, weighted, last = map(bool, flags)
         drawn = edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last
-        return cls(*drawn, tree, seed_time, excluded, time_window, half_life, number_key % 2**64 if by_number else None)
+        return cls(*drawn, tree, seed_time, excluded, time_window, half_life, shared_key % 2**64 if by_number else None)
 
     @property
     def native_excluded(self) -> _core.Exclusions | None:

@@ -260,9 +260,6 @@ class DistNeighborSampler:
         group: OwnedNodes,
         excluded: _Pairs | None,
     ) -> OneHopRequest:
-        number_key = None
-        if numbers:
-            number_key = _core.number_key(numbers["shared_key"], hop, self.dataset.ends[edge_type][1])
         config, topology = self.config, self.dataset.own.graphs[edge_type].topology
         timed = group.seed_time is not None and topology.by_time is not None
         return OneHopRequest(
@@ -278,7 +275,7 @@ class DistNeighborSampler:
             tree=group.tree,
             seed_time=group.seed_time if timed else None,
             excluded=excluded,
-            number_key=number_key,
+            **numbers,
             **{name: times[edge_type] for name, times in config.native_times.items() if times and timed},
         )
 
