@@ -289,7 +289,7 @@ def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], o
         return
     from tqdm import tqdm
 
-    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True, delay=2)) as bar:
+    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True)) as bar:
         yield bar.update
 
 
