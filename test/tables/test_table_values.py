@@ -1,5 +1,6 @@
 """Values of tables that are seldom, and descriptions that do not fit them."""
 
+import json
 import os
 from pathlib import Path
 
@@ -267,3 +268,15 @@ def test_texts_are_seeds_however_many_and_keys_of_several_columns(tmp_path):
     data = glt.Dataset.from_arrays(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3, node_keys=several)
     (batch,) = glt.loader.NeighborLoader(data, [2], (["FR", "DE"], [3, 1]), batch_size=2)
     assert batch.n_id[:2].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("above", ["id=3", "src=1", "dst=x", "key0=k1"])
+def test_directories_above_are_no_columns(build, above):
+    """Those that look like parts of a table by Hive's names, such as ``id=3``."""
+    build("0 10 20 30 40 50", node=number())
+    build("0 10 20 30 40 50", out=f"{above}/g", node=number())
+    for kind in ("nodes/n", "edges/n__to__n"):
+        names = sorted(path.name for path in Path("out", kind).iterdir())
+        assert names and all(Path("out", kind, n).read_bytes() == Path(above, "g", kind, n).read_bytes() for n in names)
+    degrees = [json.loads(Path(out, "build.json").read_text())["degrees"] for out in ("out", f"{above}/g")]
+    assert degrees[0] == degrees[1]

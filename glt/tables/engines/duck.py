@@ -58,7 +58,9 @@ class DuckDB:
 
     def view(self, name: str, folder: Path) -> None:
         files = ", ".join(map(_quoted, shards_of(folder)))
-        self._db.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet([{files}])")
+        # A directory above, such as id=3, is no column: by itself DuckDB puts it in the place of one.
+        source = f"read_parquet([{files}], hive_partitioning = false)"
+        self._db.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {source}")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with self._telling():
