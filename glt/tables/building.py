@@ -24,6 +24,7 @@ from glt.tables.engines.making import END_FIELDS, EdgeFits, Edges, Keys, Nodes
 from glt.tables.engines.output import read_shards, shards_of
 from glt.tables.engines.plan import DST, KEY, SRC, Plan, Query, Rows
 
+_OURS: Final = ("progress.json", "scratch", "keys")  # one is in the folder of a build at any moment
 _TYPES: Final = {"int": pa.int64(), "text": pa.string()}
 
 
@@ -179,7 +180,9 @@ class Journal:
                         f"{folder} was begun with other {what}: build without --resume (resume=False) to begin again"
                     )
             self._kept = kept
-        elif folder.exists():  # of a build that was ended
+        elif folder.exists():
+            if not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).exists() for name in _OURS)):
+                raise FileExistsError(f"{folder} is there, and is no build that was ended: move it away")
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
 

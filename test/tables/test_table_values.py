@@ -280,3 +280,44 @@ def test_directories_above_are_no_columns(build, above):
         assert names and all(Path("out", kind, n).read_bytes() == Path(above, "g", kind, n).read_bytes() for n in names)
     degrees = [json.loads(Path(out, "build.json").read_text())["degrees"] for out in ("out", f"{above}/g")]
     assert degrees[0] == degrees[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "node", "expected"),
+    [
+        (
+            "1 99999999999999999999",
+            {"time": "v"},
+            r"n\.csv, column 'v', row 1: '9+': expected a time, or an integer below",
+        )
+    ],
+)
+def test_a_time_beyond_all_integers_is_named(build, values, node, expected):
+    with pytest.raises(TableError, match=expected):
+        build(values, node=node)
+
+
+def test_an_end_that_is_two_columns_is_named(build):
+    with pytest.raises(TableError, match=r"e\.csv has several columns 's': rename all but one"):
+        build("1 2", edges="s,d,s\nk0,k1,k1\n")
+
+
+def test_one_file_under_two_names_is_read_once(build, tmp_path):
+    build("1 2", edge={"files": ["e.csv", f"../{tmp_path.name}/e.csv", str(tmp_path / "*e.csv")]})
+    assert json.loads(Path("out/build.json").read_text())["edge_types"]["n__to__n"]["num_read"] == 1
+
+
+def test_a_directory_of_the_users_is_not_removed(build):
+    Path("out.partial").mkdir()
+    Path("out.partial/mine.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match=r"out\.partial is there, and is no build that was ended: move it away"):
+        build("1 2")
+    assert Path("out.partial/mine.txt").read_text() == "precious"
+
+
+def test_directories_at_urls_leave_out_hidden_ones(build, tmp_path):
+    for folder in ("", "_temporary/0/", ".hidden/"):
+        Path("parts", folder).mkdir(parents=True, exist_ok=True)
+        Path("parts", folder, "p.csv").write_text("s,d\nk0,k1\n")
+    build("1 2", edge={"files": f"file://{tmp_path}/parts"})
+    assert json.loads(Path("out/build.json").read_text())["edge_types"]["n__to__n"]["num_read"] == 1

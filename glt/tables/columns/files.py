@@ -64,7 +64,9 @@ def _paths_at_url(given: str) -> Iterator[File]:
     for each in opened.get_file_info(pa.fs.FileSelector(folder, recursive=True, allow_not_found=True)):
         inside = each.path.removeprefix(folder)  # how a store calls a folder is not what its URL says, host and all
         is_table = each.type == pa.fs.FileType.File and each.base_name.lower().endswith(PARQUET + CSV)
-        if is_table and (pattern is None or pattern.fullmatch(inside)) and not each.base_name.startswith((".", "_")):
+        parts = inside.split("/") if pattern is None else [each.base_name]
+        is_hidden = any(part.startswith((".", "_")) for part in parts)
+        if is_table and (pattern is None or pattern.fullmatch(inside)) and not is_hidden:
             yield File(f"{head}{quote(inside)}{query}", each.size, each.mtime_ns or 0)
 
 

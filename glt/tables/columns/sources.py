@@ -78,11 +78,12 @@ class Source:
                     f"{where}: files = {given!r}: expected Parquet or CSV files, and there are none, seen from "
                     f"{Path(base).absolute()}"
                 )
-            found |= {each.path: each for each in paths}
-        for path in found:
-            if not has_kind(path, PARQUET + CSV):
+            for each in paths:
+                found.setdefault(each.whole_path, each)  # one file under two names is one
+        for each in found.values():
+            if not has_kind(each.path, PARQUET + CSV):
                 raise TableError(
-                    f"{where}: {path} is of no known kind: expected a name with {', '.join(PARQUET + CSV)}"
+                    f"{where}: {each.path} is of no known kind: expected a name with {', '.join(PARQUET + CSV)}"
                 )
         return cls(where, tuple(found[path] for path in sorted(found)), files)
 
@@ -157,8 +158,7 @@ class Source:
         """Whether the keys in a column are integers, as far as its files tell (of CSV: their first blocks)."""
         for file in self.files:
             schema = self.columns_of(file)
-            if column not in schema.names:
-                raise self._no_column(file.path, column, schema.names)
+            self._require_columns(file.path, (column,), schema.names)
             type_ = schema.field(column).type
             type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
             if pa.types.is_null(type_):  # of no rows, or nulls alone: these are as the others

@@ -227,7 +227,7 @@ def _as_time(values: pa.Array, place: _Place) -> pa.Array:
 def _times_of(values: pa.Array, place: _Place) -> pa.Array:
     present = values.drop_null()
     if pc.all(pc.match_substring_regex(present, r"^-?\d+$")).as_py() is not False:
-        return values.cast(pa.int64())
+        return _parsed(values, pa.int64(), place, "a time, or an integer below 2**63 in the time's unit")
     has_zone = pc.match_substring_regex(values, r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
     expected = "a time such as 2024-05-31 or 2024-05-31T10:00:00"
     values = pc.replace_substring_regex(values, r"(:\d\d\.\d{6})\d+", r"\1")  # seconds are what is kept
