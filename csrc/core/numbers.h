@@ -26,11 +26,11 @@ GLT_HOST_DEVICE uint64_t number_of(uint64_t key, int64_t node) {
   return z ^ z >> 31;
 }
 
-// Whether a row takes an edge with this number and weight rather than the other. Edges without weight come last.
+// An edge that a row may take: rather than one that is greater. Edges without weight come last.
 struct Candidate {
   uint64_t number, weight;
 
-  GLT_HOST_DEVICE bool before(const Candidate& other) const {
+  GLT_HOST_DEVICE bool operator<(const Candidate& other) const {
     if (weight == 0 || other.weight == 0) return weight != other.weight ? weight > 0 : number < other.number;
     const uint64_t ours = bounded(number, other.weight), theirs = bounded(other.number, weight);  // high halves
     return ours != theirs ? ours < theirs : number * other.weight < other.number * weight;

@@ -297,12 +297,8 @@ class Lowest {
   std::vector<Edge> kept_;
 };
 
-struct WeightedNumber : Candidate {
-  bool operator<(const WeightedNumber& other) const { return before(other); }
-};
-
 // Writes the positions of counts[i] edges of every row: those whose neighbours have the lowest numbers, in row order.
-// numbered(begin, end, offer) calls offer(number, position) for these edges.
+// numbered(i) returns what offers the edges [begin, end) of row i to the lowest: see the calls.
 template <typename Number, typename Numbered>
 void pick_by_number(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch,
                     const Numbered& numbered) {
@@ -315,26 +311,27 @@ void pick_by_number(const Rows& rows, const HopSpec& spec, const uint32_t* count
       continue;
     }
     Lowest<Number> lowest(counts[i]);
-    for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) { numbered(i, begin, end, lowest); });
+    const auto offer = numbered(i);
+    for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) { offer(begin, end, lowest); });
     lowest.take(position);
   }
 }
 
-// The same, where weight_of(i, edge) is that of an edge of row i, counted from its begin.
-template <typename WeightOf>
+// The same by weight: sums_of(rows) are those of these rows.
+template <typename SumsOf>
 void pick_by_number_and_weight(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                               RowScratch& scratch, const WeightOf& weights_of) {
+                               RowScratch& scratch, const SumsOf& sums_of) {
   std::visit(
       [&](auto* indices) {
-        pick_by_number<WeightedNumber>(
-            rows, spec, counts, scratch, [&](int64_t i, int64_t begin, int64_t end, auto& lowest) {
-              const auto weights = weights_of({i})[0];
-              for (int64_t e = begin; e < end; ++e) {
-                const WeightedNumber number{
-                    {number_of(spec.number_key, indices[e]), weights.weight_of(e - scratch.spans.begin[i])}};
-                if (lowest.admits(number)) lowest.offer(number, e);
-              }
-            });
+        pick_by_number<Candidate>(rows, spec, counts, scratch, [&](int64_t i) {
+          return
+              [&, first = scratch.spans.begin[i], weights = sums_of({i})[0]](int64_t begin, int64_t end, auto& lowest) {
+                for (int64_t e = begin; e < end; ++e) {
+                  const Candidate number{number_of(spec.number_key, indices[e]), weights.weight_of(e - first)};
+                  if (lowest.admits(number)) lowest.offer(number, e);
+                }
+              };
+        });
       },
       csr.indices);
 }
@@ -383,7 +380,7 @@ void pick_by_number_alone(const CsrView& csr, const Rows& rows, const HopSpec& s
   std::visit(
       [&](auto* indices) {
         for (int64_t i = 0; i < rows.n; ++i) prefetch(indices + scratch.spans.begin[i]);
-        pick_by_number<uint64_t>(rows, spec, counts, scratch, [&](int64_t, int64_t begin, int64_t end, auto& lowest) {
+        const auto offer = [&](int64_t begin, int64_t end, auto& lowest) {
           uint64_t number[kBlock];
           for (int64_t first = begin; first < end; first += kBlock) {
             const int64_t n = std::min(kBlock, end - first);
@@ -391,7 +388,8 @@ void pick_by_number_alone(const CsrView& csr, const Rows& rows, const HopSpec& s
             for (int64_t e = 0; e < n; ++e)
               if (lowest.admits(number[e])) lowest.offer(number[e], first + e);
           }
-        });
+        };
+        pick_by_number<uint64_t>(rows, spec, counts, scratch, [&](int64_t) { return offer; });
       },
       csr.indices);
 }

@@ -350,7 +350,7 @@ struct DrawByNumber {
     // Whether one edge is taken only after another.
     GLT_HOST_DEVICE bool is_after(int64_t edge, int64_t other) const {
       const Candidate ours = (*this)(edge), theirs = (*this)(other);
-      return theirs.before(ours) || (!ours.before(theirs) && edge > other);
+      return theirs < ours || (!(ours < theirs) && edge > other);
     }
   };
 
@@ -373,7 +373,7 @@ struct DrawByNumber {
         kept[size++] = edge;
         if (size == count)
           for (int64_t at = size / 2 - 1; at >= 0; --at) sift(kept, size, at, is_after);
-      } else if (row(edge).before(row(kept[0]))) {
+      } else if (row(edge) < row(kept[0])) {
         kept[0] = edge;
         sift(kept, size, 0, is_after);
       }

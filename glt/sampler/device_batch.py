@@ -121,8 +121,8 @@ class DeviceBatch:
             seed_time: Time of each tree ``[trees]``, int64.
             exclusions: By edge type, edges that are not sampled.
             trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32. Default: one each.
-            options: ``replace``, ``last``, ``with_edge``, ``disjoint``, ``first_hop``, ``time_window`` and
-                ``half_life``.
+            options: ``replace``, ``last``, ``with_edge``, ``disjoint``, ``first_hop``, ``time_window``,
+                ``half_life`` and ``shared_key``.
         """
         on_device = [(t, self._in_slot(at, s)) for at, (t, s) in enumerate(seeds)]
         time = None if seed_time is None else self._in_slot("seed_time", seed_time)

@@ -88,6 +88,8 @@ class OneHopRequest:
         tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
         seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
         excluded: Pairs ``(expanded [m], neighbour [m])``, int64, whose edges must not be taken; None: none.
+        time_window, half_life: As of :attr:`glt.sampler.SamplingConfig.native_times`; -1 and 0: none.
+        shared_key: Key of the numbers of nodes, of which each node takes the lowest; None: it draws.
     """
 
     method: ClassVar[str] = "sample_one_hop"
