@@ -158,8 +158,11 @@ def test_types_of_any_letters_in_a_bucket(bucket, tmp_path):
 
 def test_a_loader_over_a_partition_in_a_bucket(parts, tmp_path):
     glt.distributed.initialize(part_config=parts)
-    data = glt.distributed.DistDataset().load(parts, 0)
-    assert data.num_partitions == 2 and str(tmp_path / "cache") in data.load_args["graph_dir"]
+    try:
+        data = glt.distributed.DistDataset().load(parts, 0)
+        assert data.num_partitions == 2 and str(tmp_path / "cache") in data.load_args["graph_dir"]
+    finally:
+        glt.distributed.finalize()
 
 
 @pytest.mark.parametrize("how", ["altered", "cut"])

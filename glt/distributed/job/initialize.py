@@ -182,7 +182,7 @@ def initialize(
     given = {
         "ip_config": None if ip_config is None else os.fspath(ip_config),
         "num_workers": num_workers,
-        "part_config": None if part_config is None else os.path.abspath(part_config),
+        "part_config": None if part_config is None else _absolute(part_config),
         "rpc_timeout": rpc_timeout,
         "token_file": None if token_file is None else os.path.abspath(token_file),
         "tls": tls,
@@ -277,6 +277,10 @@ def _loaded(part_config: str | os.PathLike[str], at: int, partition: int | None 
     return DistDataset().load(
         part_config if is_url(part_config) else root, at % num_parts if partition is None else partition
     )
+
+
+def _absolute(part_config: str | os.PathLike[str]) -> str:
+    return os.fspath(part_config) if is_url(part_config) else os.path.abspath(part_config)
 
 
 def partition_dir(part_config: str | os.PathLike[str]) -> PartConfig:
