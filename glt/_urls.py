@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
-from urllib.parse import urlsplit
+import re
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+# Parameters that sign a URL of S3 (two versions), CloudFront and Google's store, and those of Azure's beside a ``sig``.
+_SIGNED: Final = (
+    r"x-(amz|goog)-.*|awsaccesskeyid|googleaccessid|signature|expires|policy|key-pair-id|(access_|sas_)?token"
+)
+_SIGNED_BY_AZURE: Final = r"s[vrpeti]|sig|ss|srt|spr|sip|sk(oid|tid|t|e|s|v)|saoid|scid"
 
 
 def is_url(given: str | os.PathLike[str]) -> bool:
@@ -16,6 +23,17 @@ def without_query(url: str) -> tuple[str, str]:
     """A path or URL without its query (``?region=...``), and the query with its question mark."""
     plain, mark, query = url.partition("?") if is_url(url) else (url, "", "")
     return plain, mark + query
+
+
+def public_url(url: str) -> str:
+    """A URL without what gives access: a password, and parameters that sign it."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    given = [each.partition("=") for each in parts.query.split("&")]
+    signed = f"{_SIGNED}|{_SIGNED_BY_AZURE}" if any(each[0] == "sig" for each in given) else _SIGNED
+    query = "&".join("".join(each) for each in given if not re.fullmatch(signed, each[0], re.IGNORECASE))
+    place = host if ":" in user or not user else f"{user}@{host}"  # of abfs:// the user is a container
+    return urlunsplit((parts.scheme, place, parts.path, query, ""))
 
 
 def open_file_system(path: str) -> tuple[Any, str]:

@@ -62,19 +62,23 @@ class Old:
         """The files of a table that it has not read; raises TableError if one that it has read is not as it was."""
         known = {path: (size, changed) for path, size, changed in self.built["files"].get(source.where, ())}
         found = {each.whole_path for each in source.files}
-        gone = {state: path for path, state in known.items() if path not in found}
+        gone = {path: state for path, state in known.items() if path not in found}
         for each in source.files:
             state = each.num_bytes, each.changed_ns
             if known.get(each.whole_path, state) != state:
                 raise TableError(
-                    f"{source.where}: {each.path} was written since {self.folder} was built of it: an update adds "
+                    f"{source.where}: {each.name} was written since {self.folder} was built of it: an update adds "
                     "files and leaves those that were read alone; build without --update to read all again"
                 )
-            if each.whole_path not in known and each.changed_ns and state in gone:  # web servers may give no time
-                raise TableError(
-                    f"{source.where}: {each.path} has the size and the time of {gone[state]}, which {self.folder} was "
-                    "built of and which is gone: its rows would come twice; move it back, or build without --update"
-                )
+            for path, before in gone.items() if each.whole_path not in known else ():
+                is_named_so = os.path.basename(path) == os.path.basename(each.whole_path)
+                is_as_old = before[1] == state[1] != 0  # web servers may give no time
+                if before[0] == state[0] and (is_named_so or is_as_old):
+                    raise TableError(
+                        f"{source.where}: {each.name} has the size of {path}, and its name or time, which "
+                        f"{self.folder} was built of and which is gone: its rows would come twice; move it back, or "
+                        "build without --update"
+                    )
         return replace(source, files=tuple(each for each in source.files if each.whole_path not in known))
 
 
@@ -400,5 +404,5 @@ def shown_key(key: Sequence[Any]) -> str:
 
 def _first_place(source: Source, prefix: str, key: Sequence[Any]) -> str:
     """Where a key comes first, in words; the files are read for it."""
-    found = source.find(prefix, key)
+    found = source.find([f"{prefix}{i}" for i in range(len(key))], key)
     return "" if found is None else f", first in {found[0]}, row {found[1]}"

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final
 import glt
 from glt._checks import available_memory, check_at_least, format_size, naming_the_limit, parse_size
 from glt._tracebacks import short_traceback
-from glt._urls import is_url
+from glt._urls import is_url, public_url
 from glt.errors import TableError
 from glt.tables.descriptions.description import Description, EdgeTable, Files, NodeTable, reversed_type
 
@@ -23,6 +24,7 @@ if _missing := [name for name in ("duckdb", "pyarrow") if find_spec(name) is Non
 
 from glt.tables.building import Build, Journal, Old, Tables
 from glt.tables.columns.rows import Fitted, where_of
+from glt.tables.columns.sources import forget_looks
 from glt.tables.engines.duck import DuckDB
 from glt.tables.engines.plan import Engine, Plan
 from glt.tables.guesses.graphstorm import is_graphstorm, read_graphstorm
@@ -105,7 +107,10 @@ def build(
     described = _described(description)
     if is_url(out):
         raise ValueError(f"out = {os.fspath(out)!r}: expected a directory of this machine; copy it when it is whole")
-    target = Path(os.path.abspath(out))
+    forget_looks()
+    with suppress(ImportError):  # pyarrow imports it with its first array of numpy, and loses a Ctrl-C that comes then
+        import pandas  # noqa: F401
+    target = Path(os.path.realpath(out))
     partial = Path(f"{target}.partial")
     budget = _budget(engine, memory, num_threads)
     if not dry_run:
@@ -115,7 +120,7 @@ def build(
     tables = Tables.of(described, old)
     if dry_run:
         return estimate(tables, target, budget, old)
-    of = {"description": described.to_dict(), "files": tables.files, "update": None if old is None else old.built}
+    of = {"description": _told(described), "files": tables.files, "update": None if old is None else old.built}
     journal = Journal(partial, of, resume)
     with naming_the_limit(partial):
         running = _engine(engine, partial / "scratch", budget, num_threads, progress)
@@ -265,7 +270,7 @@ def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, A
     counted = {
         "format": _FORMAT,
         "glt": glt.__version__,
-        "description": description.to_dict(),
+        "description": _told(description),
         "files": run.files,
         "key_types": {
             t.name: list(types) for t, types in zip(description.node_types, run.tables.key_types, strict=True)
@@ -303,6 +308,19 @@ def _kept(fitted: Fitted) -> dict[str, Any]:
     found |= {name: name for name in ("label", "time", "weight") if name in names}
     masks = [name for name in names if name.endswith("_mask")]
     return found | ({"attrs": masks} if masks else {})
+
+
+def _told(description: Description) -> dict[str, Any]:
+    """As JSON has it, and without what gives access to files."""
+    found = description.to_dict()
+    for table in (*found["node_types"].values(), *found["edge_types"]):
+        if "files" in table:
+            given = table["files"]
+            told = [
+                public_url(each) if is_url(each) else each for each in ([given] if isinstance(given, str) else given)
+            ]
+            table["files"] = told[0] if isinstance(given, str) else told
+    return found
 
 
 def _write(path: Path, document: Any) -> None:

@@ -321,3 +321,57 @@ def test_directories_at_urls_leave_out_hidden_ones(build, tmp_path):
         Path("parts", folder, "p.csv").write_text("s,d\nk0,k1\n")
     build("1 2", edge={"files": f"file://{tmp_path}/parts"})
     assert json.loads(Path("out/build.json").read_text())["edge_types"]["n__to__n"]["num_read"] == 1
+
+
+def test_whole_floats_in_csv_are_integers(build, tmp_path):
+    """As keys, ends, categories and classes."""
+    table = build("1.0 2 2.0 1 -3.00", node={"features": {"v": "category"}, "label": "v"})
+    assert table["label"].to_pylist() == [1, 2, 2, 1, 0]
+    names = json.loads((tmp_path / "out/build.json").read_text())["feature_names"]["node type 'n'"]
+    assert names == ["v=1", "v=2", "v=-3", "v is other"]
+    (tmp_path / "ints.csv").write_text("id\n1\n2\n3\n")
+    (tmp_path / "floats.csv").write_text("s,d\n1.0,2.0\n3.0,\n2.0,3.0\n")
+    edges = {"type": ["n", "to", "n"], "files": "floats.csv", "src": "s", "dst": "d", "missing": "drop"}
+    told = {"node_types": {"n": {"files": "ints.csv", "key": "id"}}, "edge_types": [edges]}
+    built = glt.tables.build(told, "floats")
+    assert built["key_types"] == {"n": ["int"]} and built["edge_types"]["n__to__n"]["num_kept"] == 2
+
+
+def test_quoted_nothing_is_null(build, tmp_path):
+    (tmp_path / "q.csv").write_text('"id","v"\n"a","x"\n"b",""\n')
+    (tmp_path / "e.csv").write_text("s,d\na,b\n")
+    edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}
+    told = {"node_types": {"n": {"files": "q.csv", "key": "id", "label": "v"}}, "edge_types": [edge]}
+    assert glt.tables.build(told, "quoted")["classes"]["node type 'n'"] == ["x"]
+
+
+@pytest.mark.parametrize("other", ["2024-01-01T10:00:00", "17"])
+def test_times_as_texts_of_several_files_are_alike(build, tmp_path, other):
+    for name, text in (("a", "2024-01-01T10:00:00Z"), ("b", other)):
+        pq.write_table(pa.table({"s": ["k0"], "d": ["k1"], "t": [text]}), tmp_path / f"e-{name}.parquet")
+    with pytest.raises(TableError, match=r"has times with a zone in .*e-a.parquet, and .* in .*e-b.parquet"):
+        build([1.0, 2.0], edge={"files": "e-*.parquet", "time": "t"})
+
+
+def test_sums_beyond_float32(build):
+    edges = "s,d,w\nk0,k1,3e38\nk0,k1,3e38\n"
+    with pytest.raises(TableError, match=r"column 'w': duplicates = 'sum' .* from id 0 to id 1 is 6e\+38"):
+        build([1.0, 2.0], edge={"weight": "w", "duplicates": "sum"}, edges=edges)
+
+
+def test_values_that_nothing_takes_are_named(build, tmp_path):
+    texts = pa.array([b"fine", b"\xff\xfe"]).view(pa.string())
+    with pytest.raises(TableError, match=r"column 'v', row 1: b'\\xff\\xfe': expected a text in UTF-8"):
+        build(texts, node={"label": "v"})
+    with pytest.raises(TableError, match="row 0: 18446744073709551615: expected integers below"):
+        build(pa.array([2**64 - 1, 1], pa.uint64()), node={"time": "v"})
+    for delimiter in ("\u00e9", "\0", '"'):
+        with pytest.raises(TableError, match="delimiter"):
+            build("1 2", node={"delimiter": delimiter})
+
+
+def test_a_link_as_output(build, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    build("1 2", node={"label": "v"})
+    assert (tmp_path / "out").is_symlink() and (tmp_path / "disk/graph.json").is_file()

@@ -100,7 +100,7 @@ def test_an_update_of_an_update_and_of_nothing(built):
         (lambda folder: (folder / "buys-1.csv").write_text(FIRST[1] + "m,c,1,1\n"), "buys-1.csv was written since"),
         (
             lambda folder: (folder / "buys-1.csv").rename(folder / "buys-0.csv"),
-            "buys-0.csv has the size and the time of .*buys-1.csv, which .*old was built of and which is gone",
+            "buys-0.csv has the size of .*buys-1.csv, and its name or time, which .*old was built of and which is gone",
         ),
         (lambda folder: (folder / "users-2.csv").write_text(SECOND[0].replace("gold", "iron")), "'iron'.*'gold'"),
         (
@@ -169,3 +169,38 @@ def test_a_build_of_other_files_does_not_go_on(built):
         glt.tables.build(built / "graph.json", built / "new", resume=True)
     glt.tables.build(built / "graph.json", built / "new")
     assert not old.exists()
+
+
+def test_what_an_update_cannot_take(built):
+    """A value that is too far away, a new class, a copy of a file that is gone; and what it says it leaves out."""
+    new = built / "users-2.csv"
+    new.write_text("id,age,city,tier\na,1e39,C,tin\n")
+    with pytest.raises(TableError, match=r"users-2.csv, column 'age', row 0: '1e39'"):
+        glt.tables.build(built / "graph.json", built / "new", update=built / "old")
+    new.write_text("id,age,city,tier\na,60,C,lead\n")
+    with pytest.raises(TableError, match="node type 'user': label column 'tier' has the value 'lead'"):
+        glt.tables.build(built / "graph.json", built / "new", update=built / "old")
+
+
+def test_a_copy_in_another_directory_is_no_new_file(built):
+    (built / "more").mkdir()
+    shutil.copyfile(built / "users-1.csv", built / "more/users-1.csv")
+    (built / "users-1.csv").unlink()
+    told = DESCRIPTION | {"node_types": {**DESCRIPTION["node_types"]}}
+    told["node_types"]["user"] = DESCRIPTION["node_types"]["user"] | {"files": ["users*.csv", "more"]}
+    (built / "graph.json").write_text(json.dumps(told))
+    with pytest.raises(TableError, match=r"has the size of .*users-1.csv, and its name or time"):
+        glt.tables.build(built / "graph.json", built / "new", update=built / "old")
+
+
+def test_dropped_edges_are_spoken_of(built):
+    told = json.loads(json.dumps(DESCRIPTION))
+    told["edge_types"][0] |= {"missing": "drop"}
+    (built / "graph.json").write_text(json.dumps(told))
+    (built / "buys-1.csv").write_text("user,item,at,price\nm,q,5,1\na,q,3,2\n")
+    for name in ("users-2.csv", "buys-2.csv"):
+        (built / name).rename(built / f"later-{name}")
+    glt.tables.build(built / "graph.json", built / "old", overwrite=True)
+    (built / "later-users-2.csv").rename(built / "users-2.csv")
+    counts = glt.tables.build(built / "graph.json", built / "new", update=built / "old")
+    assert any("1 edges that" in each and "not looked at again" in each for each in counts["warnings"])

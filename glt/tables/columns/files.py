@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from glt._checks import format_size, is_of_machine, naming_the_limit
-from glt._urls import is_url, open_file_system, without_query
+from glt._urls import is_url, open_file_system, public_url, without_query
 from glt.errors import TableError
 
 PARQUET: Final = (".parquet", ".pq")
@@ -32,8 +32,14 @@ class File:
     changed_ns: int
 
     @property
+    def name(self) -> str:
+        """What messages call it: a URL without what signs it."""
+        return public_url(self.path) if is_url(self.path) else self.path
+
+    @property
     def whole_path(self) -> str:
-        return self.path if is_url(self.path) else os.path.abspath(self.path)
+        """What it is known by from build to build."""
+        return public_url(self.path) if is_url(self.path) else os.path.abspath(self.path)
 
 
 def find_files(given: str, base: str) -> Iterator[File]:

@@ -79,7 +79,7 @@ class Fits:
 
     def finish(self) -> Fitted:
         label = self._table.label
-        code = None if label is None else LabelCode.of(label, self._classes)
+        code = None if label is None else LabelCode.of(label, self._classes, self._where)
         return Fitted(self._table, tuple(each.finish() for each in self._fits), code)
 
 
@@ -150,7 +150,9 @@ class Fitted:
         transforms = tuple(
             Transform.of(f, each, where) for f, each in zip(table.features, kept["features"], strict=True)
         )
-        return cls(table, transforms, None if table.label is None else LabelCode(table.label, kept.get("classes", ())))
+        return cls(
+            table, transforms, None if table.label is None else LabelCode(table.label, kept.get("classes", ()), where)
+        )
 
 
 def split_borders(table: NodeTable | EdgeTable) -> list[int]:

@@ -32,7 +32,7 @@ from glt.tables.columns.files import (
     readable,
     state_of,
 )
-from glt.tables.columns.values import Column, arrow_type, convert
+from glt.tables.columns.values import Column, arrow_type, convert, from_csv, kind_of_times
 from glt.tables.descriptions.description import Files
 
 _BATCH_ROWS: Final = 1 << 17
@@ -113,7 +113,11 @@ class Source:
         schema = pa.schema([pa.field(each.name, arrow_type(each)) for each in columns])
         first = piece.first_row
         for batch in self._read(piece, columns):
-            converted = [convert(batch.column(c.column), c, self.where, piece.file.path, first) for c in columns]
+            given = [batch.column(each.column) for each in columns]
+            if not is_parquet(piece.file.path):
+                given = [from_csv(values, each) for values, each in zip(given, columns, strict=True)]
+            name = piece.file.name
+            converted = [convert(v, c, self.where, name, first) for v, c in zip(given, columns, strict=True)]
             yield pa.RecordBatch.from_arrays(converted, schema=schema)
             first += batch.num_rows
 
@@ -124,7 +128,7 @@ class Source:
             if not is_parquet(file.path) or file.num_bytes < 2 * _PIECE_BYTES:
                 found.append(Piece(file))
                 continue
-            with readable(self.where, file.path):
+            with readable(self.where, file.name):
                 opened, path = open_file_system(file.path)
                 metadata = pa.parquet.read_metadata(path, filesystem=opened)
             groups, first, num_rows, num_bytes = [], 0, 0, 0
@@ -139,13 +143,13 @@ class Source:
 
     def columns_of(self, file: File) -> pa.Schema:
         """The columns of a file; of CSV, as pyarrow guesses their types from its first block, but that integers such as
-        007 are texts."""
-        with readable(self.where, file.path):
+        007 are texts, and floats that are whole integers."""
+        with readable(self.where, file.name):
             return _look(file, self._read_as)[0]
 
     def sample(self, file: File) -> Iterator[pa.RecordBatch]:
         """Rows of a file, its columns as they are; of CSV as far as its first block tells, which is all there is."""
-        with readable(self.where, file.path):
+        with readable(self.where, file.name):
             opened, path = open_file_system(file.path)
             if is_parquet(file.path):
                 with pa.parquet.ParquetFile(path, filesystem=opened, pre_buffer=False) as parquet:
@@ -158,7 +162,7 @@ class Source:
         """Whether the keys in a column are integers, as far as its files tell (of CSV: their first blocks)."""
         for file in self.files:
             schema = self.columns_of(file)
-            self._require_columns(file.path, (column,), schema.names)
+            self._require_columns(file.name, (column,), schema.names)
             type_ = schema.field(column).type
             type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
             if pa.types.is_null(type_):  # of no rows, or nulls alone: these are as the others
@@ -174,8 +178,8 @@ class Source:
             first: dict[str, str] = {}  # a file of each kind
             for file in self.files:
                 schema = self.columns_of(file)
-                if column in schema.names and (kind := _kind_of_time(schema.field(column).type)) is not None:
-                    first.setdefault(kind, file.path)
+                if column in schema.names and (kind := self._kind_of_times(file, schema.field(column))) is not None:
+                    first.setdefault(kind, file.name)
             if len(first) > 1:
                 (kind, path), (other_kind, other) = list(first.items())[:2]
                 raise TableError(
@@ -183,16 +187,21 @@ class Source:
                     "same in all files"
                 )
 
-    def find(self, prefix: str, key: Sequence[Any]) -> tuple[str, int] | None:
-        """File and row of the first row with this key, in columns that begin with ``prefix``."""
-        names = [each.name for each in self.columns if each.name[:3] == prefix and each.name[3:].isdigit()]
+    def _kind_of_times(self, file: File, column: pa.Field) -> str | None:
+        if not (is_parquet(file.path) and _is_text(column.type)):  # of CSV types tell it
+            return kind_of_times(column.type)
+        rows = next(iter(self.sample(file)), None)
+        return None if rows is None else kind_of_times(column.type, rows.column(column.name).cast(pa.string()))
+
+    def find(self, names: Sequence[str], values: Sequence[Any]) -> tuple[str, int] | None:
+        """File and row of the first row with these values in the columns of these names."""
         for file in self.files:
             first = 0
             for batch in replace(self, files=(file,)).batches(names):
-                same = [pc.equal(batch.column(n), value) for n, value in zip(names, key, strict=True)]
+                same = [pc.equal(batch.column(n), value) for n, value in zip(names, values, strict=True)]
                 at = pc.index(reduce(pc.and_, same), True).as_py()
                 if at >= 0:
-                    return file.path, first + at
+                    return file.name, first + at
                 first += batch.num_rows
         return None
 
@@ -205,14 +214,14 @@ class Source:
             return None
         total = 0
         for each in self.files:
-            with readable(self.where, each.path):
+            with readable(self.where, each.name):
                 total += _look(each, self._read_as)[1] or 0
         return total
 
     def bytes_per_row(self) -> float | None:
         """Of CSV, by the begin of its first file that is not empty; None without rows."""
         for each in self.files:
-            with readable(self.where, each.path):
+            with readable(self.where, each.name):
                 opened, path = open_file_system(each.path)
                 with opened.open_input_stream(path, compression=None) as stream:
                     raw = stream.read(BLOCK_BYTES)
@@ -227,21 +236,21 @@ class Source:
         for each in self.files:
             if state_of(each.path) != each:
                 raise TableError(
-                    f"{self.where}: {each.path} was written while it was read: build again when it is whole"
+                    f"{self.where}: {each.name} was written while it was read: build again when it is whole"
                 )
 
     def _read(self, piece: Piece, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-        path = piece.file.path
+        path, shown = piece.file.path, piece.file.name
         chosen = tuple(dict.fromkeys(each.column for each in columns))
-        with readable(self.where, path):
+        with readable(self.where, shown):
             if is_parquet(path):
                 opened, inside = open_file_system(path)
                 with pa.parquet.ParquetFile(inside, filesystem=opened, pre_buffer=False, buffer_size=1 << 20) as file:
-                    self._require_columns(path, chosen, file.schema_arrow.names)
+                    self._require_columns(shown, chosen, file.schema_arrow.names)
                     num_rows = _batch_rows(sum(each.length or 1 for each in columns))
                     yield from file.iter_batches(num_rows, row_groups=piece.row_groups, columns=list(chosen))
             else:
-                self._require_columns(path, chosen, _look(piece.file, self._read_as)[0].names)
+                self._require_columns(shown, chosen, _look(piece.file, self._read_as)[0].names)
                 with _open_csv(piece.file, self.format, chosen) as reader:
                     yield from reader
 
@@ -268,25 +277,34 @@ def _look(file: File, format: Files) -> tuple[pa.Schema, int | None]:
     with _open_csv(file, format, None) as reader:
         schema = reader.schema
     count = Counter(schema.names)
-    integers = [each.name for each in schema if pa.types.is_integer(each.type) and count[each.name] == 1]
-    if integers:
-        with _open_csv(file, format, integers) as reader:
+    numbers = [each.name for each in schema if _is_number(each.type) and count[each.name] == 1]
+    if numbers:
+        with _open_csv(file, format, numbers) as reader:
             batch = next(iter(reader))
-        for name in integers:
-            if pc.any(pc.match_substring_regex(batch.column(name), r"^[+-]?0\d")).as_py():
-                schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
+        for name in numbers:
+            at, texts = schema.get_field_index(name), batch.column(name)
+            if pc.any(pc.match_substring_regex(texts, r"^[+-]?0\d")).as_py():
+                schema = schema.set(at, pa.field(name, pa.string()))
+            elif pc.all(pc.match_substring_regex(texts, r"^-?\d+(\.0+)?$")).as_py():
+                schema = schema.set(at, pa.field(name, pa.int64()))
     return _INTERNED.setdefault(schema, schema), None
 
 
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+
+
+def forget_looks() -> None:
+    """Files that are changed without another size or time are looked at again."""
+    _look.cache_clear()
+    _INTERNED.clear()
+
+
 _INTERNED: dict[pa.Schema, pa.Schema] = {}  # ten thousand files have the same columns
-
-
-def _kind_of_time(type_: pa.DataType) -> str | None:
-    if pa.types.is_timestamp(type_) and type_.tz is not None:
-        return "times with a zone"
-    if pa.types.is_temporal(type_):
-        return "times without a zone"
-    return "numbers" if pa.types.is_integer(type_) else None
 
 
 def _open_csv(file: File, format: Files, chosen: Sequence[str] | None) -> Any:
@@ -296,7 +314,6 @@ def _open_csv(file: File, format: Files, chosen: Sequence[str] | None) -> Any:
     options: dict[str, Any] = {"strings_can_be_null": True, "null_values": [""]}
     if chosen is not None:
         options |= {"include_columns": list(chosen), "column_types": dict.fromkeys(chosen, pa.string())}
-        options |= {"quoted_strings_can_be_null": False}
     is_compressed = has_kind(file.path, (".gz",))
     # A block is memory that is taken at once: no more than there is to read.
     num_bytes = 0 if is_compressed else file.num_bytes

@@ -212,7 +212,7 @@ class Transform:
         """What each number of a row is."""
         feature, name = self.feature, self.feature.name
         if feature.kind == "category":
-            names = [f"{name}={value}" for value in self.fitted["categories"]] + [f"{name}=other"]
+            names = [f"{name}={value}" for value in self.fitted["categories"]] + [f"{name} is other"]
         elif feature.kind == "timestamp":
             names = []
             for part in feature.parts:
@@ -243,7 +243,7 @@ class Transform:
     def _present(self, column: pa.Array, width: int) -> np.ndarray:
         kind = self.feature.kind
         if kind == "number":
-            return self._scaled(_numbers(self.feature, column))[:, None]
+            return self._finite(column, self._scaled(_numbers(self.feature, column)))[:, None]
         if kind == "boolean":
             return np.asarray(column.cast(pa.int8())).astype(np.float32)[:, None]
         if kind == "category":
@@ -258,13 +258,22 @@ class Transform:
             return np.asarray(column.flatten()).reshape(len(column), width)
         return self._embedded(column.to_pylist(), width)
 
+    def _finite(self, column: pa.Array, scaled: np.ndarray) -> np.ndarray:
+        if len(wrong := np.flatnonzero(~np.isfinite(scaled))):
+            raise TableError(
+                f"{self.where}: feature {self.feature.name!r}: {column[int(wrong[0])].as_py():g} is no float32 when it "
+                f"is scaled as the training rows were ({dict(self.fitted)}): expected a value nearer to theirs, or "
+                "scale = 'quantile'"
+            )
+        return scaled
+
     def _scaled(self, values: np.ndarray) -> np.ndarray:
         scale, fitted = self.feature.scale, self.fitted
         if scale in ("standardize", "log"):
             return _standard(values, fitted["mean"], fitted["deviation"])
         if scale == "min_max":
             wide = fitted["largest"] - fitted["least"]
-            return ((values - fitted["least"]) / (wide or 1.0)).astype(np.float32)
+            return _as_float32((values - fitted["least"]) / (wide or 1.0))
         if scale == "quantile":
             quantiles = np.array(fitted["quantiles"])
             return (np.searchsorted(quantiles, values, "right").clip(1, _NUM_QUANTILES) - 1).astype(np.float32) / (
@@ -320,7 +329,12 @@ class Transform:
 
 
 def _standard(values: np.ndarray, mean: float, deviation: float) -> np.ndarray:
-    return ((values - mean) / (deviation or 1.0)).astype(np.float32)
+    return _as_float32((values - mean) / (deviation or 1.0))
+
+
+def _as_float32(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # what is infinite is refused
+        return values.astype(np.float32)
 
 
 def text_function(feature: Feature, where: str) -> Callable[[list[str]], Any]:
@@ -342,18 +356,18 @@ class LabelCode:
 
     label: Label
     classes: Sequence[str] = ()
+    where: str = field(default="", compare=False)
 
     @classmethod
-    def of(cls, label: Label, values: Iterable[str]) -> LabelCode:
+    def of(cls, label: Label, values: Iterable[str], where: str) -> LabelCode:
         """Numbers are ordered as numbers, texts as texts."""
         found = sorted(values)
         try:
             numbers = {each: float(each) for each in found}
         except ValueError:
-            return cls(label, found)
-        return cls(
-            label, sorted(found, key=numbers.__getitem__) if all(map(math.isfinite, numbers.values())) else found
-        )
+            return cls(label, found, where)
+        is_finite = all(map(math.isfinite, numbers.values()))
+        return cls(label, sorted(found, key=numbers.__getitem__) if is_finite else found, where)
 
     def __call__(self, column: pa.Array) -> np.ndarray:
         """Class numbers, int64, -1 without a label; or numbers, float32, NaN without one."""
@@ -363,7 +377,8 @@ class LabelCode:
         if codes.null_count > column.null_count:
             unknown = column.filter(pc.is_null(codes)).drop_null()[0].as_py()
             raise TableError(
-                f"label column {self.label.column!r} has the value {unknown!r}: expected one of the classes of the "
-                f"graph that is updated, {list(self.classes)}; build without --update to number them again"
+                f"{self.where}: label column {self.label.column!r} has the value {unknown!r}: expected one of "
+                f"the classes of the graph that is updated, {list(self.classes)}; build without --update to "
+                "number them again"
             )
         return np.asarray(pc.fill_null(codes, -1)).astype(np.int64)

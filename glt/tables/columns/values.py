@@ -70,6 +70,13 @@ class _Place:
             )
 
 
+def from_csv(values: pa.Array, column: Column) -> pa.Array:
+    """The texts of CSV as Parquet would have them: 7.0, as pandas writes 7 of a column that has nulls, is 7."""
+    if column.kind not in ("int", "category"):
+        return values
+    return pc.replace_substring_regex(values, r"^(-?\d+)\.0+$", r"\1")
+
+
 def convert(values: pa.Array, column: Column, where: str, path: str, first_row: int) -> pa.Array:
     place = _Place(column, where, path, first_row)
     if pa.types.is_dictionary(values.type):
@@ -78,12 +85,33 @@ def convert(values: pa.Array, column: Column, where: str, path: str, first_row: 
         values = values.cast(pa.string())
     if pa.types.is_null(values.type):
         values = values.cast(pa.string())
-    if pa.types.is_string(values.type) and column.kind in _WITHOUT_TEXTS:  # "" of CSV, where all is quoted
-        values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
+    if pa.types.is_string(values.type):
+        values = _readable_texts(values, place)
+        if column.kind in _WITHOUT_TEXTS:
+            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
     converted = _CONVERT[column.kind](values, place)
     if not column.is_nullable and converted.null_count:
         place.refuse(values, pc.is_null(converted), _WITHOUT_NULLS[column.kind])
     return converted
+
+
+def _readable_texts(values: pa.Array, place: _Place) -> pa.Array:
+    """The same; raises TableError if one is no UTF-8, which Parquet does not check."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        given = values.cast(pa.binary())
+        place.refuse(given, pa.array([not _is_utf8(each) for each in given.to_pylist()]), "a text in UTF-8")
+        raise
+    return values
+
+
+def _is_utf8(raw: bytes | None) -> bool:
+    try:
+        (raw or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 _WITHOUT_TEXTS: Final = ("number", "unsigned", "boolean", "time", "vector")
@@ -104,9 +132,7 @@ def _refuse_type(values: pa.Array, place: _Place, expected: str) -> TableError:
 
 def _as_int(values: pa.Array, place: _Place) -> pa.Array:
     if pa.types.is_integer(values.type):
-        if pa.types.is_uint64(values.type):
-            place.refuse(values, pc.greater(values, pa.scalar(2**63 - 1, pa.uint64())), "integers below 2**63")
-        return values.cast(pa.int64())
+        return _signed(values, place)
     expected = "integers, as in the other tables of this key; key_type = 'text' of the node type takes any text"
     if pa.types.is_floating(values.type):
         return _whole_numbers(values, place, expected)
@@ -120,6 +146,12 @@ def _as_int(values: pa.Array, place: _Place) -> pa.Array:
         is_large = pc.greater(pc.binary_length(values), 18)
         place.refuse(values, is_large, "integers below 2**63")
         raise
+
+
+def _signed(values: pa.Array, place: _Place) -> pa.Array:
+    if pa.types.is_uint64(values.type):
+        place.refuse(values, pc.greater(values, pa.scalar(2**63 - 1, pa.uint64())), "integers below 2**63")
+    return values.cast(pa.int64())
 
 
 def _whole_numbers(values: pa.Array, place: _Place, expected: str) -> pa.Array:
@@ -217,18 +249,37 @@ def _as_time(values: pa.Array, place: _Place) -> pa.Array:
         unit, values = _PER_SECOND[values.type.unit], values.cast(pa.int64())
     if not pa.types.is_integer(values.type):
         raise _refuse_type(values, place, "timestamps, dates, or integers in the time's unit")
-    given = values.cast(pa.int64())
+    given = _signed(values, place)
     down = np.floor_divide(np.asarray(pc.fill_null(given, 0)), unit)
     is_other = pa.array((down < _FIRST_S) | (down > _LAST_S))
     place.refuse(given, is_other, f"a time of the years 1 to 9999; as {place.column.unit!r} it is none, see 'unit'")
     return pa.array(down, mask=np.asarray(pc.is_null(given)))
 
 
+_ZONE: Final = r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def kind_of_times(type_: pa.DataType, texts: pa.Array | None = None) -> str | None:
+    """What times of a type are, in words; of texts as the first ones say, which may be none."""
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return "times with a zone"
+    if pa.types.is_temporal(type_):
+        return "times without a zone"
+    if pa.types.is_integer(type_):
+        return "numbers"
+    present = None if texts is None else pc.filter(texts, pc.not_equal(texts, "")).drop_null()
+    if not present:
+        return None
+    if pc.all(pc.match_substring_regex(present, r"^-?\d+$")).as_py():
+        return "numbers"
+    has_zone = pc.any(pc.match_substring_regex(present, _ZONE)).as_py()
+    return "times with a zone" if has_zone else "times without a zone"
+
+
 def _times_of(values: pa.Array, place: _Place) -> pa.Array:
-    present = values.drop_null()
-    if pc.all(pc.match_substring_regex(present, r"^-?\d+$")).as_py() is not False:
+    if kind_of_times(values.type, values) in ("numbers", None):
         return _parsed(values, pa.int64(), place, "a time, or an integer below 2**63 in the time's unit")
-    has_zone = pc.match_substring_regex(values, r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
+    has_zone = pc.match_substring_regex(values, _ZONE)
     expected = "a time such as 2024-05-31 or 2024-05-31T10:00:00"
     values = pc.replace_substring_regex(values, r"(:\d\d\.\d{6})\d+", r"\1")  # seconds are what is kept
     if not pc.any(has_zone).as_py():

@@ -38,6 +38,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -348,8 +349,8 @@ def _files(keys: _Keys) -> Files | None:
     header, delimiter = keys.given.get("header", True), keys.given.get("delimiter")
     if not isinstance(header, bool):
         raise keys.refuse("header", "true or false")
-    if delimiter is not None and not (isinstance(delimiter, str) and len(delimiter) == 1):
-        raise keys.refuse("delimiter", "one character")
+    if delimiter is not None and not (isinstance(delimiter, str) and re.fullmatch(r"[\t -!#-~]", delimiter)):
+        raise keys.refuse("delimiter", "one character of ASCII that can be printed, or a tab, and no quotation mark")
     return Files(keys.texts("files"), header, delimiter)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +54,8 @@ class DuckDB:
             raise
         finally:
             for name in given:
-                self._db.unregister(name)
+                with suppress(duckdb.ConnectionException):  # of a build that was interrupted it may be closed
+                    self._db.unregister(name)
 
     def view(self, name: str, folder: Path) -> None:
         files = ", ".join(map(_quoted, shards_of(folder)))

@@ -20,6 +20,7 @@ from glt.tables.engines.plan import HAS_ROW, HASH, RANK
 from glt.tables.engines.profile import Profile
 
 _PIECE_BYTES: Final = 32 << 20
+_LARGEST: Final = float(np.finfo(np.float32).max)
 END_FIELDS = (pa.field("src", pa.int64()), pa.field("dst", pa.int64()))
 
 
@@ -104,7 +105,7 @@ class Edges:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
         ordered = in_order(self._counted(batches))
-        for batch in ordered if self.duplicates == "keep" else deduplicated(ordered, self.duplicates):
+        for batch in ordered if self.duplicates == "keep" else deduplicated(ordered, self.table, self.duplicates):
             self.num_rows += batch.num_rows
             for part in self._parts(batch):
                 self.profile.add(part)
@@ -137,7 +138,7 @@ class EdgeFits:
     fits: Fits
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Array]]:
-        for batch in deduplicated(in_order(batches), self.table.duplicates):
+        for batch in deduplicated(in_order(batches), self.table, self.table.duplicates):
             self.fits.add(batch)
             yield {"src": batch.column("src"), "dst": batch.column("dst")}
 
@@ -194,11 +195,22 @@ def _plain(column: pa.Array, name: str) -> dict[str, pa.Array]:
     return {name: is_valid} | {f"{name}.{i}": pc.list_element(column, i) for i in range(length)}
 
 
-def deduplicated(batches: Iterable[pa.RecordBatch], how: str) -> Iterator[pa.RecordBatch]:
+def deduplicated(batches: Iterable[pa.RecordBatch], table: EdgeTable, how: str) -> Iterator[pa.RecordBatch]:
     """Edges in their order, one of those between the same nodes: the ``last``, or the ``sum`` of weights and numbers
     with the last time."""
     for batch, begins in _grouped(batches, ("dst", "src")):
-        yield _one_each(batch, begins, how)
+        one_each = _one_each(batch, begins, how)
+        for name, column in zip(one_each.schema.names, one_each.columns, strict=True) if how == "sum" else ():
+            if pa.types.is_floating(column.type):
+                at = pc.index(pc.greater(pc.abs(column), _LARGEST), True).as_py()
+                if at >= 0:
+                    given = {each.name: each.column for each in columns_of(table)}.get(name, name)
+                    raise TableError(
+                        f"{where_of(table)}: column {given!r}: duplicates = 'sum' of the edges from id "
+                        f"{one_each.column('src')[at]} to id {one_each.column('dst')[at]} is {column[at].as_py():g}: "
+                        f"expected at most {_LARGEST:.3g} (float32); scale the column, or take duplicates = 'last'"
+                    )
+        yield one_each
 
 
 def _grouped(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:

@@ -30,7 +30,8 @@ def rest_of(table: Looked, used: Sequence[str | None], is_edge: bool, with_time:
         found["time"] = column if times[column] == "" else {"column": column, "unit": times[column]}
         left.remove(column)
     for column in left:
-        if "split" not in found and words_of(column)[-1:] and words_of(column)[-1] in _SPLIT_NAMES:
+        is_named_so = words_of(column)[-1:] and words_of(column)[-1] in _SPLIT_NAMES
+        if "split" not in found and is_named_so and is_texts(table.values(column).type):
             parts = set(pc.unique(pc.drop_null(table.values(column))).to_pylist())
             if parts and parts <= set(SPLITS):
                 found["split"] = {"column": column}
@@ -89,7 +90,7 @@ def _feature(table: Looked, column: str) -> dict[str, Any] | str:
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
         lengths = pc.unique(pc.list_value_length(present)).to_pylist()
         is_numbers = pa.types.is_integer(type_.value_type) or pa.types.is_floating(type_.value_type)
-        if not is_numbers or len(lengths) != 1:
+        if not is_numbers or len(lengths) != 1 or not lengths[0]:
             return "it has lists of several lengths, or of no numbers"
         return {"kind": "vector", "length": lengths[0]}
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)):
@@ -99,7 +100,7 @@ def _feature(table: Looked, column: str) -> dict[str, Any] | str:
         return f"it is {present[0].as_py()} in all rows that were looked at"
     if has_id(column) and is_integers(type_):
         return {"kind": "category"} if num_distinct <= _MAX_CATEGORIES else "it looks like a key of no table here"
-    numbers = present.cast(pa.float64())
+    numbers = present.cast(pa.float64(), safe=False)
     bounds, median = pc.min_max(numbers).as_py(), pc.approximate_median(numbers).as_py()
     return {"scale": "log" if bounds["min"] >= 0 and bounds["max"] > 50 * max(median, 1e-9) else "standardize"}
 

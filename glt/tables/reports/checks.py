@@ -61,7 +61,7 @@ def _of_table(run: Build, table: NodeTable | EdgeTable, profile: Mapping[str, An
     if fitted is None or not profile.get("num_rows"):
         return
     for name, column in zip(fitted.feature_names, profile.get("x", ()), strict=False):
-        if column["least"] == column["largest"] and not name.endswith(("=other", " is missing")):
+        if column["least"] == column["largest"] and not name.endswith((" is other", " is missing")):
             yield f"{where_of(table)}: {name!r} is {column['least']:g} in all rows: it tells a model nothing"
     first, last = profile.get("times", (0, 0))
     if first >= 19_000_101 and last <= 21_001_231:
@@ -96,6 +96,11 @@ def _degrees(run: Build, end: str) -> dict[str, int]:
 
 def _unmatched(run: Build, edge: EdgeTable) -> Iterator[str]:
     counts = run.counts[where_of(edge)]
+    if run.old is not None and (before := run.old.built["edge_types"]["__".join(edge.type)]["num_dropped"]):
+        yield (
+            f"{where_of(edge)}: {before} edges that {run.old.folder} dropped for want of a node are not looked at "
+            "again, though their nodes may have come: build without --update to take them in"
+        )
     if not counts.num_dropped:
         return
     source = run.tables.edges[run.tables.description.edge_types.index(edge)]
@@ -152,11 +157,13 @@ def _drift(
 ) -> dict[str, dict[str, float]]:
     """The population stability index of each feature, and of the label: sum of (p - q) log(p / q) over what it is."""
     old, fitted = before.get("profiles", {}).get(where), run.fitted.get(where)
-    if old is None or fitted is None or before.get("feature_names", {}).get(where) != fitted.feature_names:
+    if old is None or fitted is None:
         return {}
+    theirs = dict(zip(before.get("feature_names", {}).get(where, ()), old.get("x", ()), strict=True))
     found = {
-        name: _stability(ours["bins"], theirs["bins"])
-        for name, ours, theirs in zip(fitted.feature_names, profile.get("x", ()), old.get("x", ()), strict=True)
+        name: _stability(ours["bins"], theirs[name]["bins"])
+        for name, ours in zip(fitted.feature_names, profile.get("x", ()), strict=True)
+        if name in theirs
     }
     classes, old_classes = fitted.label.classes if fitted.label else (), before.get("classes", {}).get(where, ())
     if classes and old_classes:  # their numbers are those of one build
