@@ -98,8 +98,8 @@ def _unmatched(run: Build, edge: EdgeTable) -> Iterator[str]:
     counts = run.counts[where_of(edge)]
     if run.old is not None and (before := run.old.built["edge_types"]["__".join(edge.type)]["num_dropped"]):
         yield (
-            f"{where_of(edge)}: {before} edges that {run.old.folder} dropped for want of a node are not looked at "
-            "again, though their nodes may have come: build without --update to take them in"
+            f"{where_of(edge)}: {before} edges that the graph before dropped for want of a node are not looked "
+            "at again, though their nodes may have come: build without --update to take them in"
         )
     if not counts.num_dropped:
         return
