@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 # Parameters that sign a URL of S3 (two versions), CloudFront and Google's store, and those of Azure's beside a ``sig``.
 _SIGNED: Final = (
-    r"x-(amz|goog)-.*|awsaccesskeyid|googleaccessid|signature|expires|policy|key-pair-id|(access_|sas_)?token"
+    r"x-(amz|goog)-.*|awsaccesskeyid|googleaccessid|signature|expires|policy|key-pair-id|(access|sas)_token"
 )
 _SIGNED_BY_AZURE: Final = r"s[vrpeti]|sig|ss|srt|spr|sip|sk(oid|tid|t|e|s|v)|saoid|scid"
 
@@ -33,7 +33,7 @@ def public_url(url: str) -> str:
     signed = f"{_SIGNED}|{_SIGNED_BY_AZURE}" if any(each[0] == "sig" for each in given) else _SIGNED
     query = "&".join("".join(each) for each in given if not re.fullmatch(signed, each[0], re.IGNORECASE))
     place = host if ":" in user or not user else f"{user}@{host}"  # of abfs:// the user is a container
-    return urlunsplit((parts.scheme, place, parts.path, query, ""))
+    return urlunsplit((parts.scheme, place, parts.path, query, parts.fragment))
 
 
 def open_file_system(path: str) -> tuple[Any, str]:

@@ -87,3 +87,18 @@ def test_dates_that_are_numbers_are_warned_of(tmp_path):
 def test_a_graph_without_anything_has_a_report_too(tmp_path):
     build(tmp_path, USERS.splitlines()[0] + "\n", PAYS.splitlines()[0] + "\n")
     assert "<h1>Graph report</h1>" in (tmp_path / "out/report.html").read_text()
+
+
+def test_drift_is_by_name_and_of_tables_without_rows(tmp_path, monkeypatch):
+    """Categories are in the order of their counts, which changes; a table that was empty is compared with none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("s,d\n")
+    edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}
+    node = {"files": "n.csv", "key": "id", "features": {"v": "category"}}
+    found = []
+    for values in ("", "aaab", "abbb", ""):
+        (tmp_path / "n.csv").write_text("id,v\n" + "".join(f"k{i},{v}\n" for i, v in enumerate(values)))
+        told = {"node_types": {"n": node}, "edge_types": [edge]}
+        found.append(glt.tables.build(told, "out", overwrite=True)["drift"].get("node type 'n'", {}))
+    assert found[0] == found[1] == found[3] == {}
+    assert found[2]["v=a"] > 0.2 and found[2]["v=b"] > 0.2 and found[2]["v is other"] == 0

@@ -72,7 +72,7 @@ class _Place:
 
 def from_csv(values: pa.Array, column: Column) -> pa.Array:
     """The texts of CSV as Parquet would have them: 7.0, as pandas writes 7 of a column that has nulls, is 7."""
-    if column.kind not in ("int", "category"):
+    if column.kind not in ("int", "category") or not pc.any(pc.match_substring(values, ".")).as_py():
         return values
     return pc.replace_substring_regex(values, r"^(-?\d+)\.0+$", r"\1")
 
@@ -277,13 +277,14 @@ def kind_of_times(type_: pa.DataType, texts: pa.Array | None = None) -> str | No
 
 
 def _times_of(values: pa.Array, place: _Place) -> pa.Array:
-    if kind_of_times(values.type, values) in ("numbers", None):
+    kind = kind_of_times(values.type, values)
+    if kind in ("numbers", None):
         return _parsed(values, pa.int64(), place, "a time, or an integer below 2**63 in the time's unit")
-    has_zone = pc.match_substring_regex(values, _ZONE)
     expected = "a time such as 2024-05-31 or 2024-05-31T10:00:00"
     values = pc.replace_substring_regex(values, r"(:\d\d\.\d{6})\d+", r"\1")  # seconds are what is kept
-    if not pc.any(has_zone).as_py():
+    if kind == "times without a zone":
         return _parsed(values, pa.timestamp("us"), place, expected)
+    has_zone = pc.match_substring_regex(values, _ZONE)
     place.refuse(values, pc.invert(has_zone), "a time with a zone, as others of the column have")
     return _parsed(values, pa.timestamp("us", "UTC"), place, expected + "Z")
 

@@ -159,10 +159,11 @@ def _drift(
     old, fitted = before.get("profiles", {}).get(where), run.fitted.get(where)
     if old is None or fitted is None:
         return {}
-    theirs = dict(zip(before.get("feature_names", {}).get(where, ()), old.get("x", ()), strict=True))
+    # A table without rows has no "x".
+    theirs = dict(zip(before.get("feature_names", {}).get(where, ()), old.get("x", ()), strict=False))
     found = {
         name: _stability(ours["bins"], theirs[name]["bins"])
-        for name, ours in zip(fitted.feature_names, profile.get("x", ()), strict=True)
+        for name, ours in zip(fitted.feature_names, profile.get("x", ()), strict=False)
         if name in theirs
     }
     classes, old_classes = fitted.label.classes if fitted.label else (), before.get("classes", {}).get(where, ())
