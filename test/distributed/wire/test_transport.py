@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from promptness import eventually, expect_prompt
+from promptness import eventually, expect_prompt, freeze
 
 from glt import _deadlines as deadlines
 from glt.channel.message import MessageKind, encode_message, read_message
@@ -193,7 +193,7 @@ def ask_one_that_is_stopped(trainer, kind):
         trainer.hear()
         return None
     assert found(wait_for(call(transport, peer, ("whole", asking(1))), 60.0)[0]).tolist() == [2]
-    os.kill(peer.pid, signal.SIGSTOP)
+    freeze(peer.pid)
     start = time.monotonic()
     said = "is stopped" if kind == "tcp" else "gave no answer to whole within 3 s"
     with pytest.raises(PeerLost, match=rf"trainer 1 \(partition 1, host here, pid {peer.pid}\).*{said}"):
