@@ -264,7 +264,8 @@ class BuildExt(build_ext):
 def native(name: str) -> dict:
     """Returns what setuptools is told of the native module ``name``."""
     strip = [] if DEBUG or SANITIZE else ["-Wl,-s"]
-    flags = [*SANITIZE, *strip, "-lrt", "-lpthread", "-ldl"]
+    # What a compiler links statically, such as its libstdc++, must not be taken for torch's: its symbols stay inside.
+    flags = [*SANITIZE, *strip, "-Wl,--exclude-libs,ALL", "-lrt", "-lpthread", "-ldl"]
     extension = Extension(name, sources=[], language="c++", extra_link_args=flags)
     return {"ext_modules": [extension], "cmdclass": {"build": Build, "build_ext": BuildExt}}
 

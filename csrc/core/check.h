@@ -2,18 +2,36 @@
 // IndexError and std::runtime_error into RuntimeError.
 #pragma once
 
-#include <sstream>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace glt {
 
-// Joins its arguments into one string, as `<<` prints them.
+template <typename T>
+void append(std::string& out, const T& value) {
+  if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    out += std::string_view(value);
+  } else if constexpr (std::is_same_v<T, char>) {
+    out += value;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "%g", static_cast<double>(value));
+    out += digits;
+  } else {
+    out += std::to_string(value);
+  }
+}
+
+// Joins its arguments into one string. No stream does it: a module into which a compiler links libstdc++ statically
+// shares its locales with the libstdc++ of torch, and a stream then takes one facet for another.
 template <typename... Args>
 std::string text(const Args&... args) {
-  std::ostringstream out;
-  (out << ... << args);
-  return out.str();
+  std::string out;
+  (append(out, args), ...);
+  return out;
 }
 
 template <typename... Args>
