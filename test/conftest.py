@@ -11,6 +11,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from gpus import NO_GPU
 
 from glt.cli import main
 from glt.testing.cluster import Cluster
@@ -33,7 +34,10 @@ def start():
     def start(*words, folder=ROOT, timeout_s=280, **environment):
         # A script finds only what is beside it, or installed.
         env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment
-        return forked.run([sys.executable, *map(str, words)], folder, env, timeout_s)
+        command = [sys.executable, *map(str, words)]
+        if NO_GPU is None:  # a forked process could not use it
+            return subprocess.run(command, cwd=folder, env=env, timeout=timeout_s, capture_output=True, text=True)
+        return forked.run(command, folder, env, timeout_s)
 
     return start
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.gpu.limits import Limits
 
 LIMITED = ("training", "training_workers")  # these look at the clock themselves
-PARTS = ("gather", "sampling", "links", "reads", "atomics", "bulk", "gaps", "interference", *LIMITED, "peers")
+PARTS = ("gather", "sampling", "links", "kernels", "reads", "atomics", "gaps", "interference", *LIMITED, "peers")
 
 
 def main() -> int:

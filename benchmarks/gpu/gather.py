@@ -20,6 +20,7 @@ ROUNDS = 15
 CONTESTANTS = (  # name, share of the rows in device memory, blocks
     ("device", 1.0, 0),
     ("device 20%, pinned", 0.2, 0),
+    ("device 20%, pinned", 0.2, 32),
     ("pinned", 0.0, 0),
     ("pinned", 0.0, 8),
     ("pinned", 0.0, 32),

@@ -1,7 +1,6 @@
 // Kernels that only measure: what parts of a sampler or gather could be made of. Compiled by probes.py.
 #include <cuda_runtime.h>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace {
@@ -19,66 +18,6 @@ __global__ void stamp_words(Word* table, const int64_t* at, int64_t n, Word top)
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step)
     atomicMax(table + at[i], top - static_cast<Word>(i));
-}
-
-// M4: rows by TMA. A warp a block; its first lane keeps `slots` rows on their way into shared memory, and from there to
-// the result, so that bytes in flight do not need registers.
-constexpr int kStores = 4;  // on their way out, whose slots cannot be filled yet
-
-__device__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__global__ void __launch_bounds__(32)
-    bulk_rows(const std::byte* rows, uint32_t row_bytes, const int64_t* ids, int64_t n, std::byte* out, int slots) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) unsigned char memory[];
-  auto* full = reinterpret_cast<uint64_t*>(memory);  // [slots], a barrier each
-  unsigned char* slot = memory + (slots * 8 + 127) / 128 * 128;
-  const int lane = threadIdx.x;
-  if (lane == 0) {
-    for (int s = 0; s < slots; ++s)
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(full + s)));
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncwarp();
-  const int64_t first = blockIdx.x, step = gridDim.x;
-  const int64_t count = n > first ? (n - first + step - 1) / step : 0;
-  int64_t mine = 0;  // lane l: the id of row l of the present 32
-  const auto load = [&](int64_t r) {
-    if (r % 32 == 0 && r + lane < count) mine = ids[first + (r + lane) * step];
-    const int64_t id = __shfl_sync(0xFFFFFFFFu, mine, static_cast<int>(r % 32));
-    if (lane != 0) return;
-    const int s = static_cast<int>(r % slots);
-    const uint32_t barrier = shared_address(full + s);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(row_bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(slot + s * row_bytes)),
-                 "l"(rows + id * row_bytes), "r"(row_bytes), "r"(barrier)
-                 : "memory");
-  };
-  int64_t loaded = 0;
-  for (; loaded < count && loaded < slots; ++loaded) load(loaded);
-  for (int64_t r = 0; r < count; ++r) {
-    const int s = static_cast<int>(r % slots);
-    if (lane == 0) {
-      const uint32_t barrier = shared_address(full + s), parity = static_cast<uint32_t>(r / slots) & 1;
-      asm volatile(
-          "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again; }" ::
-              "r"(barrier),
-          "r"(parity)
-          : "memory");
-      asm volatile(
-          "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(out + (first + r * step) * row_bytes),
-          "r"(shared_address(slot + s * row_bytes)), "r"(row_bytes)
-          : "memory");
-      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-      asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kStores) : "memory");
-    }
-    if (r >= kStores && loaded < count) load(loaded++);
-  }
-  if (lane == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-#endif
 }
 
 // M6: nothing, and the two ways to number what many threads find.
@@ -174,16 +113,6 @@ int stamp32(uint32_t* table, const int64_t* at, int64_t n, uint32_t top, void* s
 
 int stamp64(unsigned long long* table, const int64_t* at, int64_t n, unsigned long long top, void* stream) {
   stamp_words<<<blocks_for(n), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(table, at, n, top);
-  return cudaGetLastError();
-}
-
-// row_bytes: a multiple of 16, as are all addresses.
-int gather_by_tma(const std::byte* rows, uint32_t row_bytes, const int64_t* ids, int64_t n, std::byte* out, int slots,
-                  int blocks, void* stream) {
-  const int bytes = (slots * 8 + 127) / 128 * 128 + slots * static_cast<int>(row_bytes);
-  const cudaError_t code = cudaFuncSetAttribute(bulk_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (code != cudaSuccess) return code;
-  bulk_rows<<<blocks, 32, bytes, static_cast<cudaStream_t>(stream)>>>(rows, row_bytes, ids, n, out, slots);
   return cudaGetLastError();
 }
 

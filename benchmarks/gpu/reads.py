@@ -3,8 +3,8 @@
 Each read is a row of so many bytes, fetched by the gather kernel and written once to device memory. M1 asks how many
 32-byte sectors a second device memory gives, and whether that falls with the footprint; M3 how many requests a second
 the bus takes, at which size it is full, and whether the order of the ids matters (a cliff between random and sorted
-ids is the device's page table). Not measured: other granularities of L2 fetches, huge pages under pinned memory. TMA
-copies are in bulk.py (M4).
+ids is the device's page table: huge pages under the memory changed nothing). Not measured: other granularities of L2
+fetches.
 """
 
 from __future__ import annotations

@@ -118,10 +118,11 @@ class EdgeChance {
     return -::expm1(-w * rate_);
   }
 
-  // The chance that the edge and another of about the same weight are both picked, of whose chance `one` is.
+  // The chance that the edge and another of about the same weight are both picked, of whose chance `one` is: at least
+  // 2 one - 1, whatever they have to do with each other.
   GLT_HOST_DEVICE double both(double one) const {
-    const double two = one * one * pair_;
-    return one >= 1 ? 1.0 : two < one ? two : one;
+    const double two = one * one * pair_, least = 2 * one - 1;
+    return two < least ? least : two < one ? two : one;
   }
 
  private:

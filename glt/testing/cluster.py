@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from glt import _deadlines as deadlines
+from glt.data.device import missing_for_cuda
 
 __all__ = ["Census", "Cluster", "Outcome", "Trainer", "free_port", "take_census"]
 
@@ -138,7 +139,8 @@ def _load(data: bytes) -> Any:
 
 class Cluster:
     """Runs ``function(trainer, *args)``, defined at the top of a module, in ``world_size`` processes, forked from a
-    server that has imported the modules in ``preload``, once for all clusters of a process. As a context manager it
+    server that has imported the modules in ``preload``, once for all clusters of a process; spawned where there is a
+    GPU, which a forked process cannot use if an import has looked for it. As a context manager it
     kills what is left of them. Everything must have ended after ``deadline_s``. What the function returns or says is
     copied to the test."""
 
@@ -158,8 +160,12 @@ class Cluster:
         self._said: list[list[Any]] = [[] for _ in range(world_size)]
         self._outcomes: dict[int, Outcome] = {}
         self.port = free_port()
-        context = get_context("forkserver")
-        context.set_forkserver_preload(list(preload))
+        context: Any
+        if missing_for_cuda() is None:
+            context = get_context("spawn")
+        else:
+            context = get_context("forkserver")
+            context.set_forkserver_preload(list(preload))
         self.processes = []
         self._connections: list[Connection] = []
         for rank in range(world_size):

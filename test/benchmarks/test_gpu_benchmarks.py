@@ -10,7 +10,7 @@ GPU = ("-m", "benchmarks.gpu")
 
 def test_every_part_runs_at_toy_size(run):
     done = run(*GPU, "--toy", *(part for part in PARTS if not part.startswith("training")))
-    parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "M4 bulk reads", "M6 gaps", "M7 gather, glt")
+    parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "kernels by time", "M6 gaps", "M7 gather, glt")
     for what in (
         *parts,
         "M6: no graph",

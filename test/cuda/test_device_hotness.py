@@ -1,5 +1,6 @@
-"""Hotness that kernels compute: the CPU's, bit for bit when the host runs them; on a GPU to 1e-6."""
+"""Hotness that kernels compute: the CPU's, bit for bit when the host runs them; on a GPU to 1e-5."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,18 @@ OPTIONS = [
 ]
 
 
+# exp and log1p of CUDA, which kernels as nvcc wrote them have on the host too (test/ptx), are not the C library's to
+# the last bit.
+HAS_CUDAS_EXP = "GLT_COMPILED_CORE" in os.environ
+
+
+def same(got, expected):
+    if HAS_CUDAS_EXP:
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert torch.equal(got, expected)
+
+
 def asks_kernels(sampler, monkeypatch, order):
     topologies = sampler.graph.topologies
     kernels = DeviceSampling(
@@ -58,8 +71,8 @@ def test_kernels_give_the_hotness_of_the_cpu(options, symmetric, monkeypatch):
         with monkeypatch.context() as patch:
             asks_kernels(sampler, patch, order)
             for _ in range(2):
-                assert torch.equal(sampler.sample_prob(seeds, 300, batch_size=8, num_batches=0), expected)
-            assert torch.equal(sampler.sample_prob(seeds, 310, batch_size=8, num_batches=5), corrected)
+                same(sampler.sample_prob(seeds, 300, batch_size=8, num_batches=0), expected)
+            same(sampler.sample_prob(seeds, 310, batch_size=8, num_batches=5), corrected)
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

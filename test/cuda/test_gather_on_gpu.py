@@ -86,7 +86,7 @@ def test_gathers_follow_the_stream_of_their_caller():
         with torch.cuda.stream(stream):
             torch.cuda._sleep(1_000_000)
             ids = torch.randint(0, 1 << 16, (10_000,), device="cuda")  # ready on this stream alone
-            out = feature.gather(ids, wait=False, max_blocks=4)
+            out = feature.gather(ids, wait=False)
             copy = out.clone()
         feature.check()
         stream.synchronize()

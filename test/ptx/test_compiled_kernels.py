@@ -30,11 +30,8 @@ on_the_emulator = [
     pytest.mark.timeout(2 * WAIT_S),
 ]
 
-# Not here: threads that launch at the same time are the host executor's; rows of thousands of edges take minutes; and
-# hotness by weight is the CPU's to five digits: exp and log1p of CUDA and of the C library differ in the last bit.
-SKIPPED = (
-    "not at_the_same_time and not forward-True and not backward-True and not longer_than_a_block and not weight_attr"
-)
+# Not here: threads that launch at the same time are the host executor's; rows of thousands of edges take minutes.
+SKIPPED = "not at_the_same_time and not forward-True and not backward-True and not longer_than_a_block"
 TESTS = {
     "batches": ["test/cuda/test_device_batch.py"],
     "the rest": [

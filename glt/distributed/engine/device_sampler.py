@@ -58,8 +58,6 @@ class DeviceNeighborSampler(_DeviceSampler):
     on is asked for on one stream, and waited for once per batch, for its counts, on a thread of the loop. Several
     batches are under way at once; what one asks for comes after what the one before it asked for. Staged batches go to
     pinned memory; of tables that have rows in device memory the GPU looks up all rows.
-
-    Has not run on a GPU yet: the tests run it with the kernels' host executor.
     """
 
     def __init__(self, place: Accelerator, staged: bool, *sampler: Any) -> None:
@@ -180,8 +178,6 @@ class StitchedBatch:
     number of edges is on the device: rows are sorted by place in the frontier, nodes are found again by sorting what
     they are called, no table has an element per node of the graph. The frontiers come to the host, which asks other
     partitions for their rows; that, and sizes that the device alone knows, are about four waits per hop and node type.
-
-    Has not run on a GPU yet; on the device ``cpu`` the same operations run on the host.
     """
 
     def __init__(
@@ -436,8 +432,6 @@ class DevicePartitionSampler(_DeviceSampler):
     theirs, which come to the GPU through pinned memory; there the hop is put together (:class:`StitchedBatch`). The
     host waits for the GPU several times per hop, on a thread of the loop: for counts that the GPU alone knows, and for
     the frontier, since it is the host that asks others. Rows of tables come likewise.
-
-    Has not run on a GPU yet: the tests run it with the kernels' host executor.
     """
 
     partitions: DeviceParts
