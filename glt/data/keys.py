@@ -70,7 +70,7 @@ class Keys(ABC):
         ids = self.find(given)
         if missing == "error" and len(unknown := np.flatnonzero(ids < 0)):
             at = int(unknown[0])
-            key = tuple(np.asarray(each)[at] if hasattr(each, "dtype") else each[at] for each in given)
+            key = tuple(_plain(np.asarray(each)[at] if hasattr(each, "dtype") else each[at]) for each in given)
             raise KeyError(
                 f"raw[{at}] = {(key[0] if len(key) == 1 else key)!r} is no key of {self.name!r}, as are "
                 f"{len(unknown)} of {len(ids)}: expected keys of {list(self.columns)}; missing='ignore' gives them -1"
@@ -80,16 +80,16 @@ class Keys(ABC):
     def raw(self, ids: Any) -> Any:
         """The keys of ids ``[n]``: a NumPy array of integers, or a list of texts; if keys have several columns, a
         tuple of such. Raises TypeError if ids are no integers, IndexError if there is no such id."""
-        given = np.asarray(_on_host(ids))
+        given = np.atleast_1d(_on_host(ids))
         if given.size and given.dtype.kind not in "iu":
             raise TypeError(f"ids has dtype {given.dtype}: expected integers")
-        rows = np.ascontiguousarray(given, np.int64)
-        if rows.ndim != 1:
-            raise ValueError(f"ids has shape {list(rows.shape)}: expected one dimension")
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            wrong = rows[(rows < 0) | (rows >= len(self))][0]
+        if given.ndim != 1:
+            raise ValueError(f"ids has shape {list(given.shape)}: expected one dimension")
+        is_wrong = (given < 0) | (given >= len(self))
+        if is_wrong.any():
+            wrong = given[is_wrong][0]
             raise IndexError(f"ids has {wrong}: expected 0 to {len(self) - 1}")
-        found = self.take(rows)
+        found = self.take(np.ascontiguousarray(given, np.int64))
         return found if len(found) > 1 else found[0]
 
 
@@ -324,6 +324,9 @@ def as_column(given: Any, kind: str, name: str) -> Column:
         if isinstance(given, tuple):
             return given
     given = _on_host(given) if hasattr(given, "cpu") else given
+    if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        one = "the text" if isinstance(given, str) else "one value,"
+        raise TypeError(f"column {name!r} is {one} {given!r}: expected a list or array of keys")
     if kind == "int":
         numbers = np.asarray(given)
         if numbers.size and numbers.dtype.kind not in "iu":
@@ -334,13 +337,16 @@ def as_column(given: Any, kind: str, name: str) -> Column:
             raise ValueError(f"column {name!r} has shape {list(numbers.shape)}: expected one dimension")
         return np.ascontiguousarray(numbers, np.int64)
     texts = given.tolist() if isinstance(given, np.ndarray) else given if isinstance(given, list) else list(given)
-    if isinstance(given, str):
-        raise TypeError(f"column {name!r} is the text {given!r}: expected a list of texts")
     offsets, data = _core.encode_texts(texts)
     if offsets is None:
         at = int(data)
         raise TypeError(f"column {name!r} has {texts[at]!r} at {at}: expected texts")
     return offsets, data
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of NumPy or pyarrow as Python has it."""
+    return value.item() if hasattr(value, "item") else value.as_py() if hasattr(value, "as_py") else value
 
 
 def _first_odd(given: Any, kind: type) -> Any:

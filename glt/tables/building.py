@@ -116,7 +116,7 @@ class Tables:
             source = found.nodes[at]
             if source is not None:
                 keys = _key_columns(KEY, table.key, found.key_types[at])
-                found.nodes[at] = replace(source, columns=(*keys, *columns_of(table)))
+                found.nodes[at] = replace(source, columns=(*keys, *_columns_of(table, old)))
         for at, (edge_source, edge_table) in enumerate(zip(found.edges, description.edge_types, strict=True)):
             src, dst = (found.key_types[end] for end in found.ends(edge_table))
             dropped = edge_table.missing == "drop"  # as is an edge one of whose ends is null
@@ -124,7 +124,7 @@ class Tables:
                 *_key_columns(SRC, edge_table.src, src, dropped),
                 *_key_columns(DST, edge_table.dst, dst, dropped),
             )
-            found.edges[at] = replace(edge_source, columns=(*ends, *columns_of(edge_table)))
+            found.edges[at] = replace(edge_source, columns=(*ends, *_columns_of(edge_table, old)))
         for source in found.sources:
             source.require_alike_times()
         return found
@@ -159,6 +159,15 @@ class Tables:
             return (table.key_type,) * len(uses[0][1])
         found = [[source.key_type(column) for column in columns] for source, columns in uses if source is not None]
         return tuple("int" if set(kinds) == {"int"} else "text" for kinds in zip(*found, strict=True))
+
+
+def _columns_of(table: NodeTable | EdgeTable, old: Old | None) -> list[Column]:
+    """As :func:`columns_of`; the classes of an update are those that have numbers."""
+    found = columns_of(table)
+    label = old.fitted(table).label if old is not None and table.label is not None else None
+    if label is None or label.label.kind != "class":
+        return found
+    return [replace(each, known=tuple(label.classes)) if each.name == "label" else each for each in found]
 
 
 def key_fields(types: Sequence[str]) -> list[pa.Field]:

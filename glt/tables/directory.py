@@ -244,12 +244,14 @@ def _require_place(target: Path, overwrite: bool) -> None:
 
 
 def _before(target: Path, old: Old | None) -> Mapping[str, Any] | None:
-    """``build.json`` of the graph that is updated, or replaced."""
+    """``build.json`` of the graph that is updated, or replaced, with what was fitted, ``fitted`` by table."""
     if old is not None:
-        return old.built
+        return {**old.built, "fitted": old.transforms["tables"]}
     path = target / _BUILD
     found = json.loads(path.read_text()) if path.is_file() else {}
-    return found if found.get("format") == _FORMAT else None
+    if found.get("format") != _FORMAT:
+        return None
+    return {**found, "fitted": json.loads((target / _TRANSFORMS).read_text())["tables"]}
 
 
 def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from glt._urls import is_url, open_file_system, without_query
 from glt.data.keys import Keys
 
 _ROWS: Final = 1 << 16  # written at a time
-_NAME: Final = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")
+_NAME: Final = re.compile(r"part-\d{5}-of-(\d{5})\.parquet(\.new)?")  # .new: of a rank that was killed
 
 
 @short_traceback
@@ -147,7 +147,8 @@ class ResultFile:
         for each in self._system.get_file_info(selector):
             found = _NAME.fullmatch(each.base_name)
             is_other = found is not None and int(found[1]) != num_ranks
-            if (each.base_name == name or is_other) and not overwrite:
+            is_whole = found is not None and found[2] is None
+            if (each.base_name == name or (is_other and is_whole)) and not overwrite:
                 raise FileExistsError(
                     f"out = {self.path.rpartition('/')[0]!r} has {each.base_name} already: expected another "
                     f"directory, or "
@@ -180,6 +181,15 @@ def as_numbers(given: Any, name: str) -> np.ndarray:
     array = np.asarray(given)
     if array.ndim not in (1, 2) or array.dtype.kind not in "biufUO":
         raise TypeError(f"{name} is {array.dtype} of shape {list(array.shape)}: expected numbers [n] or [n, width]")
+    if array.ndim == 2 and array.shape[1] == 0:
+        raise ValueError(f"{name} has shape {list(array.shape)}: expected at least one number in each row")
+    if array.dtype.kind == "O":
+        kinds = {type(each).__name__ for each in array.flat if each is not None}
+        if array.ndim == 2 or kinds - {"str"}:
+            raise TypeError(
+                f"{name} is an array of objects of shape {list(array.shape)}, of type {', '.join(sorted(kinds))}: "
+                "expected numbers, or texts [n]"
+            )
     return array
 
 

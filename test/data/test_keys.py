@@ -136,3 +136,18 @@ def test_maps_by_type(texts):
     assert list(maps) == ["user"] and maps["user"] is texts
     with pytest.raises(KeyError, match=r"'item' have no keys: expected one of \['user'\]"):
         maps["item"]
+
+
+def test_one_key_is_no_column_and_keys_are_shown_as_they_are(texts, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    numbers = written(tmp_path / "numbers", {"n": "int"}, [[5, 7]])
+    for keys, one in ((numbers, 5), (numbers, None), (texts, "ann"), (texts, 5), (numbers, torch.tensor(5))):
+        with pytest.raises(TypeError, match=r"column .* is (one value,|the text) .*expected a list or array of keys"):
+            keys.lookup(one)
+    for given in (pa.array(["nobody"]), np.array(["nobody"]), ["nobody"]):
+        with pytest.raises(KeyError, match=r"raw\[0\] = 'nobody' is no key"):
+            texts.lookup(given)
+    with pytest.raises(KeyError, match=r"raw\[1\] = 6 is no key"):
+        numbers.lookup(np.array([5, 6]))
+    with pytest.raises(IndexError, match="ids has 18446744073709551615: expected 0 to 1"):
+        numbers.raw(np.array([2**64 - 1], np.uint64))

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import glt
 from glt.tables.reports.checks import _stability
 
@@ -102,3 +104,21 @@ def test_drift_is_by_name_and_of_tables_without_rows(tmp_path, monkeypatch):
         found.append(glt.tables.build(told, "out", overwrite=True)["drift"].get("node type 'n'", {}))
     assert found[0] == found[1] == found[3] == {}
     assert found[2]["v=a"] > 0.2 and found[2]["v=b"] > 0.2 and found[2]["v is other"] == 0
+
+
+@pytest.mark.parametrize("scale", ["standardize", "log", "min_max", "quantile"])
+def test_drift_of_numbers_whose_scale_is_fitted_anew(scale, tmp_path, monkeypatch):
+    """The model sees the same shape; what it is of has moved."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("s,d\n")
+    edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}
+    node = {"files": "n.csv", "key": "id", "features": {"v": {"scale": scale}, "w": {"scale": scale}}}
+    found = []
+    for factor in (1, 1, 3, 0):
+        rows = "".join(f"k{i},{factor * (i + 1)},{i}\n" for i in range(50))
+        (tmp_path / "n.csv").write_text("id,v,w\n" + rows)
+        built = glt.tables.build({"node_types": {"n": node}, "edge_types": [edge]}, "out", overwrite=True)
+        found.append((built["drift"].get("node type 'n'"), built["warnings"]))
+    assert found[1][0] == {"v": 0, "w": 0}
+    assert found[2][0]["v"] > 0.2 and found[3][0]["v"] == 100 and found[2][0]["w"] == found[3][0]["w"] == 0
+    assert any("'v' is not distributed as in the graph before" in each for each in found[2][1])

@@ -52,6 +52,8 @@ def test_what_is_there_is_replaced_when_asked(tmp_path):
 @pytest.mark.parametrize(
     ("values", "given", "words"),
     [
+        (torch.zeros(2, 0), {}, r"value has shape \[2, 0\]: expected at least one number in each row"),
+        ({"a": np.array(["x", 1, None], object)}, {}, "a is an array of objects .*of type int, str: expected numbers"),
         ({"a": [1, 2], "b": [1]}, {}, "different numbers of rows"),
         ({}, {}, "values is empty"),
         ([1, 2], {"ids": [1]}, "expected 2 integers"),
@@ -90,3 +92,13 @@ def test_a_model_over_all_nodes(tmp_path, relabel):
     table = pq.read_table(tmp_path / "out")
     found = dict(zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True))
     np.testing.assert_allclose([found[name] for name in raw], rows.numpy(), rtol=1e-6)
+
+
+def test_what_killed_ranks_left_is_removed_and_stops_nobody(tmp_path):
+    glt.tables.write([1], tmp_path / "out", rank=2, num_ranks=3)
+    for rank in range(3):
+        (tmp_path / "out" / f"part-0000{rank}-of-00003.parquet.new").write_text("half")
+    glt.tables.write([0], tmp_path / "out", rank=0, num_ranks=3)
+    assert not (tmp_path / "out" / "part-00000-of-00003.parquet.new").exists()
+    glt.tables.write([7], tmp_path / "out", rank=0, num_ranks=1, overwrite=True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-00000-of-00001.parquet"]

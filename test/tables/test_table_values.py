@@ -13,6 +13,7 @@ import torch
 import glt
 from glt.errors import TableError
 from glt.tables import directory
+from glt.tables.columns.files import readable
 from glt.tables.columns.transforms import Bins
 
 
@@ -375,3 +376,32 @@ def test_a_link_as_output(build, tmp_path):
     (tmp_path / "out").symlink_to(tmp_path / "disk")
     build("1 2", node={"label": "v"})
     assert (tmp_path / "out").is_symlink() and (tmp_path / "disk/graph.json").is_file()
+
+
+def test_a_directory_whose_name_is_a_pattern(build, tmp_path):
+    assert build([1.0, 2.0], "a[b]?*", number())["x"].to_pylist() == [[1.0], [2.0]]
+    build([1.0, 2.0], "ab", number())  # which the pattern would find, too
+    assert build([3.0, 4.0], "a[b]?*", number())["x"].to_pylist() == [[3.0], [4.0]]
+
+
+def test_a_key_that_comes_twice_in_json(tmp_path):
+    (tmp_path / "graph.json").write_text('{"node_types": {"n": {"key": "a"}, "n": {"key": "b"}}, "edge_types": []}')
+    with pytest.raises(TableError, match=r"graph.json is no JSON: the key 'n' comes 2 times in one object"):
+        glt.tables.build(tmp_path / "graph.json", tmp_path / "out")
+
+
+def test_a_scaled_value_is_finite(tmp_path, monkeypatch):
+    """The training rows are nearly equal, and one of the others is far from them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "n.csv").write_text("id,v,part\na,0,train\nb,1e-9,train\nc,1e38,test\n")
+    (tmp_path / "e.csv").write_text("s,d\n")
+    node = {"files": "n.csv", "key": "id", "features": {"v": "standardize"}, "split": {"column": "part"}}
+    edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}
+    with pytest.raises(TableError, match=r"feature 'v': 1e\+38 is no float32 when it is scaled as the training rows"):
+        glt.tables.build({"node_types": {"n": node}, "edge_types": [edge]}, "out")
+
+
+def test_what_signs_a_url_is_not_in_messages():
+    with pytest.raises(TableError) as raised, readable("node type 'n'", "https://host/a.parquet"):
+        raise OSError("403, url='https://host/a.parquet?sig=SECRET&se=1' and s3://b/c?X-Amz-Signature=SECRET, ended")
+    assert "SECRET" not in str(raised.value) and "https://host/a.parquet' and s3://b/c ended" in str(raised.value)

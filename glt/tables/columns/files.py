@@ -20,6 +20,7 @@ from glt.errors import TableError
 
 PARQUET: Final = (".parquet", ".pq")
 BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
+_SIGNED: Final = re.compile(r"""(://[^\s?'"]+)\?[^\s'"]+""")  # a URL with what signs it, which is secret
 CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 
 
@@ -112,7 +113,7 @@ class readable:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._limit.__exit__(kind, error, traceback)
         if isinstance(error, pa.ArrowException | OSError) and not is_of_machine(error):
-            why = " ".join(str(error).split())
+            why = _SIGNED.sub(r"\1", " ".join(str(error).split()))
             if "straddl" in why:  # pyarrow's, of its blocks
                 why = f"it has a value longer than {format_size(BLOCK_BYTES)} of CSV: write the table as Parquet"
             raise TableError(f"{self._where}: {self._path} cannot be read: {why}") from error

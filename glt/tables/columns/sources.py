@@ -32,20 +32,13 @@ from glt.tables.columns.files import (
     readable,
     state_of,
 )
-from glt.tables.columns.values import Column, arrow_type, convert, from_csv, kind_of_times
+from glt.tables.columns.values import Column, arrow_type, convert, few, from_csv, kind_of_times
 from glt.tables.descriptions.description import Files
 
 _BATCH_ROWS: Final = 1 << 17
 _LEAST_ROWS: Final = 1 << 10  # of a batch, however wide
 _BATCH_BYTES: Final = 32 << 20
-_FEW: Final = 12  # names in a message
 _PIECE_BYTES: Final = 64 << 20  # of Parquet, that another process may read by itself
-
-
-def few(names: Sequence[str]) -> str:
-    """The first of the names, and how many there are further."""
-    shown = ", ".join(map(repr, names[:_FEW]))
-    return shown if len(names) <= _FEW else f"{shown} and {len(names) - _FEW} more"
 
 
 @dataclass(frozen=True)

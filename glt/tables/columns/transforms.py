@@ -374,11 +374,4 @@ class LabelCode:
         if self.label.kind == "number":
             return np.asarray(pc.fill_null(column, math.nan)).astype(np.float32)
         codes = pc.index_in(column, pa.array(self.classes, pa.string()))
-        if codes.null_count > column.null_count:
-            unknown = column.filter(pc.is_null(codes)).drop_null()[0].as_py()
-            raise TableError(
-                f"{self.where}: label column {self.label.column!r} has the value {unknown!r}: expected one of "
-                f"the classes of the graph that is updated, {list(self.classes)}; build without --update to "
-                "number them again"
-            )
         return np.asarray(pc.fill_null(codes, -1)).astype(np.int64)

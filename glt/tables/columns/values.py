@@ -5,6 +5,7 @@ What is no such thing is an error that names table, file, column, row and value.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,6 +19,7 @@ from glt.tables.descriptions.description import SPLITS
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999
+_FEW: Final = 12  # names in a message
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 
 
@@ -33,6 +35,13 @@ class Column:
     is_nullable: bool = False
     unit: str = "s"
     length: int | None = None
+    known: tuple[str, ...] | None = None  # of categories: all that there may be
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of the names, and how many there are further."""
+    shown = ", ".join(map(repr, names[:_FEW]))
+    return shown if len(names) <= _FEW else f"{shown} and {len(names) - _FEW} more"
 
 
 def arrow_type(column: Column) -> pa.DataType:
@@ -228,7 +237,12 @@ def _as_category(values: pa.Array, place: _Place) -> pa.Array:
         values = _whole_numbers(values, place, expected)
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         raise _refuse_type(values, place, "categories as texts, integers or booleans; cast the column")
-    return values if pa.types.is_string(values.type) else values.cast(pa.string())
+    found = values if pa.types.is_string(values.type) else values.cast(pa.string())
+    if (known := place.column.known) is not None:
+        is_known = pc.or_(pc.is_null(found), pc.is_in(found, pa.array(known, pa.string())))
+        expected = f"one of the classes of the graph that is updated, {few(known)}; build without --update to number "
+        place.refuse(found, pc.invert(is_known), f"{expected}them again")
+    return found
 
 
 def _as_split(values: pa.Array, place: _Place) -> pa.Array:

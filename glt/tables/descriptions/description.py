@@ -39,6 +39,7 @@ import importlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,13 +228,22 @@ class Description:
 def _load(path: Path) -> Any:
     is_json = path.suffix == ".json"
     try:
-        parser: Any = json if is_json else importlib.import_module("tomllib")
+        toml: Any = None if is_json else importlib.import_module("tomllib")
     except ImportError as error:
         raise ImportError(f"{path}: TOML needs Python 3.11: write the description as JSON") from error
     try:
-        return parser.loads(path.read_bytes().decode())
+        text = path.read_bytes().decode()
+        return json.loads(text, object_pairs_hook=_once) if is_json else toml.loads(text)
     except ValueError as error:
         raise TableError(f"{path} is no {'JSON' if is_json else 'TOML'}: {error}") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; of keys that come twice ``json`` keeps the last, and TOML none."""
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"the key {name!r} comes {count} times in one object: expected it once")
+    return dict(pairs)
 
 
 class _Keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +31,7 @@ class DuckDB:
         self._scratch, self._is_shown = scratch, is_shown
         self._memory_bytes = memory_bytes
         self._limit = f"{format_size(memory_bytes)} and {num_threads} threads"
-        self._db = duckdb.connect(str(scratch / "tables.duckdb"))
+        self._db = duckdb.connect(":memory:")  # it has views alone, and a path with "?" would be taken for two
         for setting in (
             f"memory_limit = '{memory_bytes >> 20}MiB'",
             f"temp_directory = {_quoted(scratch / 'spilled')}",
@@ -58,8 +59,8 @@ class DuckDB:
                     self._db.unregister(name)
 
     def view(self, name: str, folder: Path) -> None:
-        files = ", ".join(map(_quoted, shards_of(folder)))
-        # A directory above, such as id=3, is no column: by itself DuckDB puts it in the place of one.
+        # What is a pattern to DuckDB is a name here, and a directory above, such as id=3, is no column.
+        files = ", ".join(_quoted(re.sub(r"([*?\[])", r"[\1]", str(path))) for path in shards_of(folder))
         source = f"read_parquet([{files}], hive_partitioning = false)"
         self._db.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {source}")
 
@@ -144,5 +145,5 @@ class DuckDB:
                 reader.close()
 
 
-def _quoted(path: Path) -> str:
+def _quoted(path: Path | str) -> str:
     return "'" + str(path).replace("'", "''") + "'"

@@ -11,7 +11,7 @@ from typing import Any
 
 from glt._tracebacks import short_traceback
 from glt.errors import TableError
-from glt.tables.columns.sources import few
+from glt.tables.columns.values import few
 from glt.tables.descriptions.description import Description
 from glt.tables.guesses.ends import ends_of, key_of, stem_of
 from glt.tables.guesses.features import rest_of

@@ -16,6 +16,7 @@ from glt.tables.descriptions.description import EdgeTable, NodeTable
 from glt.tables.engines.plan import DST, SRC
 
 _DRIFTED: Final = 0.2  # of the population stability index: a usual border of "has changed much"
+_MOST: Final = 100.0  # of an index
 _NEVER: Final = 1e-4  # a share that stands for none, in the index
 
 
@@ -29,7 +30,8 @@ class Checks:
 
 
 def check(run: Build, before: Mapping[str, Any] | None) -> Checks:
-    """Looks at what a build wrote; ``before`` is ``build.json`` of the graph that it replaces or updates."""
+    """Looks at what a build wrote; ``before`` is ``build.json`` of the graph that it replaces or updates, with what was
+    fitted then."""
     found = Checks()
     description = run.tables.description
     for node in description.node_types:
@@ -155,7 +157,9 @@ def _shared(run: Build, edge: EdgeTable) -> Iterator[str]:
 def _drift(
     where: str, run: Build, profile: Mapping[str, Any], before: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """The population stability index of each feature, and of the label: sum of (p - q) log(p / q) over what it is."""
+    """The population stability index of each feature, and of the label: sum of (p - q) log(p / q) over what it is. Of a
+    number whose scale was fitted anew it is at least that of two normal distributions with the means and deviations of
+    both: the model sees what is scaled, in which a shift does not show."""
     old, fitted = before.get("profiles", {}).get(where), run.fitted.get(where)
     if old is None or fitted is None:
         return {}
@@ -166,10 +170,26 @@ def _drift(
         for name, ours in zip(fitted.feature_names, profile.get("x", ()), strict=False)
         if name in theirs
     }
+    kept = {each["name"]: each["fitted"] for each in before["fitted"].get(where, {"features": ()})["features"]}
+    for each in fitted.transforms:
+        name = each.feature.name
+        if each.feature.kind == "number" and each.feature.scale != "none" and name in found and each.num_rows:
+            found[name] = max(found[name], _moved(each.fitted, kept.get(name, {})))
     classes, old_classes = fitted.label.classes if fitted.label else (), before.get("classes", {}).get(where, ())
     if classes and old_classes:  # their numbers are those of one build
         found["label"] = _stability(_by_class(profile, classes), _by_class(old, old_classes))
     return {where: found}
+
+
+def _moved(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
+    if not {"mean", "deviation"} <= theirs.keys():  # of another kind then
+        return 0.0
+    largest = max(abs(each[name]) for each in (ours, theirs) for name in ("mean", "deviation"))
+    if largest == 0:
+        return 0.0
+    p, q = (max(each["deviation"], 1e-6 * largest) ** 2 for each in (ours, theirs))  # that of one value is 0
+    shift = (ours["mean"] - theirs["mean"]) ** 2
+    return min(_MOST, (p + shift) / (2 * q) + (q + shift) / (2 * p) - 1)
 
 
 def _by_class(profile: Mapping[str, Any], classes: Sequence[str]) -> dict[str, int]:
