@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from typing import Any, Final
@@ -25,15 +26,29 @@ def without_query(url: str) -> tuple[str, str]:
     return plain, mark + query
 
 
+_SECRET: Final = r".*(token|key|secret|passw|auth|credential).*"  # a parameter that gives access, and may name the file
+
+
 def public_url(url: str) -> str:
-    """A URL without what gives access: a password, and parameters that sign it."""
+    """A URL without what gives access: a password, and parameters that sign it; of others that look secret a digest
+    stays, which tells one file from another. A path is returned as it is."""
+    if not is_url(url):
+        return url
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
     given = [each.partition("=") for each in parts.query.split("&")]
     signed = f"{_SIGNED}|{_SIGNED_BY_AZURE}" if any(each[0] == "sig" for each in given) else _SIGNED
-    query = "&".join("".join(each) for each in given if not re.fullmatch(signed, each[0], re.IGNORECASE))
+    query = "&".join(
+        f"{name}={_digest(value)}" if value and re.fullmatch(_SECRET, name, re.IGNORECASE) else f"{name}{equals}{value}"
+        for name, equals, value in given
+        if not re.fullmatch(signed, name, re.IGNORECASE)
+    )
     place = host if ":" in user or not user else f"{user}@{host}"  # of abfs:// the user is a container
     return urlunsplit((parts.scheme, place, parts.path, query, parts.fragment))
+
+
+def _digest(value: str) -> str:
+    return hashlib.sha256(value.encode()).hexdigest()[:12]
 
 
 def open_file_system(path: str) -> tuple[Any, str]:

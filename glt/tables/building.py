@@ -3,6 +3,7 @@ the order of ids, step by step."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -24,7 +25,6 @@ from glt.tables.engines.making import END_FIELDS, EdgeFits, Edges, Keys, Nodes
 from glt.tables.engines.output import read_shards, shards_of
 from glt.tables.engines.plan import DST, KEY, SRC, Plan, Query, Rows
 
-_OURS: Final = ("progress.json", "scratch", "keys")  # one is in the folder of a build at any moment
 _TYPES: Final = {"int": pa.int64(), "text": pa.string()}
 
 
@@ -184,7 +184,15 @@ class Journal:
 
     def __init__(self, folder: Path, of: Mapping[str, Any], resume: bool) -> None:
         self._path = folder / "progress.json"
+        self._lock = _locked(folder)
         self._kept: dict[str, Any] = {"of": json.loads(json.dumps(of)), "steps": {}}
+        try:
+            self._begin(folder, resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, folder: Path, resume: bool) -> None:
         if resume and self._path.is_file():
             kept = json.loads(self._path.read_text())
             for what, now in self._kept["of"].items():
@@ -193,11 +201,13 @@ class Journal:
                         f"{folder} was begun with other {what}: build without --resume (resume=False) to begin again"
                     )
             self._kept = kept
-        elif folder.exists():
-            if not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).exists() for name in _OURS)):
+        else:
+            is_ours = self._path.is_file() or (folder / "build.json").is_file()  # this of one that was to be renamed
+            if any(folder.iterdir()) and not is_ours:
                 raise FileExistsError(f"{folder} is there, and is no build that was ended: move it away")
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+            for each in folder.iterdir():
+                shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+        self._write()
 
     def step(self, name: str, folders: Sequence[Path], do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What a step returned, done now or before; ``folders`` are what it writes."""
@@ -206,13 +216,35 @@ class Journal:
             for each in folders:
                 shutil.rmtree(each, ignore_errors=True)
             steps[name] = json.loads(json.dumps(do()))
-            written = self._path.with_suffix(".new")
-            written.write_text(json.dumps(self._kept))
-            os.replace(written, self._path)
+            self._write()
         return steps[name]
 
     def remove(self) -> None:
         self._path.unlink()
+
+    def close(self) -> None:
+        """Lets another build begin."""
+        os.close(self._lock)
+
+    def _write(self) -> None:
+        written = self._path.with_suffix(".new")
+        written.write_text(json.dumps(self._kept))
+        os.replace(written, self._path)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder, which is made, with a lock that ends with it; raises FileExistsError if another build
+    has it."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is there, and is no build that was ended: move it away")
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        raise FileExistsError(f"{folder} is written by another build: wait for it, or choose another OUT") from None
+    return opened
 
 
 @dataclass

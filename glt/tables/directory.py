@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,7 +106,9 @@ def build(
     """
     described = _described(description)
     if is_url(out):
-        raise ValueError(f"out = {os.fspath(out)!r}: expected a directory of this machine; copy it when it is whole")
+        raise ValueError(
+            f"out = {public_url(os.fspath(out))!r}: expected a directory of this machine; copy it when it is whole"
+        )
     forget_looks()
     with suppress(ImportError):  # pyarrow imports it with its first array of numpy, and loses a Ctrl-C that comes then
         import pandas  # noqa: F401
@@ -122,7 +124,7 @@ def build(
         return estimate(tables, target, budget, old)
     of = {"description": _told(described), "files": tables.files, "update": None if old is None else old.built}
     journal = Journal(partial, of, resume)
-    with naming_the_limit(partial):
+    with naming_the_limit(partial), closing(journal):
         running = _engine(engine, partial / "scratch", budget, num_threads, progress)
         try:
             run = Build(tables, Plan(running, [len(types) for types in tables.key_types]), partial, journal, old)
@@ -318,9 +320,7 @@ def _told(description: Description) -> dict[str, Any]:
     for table in (*found["node_types"].values(), *found["edge_types"]):
         if "files" in table:
             given = table["files"]
-            told = [
-                public_url(each) if is_url(each) else each for each in ([given] if isinstance(given, str) else given)
-            ]
+            told = [public_url(each) for each in ([given] if isinstance(given, str) else given)]
             table["files"] = told[0] if isinstance(given, str) else told
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import pyarrow.parquet
 
 from glt._checks import naming_the_limit
 from glt._tracebacks import short_traceback
-from glt._urls import is_url, open_file_system, without_query
+from glt._urls import is_url, open_file_system, public_url, without_query
 from glt.data.keys import Keys
 
 _ROWS: Final = 1 << 16  # written at a time
@@ -44,7 +45,8 @@ def write(
         keys: The users' keys, such as ``dataset.ids["account"]``: key columns come first, under the names that they
             have in the users' tables. Default: a column ``id``.
         rank, num_ranks: Default: those of torch.distributed or of torchrun; 0 of 1 without.
-        overwrite: Whether results that are there are replaced.
+        overwrite: Whether results that are there are replaced, once this rank's are whole. In a bucket, one that fails
+            in the middle may leave this rank without a file.
 
     Returns:
         The path of the file.
@@ -63,6 +65,8 @@ def write(
         >>> pyarrow.parquet.read_table("scores").to_pylist()
         [{'account': 'bob', 'score': 0.25}, {'account': 'carl', 'score': 0.5}]
     """
+    if wrong := [name for name in values if not isinstance(name, str)] if isinstance(values, Mapping) else []:
+        raise TypeError(f"values has a column {wrong[0]!r}: expected texts as names")
     columns = {
         name: as_numbers(each, name)
         for name, each in (values if isinstance(values, Mapping) else {"value": values}).items()
@@ -94,16 +98,13 @@ class ResultFile:
         self._system, self._folder = open_file_system(folder)
         self._is_local = not is_url(folder)
         name = f"part-{rank:05d}-of-{num_ranks:05d}.parquet"
-        self.path = f"{without_query(folder)[0].rstrip('/')}/{name}"
+        self.path = f"{without_query(public_url(folder))[0].rstrip('/')}/{name}"
         self._inside = f"{self._folder.rstrip('/')}/{name}"
-        self._clear(name, num_ranks, rank, overwrite)
+        self._replaced = self._others(name, num_ranks, overwrite) if rank == 0 or not overwrite else []
         self._writer: Any = None
         self._sink: Any = None
 
     def __enter__(self) -> ResultFile:
-        if self._is_local:
-            Path(self._folder).mkdir(parents=True, exist_ok=True)
-        self._sink = self._system.open_output_stream(self._written)
         return self
 
     def add(self, ids: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
@@ -112,7 +113,10 @@ class ResultFile:
             raise ValueError(f"values has a column {twice[0]!r}, as the keys have: rename it")
         arrays = given | {name: _arrow(each) for name, each in columns.items()}
         table = pa.table(arrays)
-        if self._writer is None:
+        if self._writer is None:  # not before: what is there stays as long as nothing is known to be right
+            if self._is_local:
+                Path(self._folder).mkdir(parents=True, exist_ok=True)
+            self._sink = self._system.open_output_stream(self._written)
             self._writer = pa.parquet.ParquetWriter(self._sink, table.schema, compression="zstd")
         with naming_the_limit(self._folder if self._is_local else None):
             self._writer.write_table(table)
@@ -123,7 +127,11 @@ class ResultFile:
             self._sink.close()
             if self._is_local:
                 os.replace(self._written, self._inside)
-        else:  # a stream to a bucket that is not closed is closed in the end, and comes to be
+            for each in self._replaced:
+                self._system.delete_file(each)
+        elif self._sink is not None:  # a stream to a bucket that is not closed is closed in the end, and comes to be
+            with suppress(pa.ArrowException, OSError):  # of what is thrown away
+                self._writer.close()
             self._sink.close()
             self._system.delete_file(self._written)
 
@@ -142,20 +150,21 @@ class ResultFile:
             for (name, kind), column in zip(self._keys.columns.items(), several, strict=True)
         }
 
-    def _clear(self, name: str, num_ranks: int, rank: int, overwrite: bool) -> None:
-        selector = pa.fs.FileSelector(self._folder, allow_not_found=True)
-        for each in self._system.get_file_info(selector):
-            found = _NAME.fullmatch(each.base_name)
-            is_other = found is not None and int(found[1]) != num_ranks
-            is_whole = found is not None and found[2] is None
+    def _others(self, name: str, num_ranks: int, overwrite: bool) -> list[str]:
+        """The files of another number of ranks, which are replaced; raises FileExistsError if they may not be."""
+        found = []
+        for each in self._system.get_file_info(pa.fs.FileSelector(self._folder, allow_not_found=True)):
+            match = _NAME.fullmatch(each.base_name)
+            is_other = match is not None and int(match[1]) != num_ranks
+            is_whole = match is not None and match[2] is None
             if (each.base_name == name or (is_other and is_whole)) and not overwrite:
                 raise FileExistsError(
-                    f"out = {self.path.rpartition('/')[0]!r} has {each.base_name} already: expected another "
-                    f"directory, or "
-                    "overwrite=True"
+                    f"out = {self.path.rpartition('/')[0]!r} has {each.base_name} already: expected another directory, "
+                    "or overwrite=True"
                 )
-            if is_other and rank == 0:
-                self._system.delete_file(each.path)
+            if is_other:
+                found.append(each.path)
+        return found
 
 
 def place(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
@@ -179,6 +188,9 @@ def as_numbers(given: Any, name: str) -> np.ndarray:
         given = given.detach().cpu()
         given = given.float() if given.dtype.itemsize == 2 and given.dtype.is_floating_point else given  # bfloat16 too
     array = np.asarray(given)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype == np.longdouble:
+        raise TypeError(f"{name} is {array.dtype}: expected numbers of at most 64 bits")
     if array.ndim not in (1, 2) or array.dtype.kind not in "biufUO":
         raise TypeError(f"{name} is {array.dtype} of shape {list(array.shape)}: expected numbers [n] or [n, width]")
     if array.ndim == 2 and array.shape[1] == 0:
@@ -195,5 +207,5 @@ def as_numbers(given: Any, name: str) -> np.ndarray:
 
 def _arrow(array: np.ndarray) -> pa.Array:
     if array.ndim == 1:
-        return pa.array(array)
+        return pa.array(array, pa.string() if array.dtype.kind in "OU" else None)
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])

@@ -15,7 +15,9 @@ from glt.tables import Description, directory
         ("s3://key:secret@bucket/a.parquet?region=eu", "s3://bucket/a.parquet?region=eu"),
         ("abfs://box@account.dfs.core.windows.net/a.csv?sv=1&sig=2", "abfs://box@account.dfs.core.windows.net/a.csv"),
         ("gs://bucket/a b.csv", "gs://bucket/a b.csv"),
-        ("https://h/download?token=one", "https://h/download?token=one"),  # it may be what names the file
+        ("https://h/download?token=one", "https://h/download?token=7692c3ad3540"),  # it may be what names the file
+        ("https://h/a?api_key=&rlkey=two", "https://h/a?api_key=&rlkey=3fc4ccfe7458"),
+        ("a?token=one.csv", "a?token=one.csv"),
     ],
 )
 def test_a_url_is_told_without_its_signature(given, told):

@@ -72,7 +72,7 @@ def test_what_is_wrong_is_named(tmp_path, values, given, words):
 def test_an_id_that_there_is_not_leaves_nothing(tmp_path, keys):
     with pytest.raises(IndexError, match="ids has 9"):
         glt.tables.write([1, 2], tmp_path / "out", ids=[0, 9], keys=keys)
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("relabel", [False, True])
@@ -102,3 +102,28 @@ def test_what_killed_ranks_left_is_removed_and_stops_nobody(tmp_path):
     assert not (tmp_path / "out" / "part-00000-of-00003.parquet.new").exists()
     glt.tables.write([7], tmp_path / "out", rank=0, num_ranks=1, overwrite=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-00000-of-00001.parquet"]
+
+
+def test_what_is_there_stays_until_what_is_new_is_whole(tmp_path, keys):
+    for rank in range(2):
+        glt.tables.write([rank], tmp_path / "out", rank=rank, num_ranks=2)
+    with pytest.raises(IndexError, match="ids has 9"):
+        glt.tables.write([1, 2], tmp_path / "out", ids=[0, 9], keys=keys, overwrite=True)
+    long = np.zeros(1 << 17)
+    with pytest.raises(IndexError, match="ids has 9"):  # after the first rows are written
+        glt.tables.write(long, tmp_path / "out", ids=np.r_[long[1:].astype(int), 9], keys=keys, overwrite=True)
+    assert pq.read_table(tmp_path / "out")["value"].to_pylist() == [0, 1]
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_texts_are_texts_wherever_there_are_some(tmp_path):
+    texts = np.empty(1 << 17, object)
+    texts[-1] = "x"
+    glt.tables.write(texts, tmp_path / "out", rank=0, num_ranks=2)
+    glt.tables.write(np.empty(2, object), tmp_path / "out", rank=1, num_ranks=2)
+    assert pq.read_table(tmp_path / "out")["value"].null_count == (1 << 17) + 1
+    glt.tables.write(np.array([1, 2], ">i4"), tmp_path / "swapped")
+    assert pq.read_table(tmp_path / "swapped")["value"].to_pylist() == [1, 2]
+    for values, words in ({1: [2]}, "column 1: expected texts"), (np.zeros(1, np.longdouble), "at most 64 bits"):
+        with pytest.raises(TypeError, match=words):
+            glt.tables.write(values, tmp_path / "none")

@@ -1,7 +1,10 @@
 """Values of tables that are seldom, and descriptions that do not fit them."""
 
+import fcntl
 import json
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -405,3 +408,90 @@ def test_what_signs_a_url_is_not_in_messages():
     with pytest.raises(TableError) as raised, readable("node type 'n'", "https://host/a.parquet"):
         raise OSError("403, url='https://host/a.parquet?sig=SECRET&se=1' and s3://b/c?X-Amz-Signature=SECRET, ended")
     assert "SECRET" not in str(raised.value) and "https://host/a.parquet' and s3://b/c ended" in str(raised.value)
+
+
+@pytest.mark.parametrize("split", [{"column": "part"}, {"time": ["2024", "2025"]}])
+def test_features_are_not_fitted_on_nothing(split, tmp_path, monkeypatch):
+    """2024 is a second of 1970, before all of the rows."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "n.csv").write_text("id,v,part,t\na,1,val,2024-01-01\nb,2,test,2024-06-01\n")
+    (tmp_path / "e.csv").write_text("s,d\n")
+    node = {"files": "n.csv", "key": "id", "features": {"v": "standardize"}, "split": split, "time": "t"}
+    edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}
+    with pytest.raises(TableError, match=r"none of its 2 rows is in training, on which feature 'v' is fitted"):
+        glt.tables.build({"node_types": {"n": node}, "edge_types": [edge]}, "out")
+
+
+def test_booleans_are_one_class_in_csv_and_parquet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "n.csv").write_text("k,l\n1,True\n2,False\n")
+    pq.write_table(pa.table({"k": [3, 4], "l": [True, False]}), "n.parquet")
+    (tmp_path / "e.csv").write_text("s,d\n1,2\n")
+    node = {"files": ["n.csv", "n.parquet"], "key": "k", "label": "l"}
+    edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}
+    built = glt.tables.build({"node_types": {"n": node}, "edge_types": [edge]}, "out")
+    assert built["classes"]["node type 'n'"] == ["false", "true"]
+    assert pq.read_table("out/nodes/n")["label"].to_pylist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        (
+            "def f(texts): raise KeyError('boom')",
+            "fn:f failed for 2 texts, .* is 'a b': KeyError: 'boom'",
+        ),
+        ("def f(texts): return [[1.0], [1.0, 2.0]]", "fn:f failed for 2 texts.*ValueError"),
+        ("f = 1", "fn:f is 1: expected a function"),
+        ("1 / 0", "expected 'module:function' that can be imported here.*ZeroDivisionError"),
+    ],
+)
+def test_functions_of_texts_that_fail_are_named(code, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fn.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fn", raising=False)
+    (tmp_path / "n.csv").write_text("id,v\nk0,a b\nk1,c\n")
+    (tmp_path / "e.csv").write_text("s,d\nk0,k1\n")
+    feature = {"kind": "text", "function": "fn:f", "length": 1}
+    node = {"files": "n.csv", "key": "id", "features": {"v": feature}}
+    edge = {"type": ["n", "to", "n"], "files": "e.csv", "src": "s", "dst": "d"}
+    with pytest.raises(TableError, match=f"node type 'n': feature 'v': .*{expected}"):
+        glt.tables.build({"node_types": {"n": node}, "edge_types": [edge]}, "out")
+
+
+def test_one_build_at_a_time_and_no_folder_of_others_is_removed(build, tmp_path):
+    build([1.0, 2.0])
+    (tmp_path / "out.partial/keys").mkdir(parents=True)
+    (tmp_path / "out.partial/keys/precious.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"out.partial is there, and is no build that was ended"):
+        build([3.0, 4.0])
+    shutil.rmtree(tmp_path / "out.partial")
+    (tmp_path / "out.partial").mkdir()
+    held = os.open(tmp_path / "out.partial", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(FileExistsError, match=r"out.partial is written by another build"):
+        build([3.0, 4.0])
+    os.close(held)
+    build([3.0, 4.0])
+
+
+def test_files_under_two_names_and_odd_names(tmp_path):
+    folder = tmp_path / "a[1]"
+    (folder / "p.tsv.d").mkdir(parents=True)
+    (folder / "p.tsv.d/1.csv").write_text("s,d\na,b\n")
+    (folder / "p.tsv.d/latest.csv").symlink_to("1.csv")
+    (folder / "p.tsv.d/_draft.csv").write_text("s,d\na,c\n")
+    edge = {"type": ["n", "to", "n"], "files": "p.tsv.d/*.csv", "src": "s", "dst": "d"}
+    (folder / "g.json").write_text(json.dumps({"node_types": {"n": {}}, "edge_types": [edge]}))
+    built = glt.tables.build(folder / "g.json", tmp_path / "links")
+    assert built["edge_types"]["n__to__n"]["num_kept"] == 1 and built["node_types"]["n"]["num_kept"] == 2
+
+
+@pytest.mark.parametrize("files", ["http://127.0.0.1:1/a?sig=SECRET&token=SECRET", "ftpx://u:SECRET@h/e.csv"])
+def test_secrets_of_urls_are_not_in_errors(files, build):
+    if files.startswith("http"):
+        pytest.importorskip("aiohttp")
+    with pytest.raises(TableError) as raised:
+        build([1.0], edge={"files": files})
+    assert "SECRET" not in str(raised.value)

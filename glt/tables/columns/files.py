@@ -20,7 +20,8 @@ from glt.errors import TableError
 
 PARQUET: Final = (".parquet", ".pq")
 BLOCK_BYTES: Final = 4 << 20  # of CSV, read at a time
-_SIGNED: Final = re.compile(r"""(://[^\s?'"]+)\?[^\s'"]+""")  # a URL with what signs it, which is secret
+# Of a URL in a text the user with a password, and the parameters.
+_SECRETS: Final = re.compile(r"""(://)(?:[^\s/?@'"]*:[^\s/?@'"]*@)?([^\s?'"]+)(?:\?[^\s'"]+)?""")
 CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 
 
@@ -35,12 +36,12 @@ class File:
     @property
     def name(self) -> str:
         """What messages call it: a URL without what signs it."""
-        return public_url(self.path) if is_url(self.path) else self.path
+        return public_url(self.path)
 
     @property
     def whole_path(self) -> str:
         """What it is known by from build to build."""
-        return public_url(self.path) if is_url(self.path) else os.path.abspath(self.path)
+        return public_url(self.path) if is_url(self.path) else os.path.realpath(self.path)
 
 
 def find_files(given: str, base: str) -> Iterator[File]:
@@ -55,7 +56,10 @@ def find_files(given: str, base: str) -> Iterator[File]:
     elif path.is_file():
         yield state_of(str(path))
     else:
-        yield from (state_of(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file())
+        pattern = os.path.join(glob.escape(base), given)  # of an absolute one nothing comes before it
+        for each in sorted(glob.glob(pattern, recursive=True)):
+            if Path(each).is_file() and not os.path.basename(each).startswith((".", "_")):
+                yield state_of(each)
 
 
 def _paths_at_url(given: str) -> Iterator[File]:
@@ -105,7 +109,7 @@ class readable:
     """Turns what a damaged file raises into a TableError that names it."""
 
     def __init__(self, where: str, path: str) -> None:
-        self._where, self._path, self._limit = where, path, naming_the_limit(path)
+        self._where, self._path, self._limit = where, public_url(path), naming_the_limit(path)
 
     def __enter__(self) -> None:
         self._limit.__enter__()
@@ -113,7 +117,7 @@ class readable:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._limit.__exit__(kind, error, traceback)
         if isinstance(error, pa.ArrowException | OSError) and not is_of_machine(error):
-            why = _SIGNED.sub(r"\1", " ".join(str(error).split()))
+            why = _SECRETS.sub(r"\1\2", " ".join(str(error).split()))
             if "straddl" in why:  # pyarrow's, of its blocks
                 why = f"it has a value longer than {format_size(BLOCK_BYTES)} of CSV: write the table as Parquet"
             raise TableError(f"{self._where}: {self._path} cannot be read: {why}") from error

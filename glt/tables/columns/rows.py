@@ -47,6 +47,7 @@ class Fits:
         self._table, self._where = table, where_of(table)
         self._fits = [Fit(each, self._where) for each in table.features]
         self._classes: set[str] = set()
+        self.num_rows = 0
 
     @property
     def columns(self) -> list[str]:
@@ -62,6 +63,7 @@ class Fits:
         return self._table.label is not None and self._table.label.kind == "class"
 
     def add(self, batch: pa.RecordBatch) -> None:
+        self.num_rows += batch.num_rows
         if self._has_classes:
             self._classes |= set(pc.unique(batch.column("label")).drop_null().to_pylist())
         fitted = [(f"feature{i}", fit) for i, fit in enumerate(self._fits) if _is_fitted(fit.feature)]
@@ -74,10 +76,19 @@ class Fits:
 
     def merge(self, other: Fits) -> None:
         self._classes |= other._classes
+        self.num_rows += other.num_rows
         for one, more in zip(self._fits, other._fits, strict=True):
             one.merge(more)
 
     def finish(self) -> Fitted:
+        """Raises TableError if features are to be fitted on training rows, and no row is one."""
+        for each in self._fits:
+            if self.num_rows and not each.num_rows and _is_fitted(each.feature):
+                raise TableError(
+                    f"{self._where}: none of its {self.num_rows} rows is in training, on which feature "
+                    f"{each.feature.name!r} is fitted: expected a split with training rows (split is "
+                    f"{self._table.split}), or features that are not fitted, such as numbers with scale = 'none'"
+                )
         label = self._table.label
         code = None if label is None else LabelCode.of(label, self._classes, self._where)
         return Fitted(self._table, tuple(each.finish() for each in self._fits), code)

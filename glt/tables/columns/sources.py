@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from glt._urls import open_file_system
+from glt._urls import open_file_system, public_url
 from glt.errors import TableError
 from glt.tables.columns.files import (
     BLOCK_BYTES,
@@ -68,15 +68,15 @@ class Source:
                 paths = list(find_files(given, base))
             if not paths:
                 raise TableError(
-                    f"{where}: files = {given!r}: expected Parquet or CSV files, and there are none, seen from "
-                    f"{Path(base).absolute()}"
+                    f"{where}: files = {public_url(given)!r}: expected Parquet or CSV files, and there are none, seen "
+                    f"from {Path(base).absolute()}"
                 )
             for each in paths:
                 found.setdefault(each.whole_path, each)  # one file under two names is one
         for each in found.values():
             if not has_kind(each.path, PARQUET + CSV):
                 raise TableError(
-                    f"{where}: {each.path} is of no known kind: expected a name with {', '.join(PARQUET + CSV)}"
+                    f"{where}: {each.name} is of no known kind: expected a name with {', '.join(PARQUET + CSV)}"
                 )
         return cls(where, tuple(found[path] for path in sorted(found)), files)
 
@@ -303,7 +303,7 @@ _INTERNED: dict[pa.Schema, pa.Schema] = {}  # ten thousand files have the same c
 def _open_csv(file: File, format: Files, chosen: Sequence[str] | None) -> Any:
     """``chosen`` are read as texts: types are those of the description."""
     opened, inside = open_file_system(file.path)
-    delimiter = format.delimiter or ("\t" if ".tsv" in file.path.lower() else ",")
+    delimiter = format.delimiter or ("\t" if has_kind(file.path, (".tsv", ".tsv.gz")) else ",")
     options: dict[str, Any] = {"strings_can_be_null": True, "null_values": [""]}
     if chosen is not None:
         options |= {"include_columns": list(chosen), "column_types": dict.fromkeys(chosen, pa.string())}

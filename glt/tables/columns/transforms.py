@@ -303,7 +303,14 @@ class Transform:
         return np.stack(columns, 1).astype(np.float32) if columns else np.zeros((len(seconds), width), np.float32)
 
     def _embedded(self, texts: list[str], width: int) -> np.ndarray:
-        rows = np.asarray(text_function(self.feature, self.where)(texts), np.float32)
+        function = text_function(self.feature, self.where)
+        try:
+            rows = np.asarray(function(texts), np.float32)
+        except Exception as error:  # a user's function raises what it likes
+            raise TableError(
+                f"{self.where}: feature {self.feature.name!r}: {self.feature.function} failed for {len(texts)} texts, "
+                f"the first of which is {texts[0]!r}: {type(error).__name__}: {error}"
+            ) from error
         if rows.shape != (len(texts), width):
             raise TableError(
                 f"{self.where}: feature {self.feature.name!r}: {self.feature.function} returned shape "
@@ -342,11 +349,13 @@ def text_function(feature: Feature, where: str) -> Callable[[list[str]], Any]:
     module, _, name = str(feature.function).partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # of importing it, anything
         raise TableError(
             f"{where}: feature {feature.name!r}: function = {feature.function!r}: expected 'module:function' that can "
-            f"be imported here, from a directory in PYTHONPATH ({error})"
+            f"be imported here, from a directory in PYTHONPATH ({type(error).__name__}: {error})"
         ) from error
+    if not callable(found):
+        raise TableError(f"{where}: feature {feature.name!r}: {feature.function} is {found!r}: expected a function")
     return found  # type: ignore[no-any-return]
 
 

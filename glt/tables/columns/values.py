@@ -80,7 +80,10 @@ class _Place:
 
 
 def from_csv(values: pa.Array, column: Column) -> pa.Array:
-    """The texts of CSV as Parquet would have them: 7.0, as pandas writes 7 of a column that has nulls, is 7."""
+    """The texts of CSV as Parquet would have them: 7.0, as pandas writes 7 of a column that has nulls, is 7; its
+    True is true."""
+    if column.kind == "category" and pc.any(pc.is_in(values, pa.array(["True", "False"]))).as_py():
+        values = pc.replace_substring_regex(pc.replace_substring_regex(values, "^True$", "true"), "^False$", "false")
     if column.kind not in ("int", "category") or not pc.any(pc.match_substring(values, ".")).as_py():
         return values
     return pc.replace_substring_regex(values, r"^(-?\d+)\.0+$", r"\1")
@@ -123,6 +126,7 @@ def _is_utf8(raw: bytes | None) -> bool:
     return True
 
 
+_RAW: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 _WITHOUT_TEXTS: Final = ("number", "unsigned", "boolean", "time", "vector")
 _WITHOUT_NULLS: Final = dict.fromkeys(
     ("int", "text"),
@@ -142,9 +146,10 @@ def _refuse_type(values: pa.Array, place: _Place, expected: str) -> TableError:
 def _as_int(values: pa.Array, place: _Place) -> pa.Array:
     if pa.types.is_integer(values.type):
         return _signed(values, place)
-    expected = "integers, as in the other tables of this key; key_type = 'text' of the node type takes any text"
+    expected = "integers, as in the other tables of this key"
     if pa.types.is_floating(values.type):
         return _whole_numbers(values, place, expected)
+    expected += "; key_type = 'text' of the node type takes any text"
     if not pa.types.is_string(values.type):
         raise _refuse_type(values, place, expected)
     is_plain = pc.match_substring_regex(values, r"^-?(0|[1-9]\d{0,18})$")
@@ -159,7 +164,8 @@ def _as_int(values: pa.Array, place: _Place) -> pa.Array:
 
 def _signed(values: pa.Array, place: _Place) -> pa.Array:
     if pa.types.is_uint64(values.type):
-        place.refuse(values, pc.greater(values, pa.scalar(2**63 - 1, pa.uint64())), "integers below 2**63")
+        is_large = pc.greater(values, pa.scalar(2**63 - 1, pa.uint64()))
+        place.refuse(values, is_large, "integers below 2**63; key_type = 'text' of the node type takes larger ones")
     return values.cast(pa.int64())
 
 
@@ -235,13 +241,13 @@ def _as_category(values: pa.Array, place: _Place) -> pa.Array:
     if pa.types.is_floating(values.type):
         expected = "categories as texts, integers or booleans; of kind 'number' it is a number"
         values = _whole_numbers(values, place, expected)
-    if pa.types.is_nested(values.type) or pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+    if pa.types.is_nested(values.type) or any(is_raw(values.type) for is_raw in _RAW):
         raise _refuse_type(values, place, "categories as texts, integers or booleans; cast the column")
     found = values if pa.types.is_string(values.type) else values.cast(pa.string())
     if (known := place.column.known) is not None:
         is_known = pc.or_(pc.is_null(found), pc.is_in(found, pa.array(known, pa.string())))
-        expected = f"one of the classes of the graph that is updated, {few(known)}; build without --update to number "
-        place.refuse(found, pc.invert(is_known), f"{expected}them again")
+        classes = f"one of the classes of the graph that is updated, {few(known)}" if known else "no label, as before"
+        place.refuse(found, pc.invert(is_known), f"{classes}; build without --update to number them again")
     return found
 
 

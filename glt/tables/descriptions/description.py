@@ -234,7 +234,7 @@ def _load(path: Path) -> Any:
     try:
         text = path.read_bytes().decode()
         return json.loads(text, object_pairs_hook=_once) if is_json else toml.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TableError(f"{path} is no {'JSON' if is_json else 'TOML'}: {error}") from error
 
 
@@ -302,8 +302,8 @@ class _Keys:
 
     def count(self, key: str, default: Any, least: int = 1) -> Any:
         found = self.given.get(key, default)
-        if found is not default and (type(found) is not int or found < least):
-            raise self.refuse(key, f"an integer of at least {least}")
+        if found is not default and (type(found) is not int or not least <= found < 2**31):
+            raise self.refuse(key, f"an integer of at least {least}, below 2^31")
         return found
 
     def nested(self, key: str, allowed: Sequence[str]) -> _Keys | None:
@@ -334,7 +334,12 @@ def _node_table(where: str, name: str, given: Any) -> NodeTable:
 def _edge_table(where: str, given: Any) -> EdgeTable:
     keys = _Keys(where, given, ("type", "src", "dst", "weight", "reverse", "duplicates", "missing", *_COMMON))
     type_ = keys.given.get("type")
-    if not isinstance(type_, Sequence) or len(type_) != 3 or not all(isinstance(part, str) and part for part in type_):
+    if (
+        isinstance(type_, str)
+        or not isinstance(type_, Sequence)
+        or len(type_) != 3
+        or not all(isinstance(part, str) and part for part in type_)
+    ):
         raise keys.refuse("type", "[source type, relation, destination type]")
     files = _files(keys)
     if files is None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glt._tracebacks import short_traceback
+from glt._urls import public_url
 from glt.errors import TableError
 from glt.tables.columns.values import few
 from glt.tables.descriptions.description import Description
@@ -93,8 +94,8 @@ def guess(files: Sequence[str], base: str | os.PathLike[str] = ".") -> tuple[Des
             remarks[end] = ["No table has these nodes: they are those that edges name."]
     if not edges:
         raise TableError(
-            f"{', '.join(files)}: no columns look like the ends of edges; found {_shown(tables)}: expected a table "
-            "with two columns of keys, or one with the key of another; write the description by hand"
+            f"{', '.join(map(public_url, files))}: no columns look like the ends of edges; found {_shown(tables)}: "
+            "expected a table with two columns of keys, or one with the key of another; write the description by hand"
         )
     return Description.of({"node_types": nodes, "edge_types": edges}).seen_from(base), remarks
 

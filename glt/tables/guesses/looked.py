@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt._urls import is_url, without_query
+from glt._urls import is_url, public_url, without_query
 from glt.errors import TableError
 from glt.tables.columns.files import BLOCK_BYTES, File, find_files, has_kind, is_parquet
 from glt.tables.columns.sources import Source
@@ -47,7 +47,7 @@ def found_tables(given: Sequence[str]) -> list[Looked]:
     for each in given:
         given_files = list(find_files(each, "."))
         if not given_files:
-            raise TableError(f"{each}: expected Parquet or CSV files, and there are none")
+            raise TableError(f"{public_url(each)}: expected Parquet or CSV files, and there are none")
         for file in given_files:
             format_, names = _format_of(file)
             if twice := [name for name in names if names.count(name) > 1]:
