@@ -266,6 +266,25 @@ class DeviceBatch:
     def num_sampled_edges(self, edge_type: int) -> list[int]: ...
     def copy_out(self, nodes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int, int]]) -> None: ...
 
+# walk.cc
+most_walk_steps: int
+
+def walk(
+    csrs: Sequence[Csr | Sequence[Csr] | None],
+    seeds: np.ndarray,
+    out: np.ndarray,
+    length: int,
+    *,
+    path: Sequence[int],
+    batch_key: int,
+    seed_time: np.ndarray | None = None,
+    restart: float = 0.0,
+    back: float = 1.0,
+    far: float = 1.0,
+    earlier: bool = False,
+    num_threads: int = 1,
+) -> None: ...
+
 # negatives.cc
 def negative_draws(
     batch_key: int,

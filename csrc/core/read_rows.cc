@@ -97,6 +97,21 @@ PartedCsr::PartedCsr(std::vector<CsrView> parts) : parts_(std::move(parts)) {
     if (part.row_of && same_owners(*part.book, *book_)) part.book.reset();
 }
 
+void PartedCsr::find_edges(const int64_t* center, const int64_t* neighbor, int64_t n, uint8_t* found) const {
+  if (!book_) return glt::has_edges(parts_[0], center, neighbor, n, found, "nodes");
+  std::vector<int64_t> grouped(n), wanted(n), bound(book_->num_parts + 1);
+  std::vector<uint32_t> position(n);
+  std::vector<uint8_t> answer(n);
+  group_by_owner(*book_, center, n, grouped.data(), position.data(), bound.data());
+  for (int64_t i = 0; i < n; ++i) wanted[i] = neighbor[position[i]];
+  for (int64_t p = 0; p < book_->num_parts; ++p) {
+    const int64_t first = bound[p], count = bound[p + 1] - first;
+    glt::has_edges(parts_[p], grouped.data() + first, wanted.data() + first, count, answer.data() + first,
+                   "nodes of a partition");
+  }
+  for (int64_t i = 0; i < n; ++i) found[position[i]] = answer[i];
+}
+
 void PartMerger::merge(const std::vector<RowsPart>& parts, int64_t num_rows, bool with_edge, const char* question,
                        const std::function<void(const RowSamples&, int64_t, int64_t)>& consume) {
   part_of_.resize(num_rows);

@@ -84,6 +84,9 @@ class PartedCsr {
     });
   }
 
+  // found[i] = 1 if center[i] has an edge with neighbor[i], else 0; see has_edges.
+  void find_edges(const int64_t* center, const int64_t* neighbor, int64_t n, uint8_t* found) const;
+
  private:
   static constexpr int64_t kMostShares = 32;  // beyond that chunks take memory
 

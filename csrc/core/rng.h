@@ -55,7 +55,8 @@ enum class Purpose : uint32_t {
   kTree = 5,
   kNegative = 6,
   kNumber = 7,
-  kSharedKey = 8
+  kSharedKey = 8,
+  kWalk = 9
 };
 
 // A 64-bit key for stream (a, b) of `purpose` under `rng_seed`.

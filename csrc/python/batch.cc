@@ -44,28 +44,6 @@ void start(Batch& self, const std::vector<std::pair<int, py::array>>& seeds, boo
   self.start(views, with_edge, disjoint, times, num_times);
 }
 
-// Of an edge type: nothing, all its rows, or those of its partitions.
-using CsrArg = std::variant<std::shared_ptr<Csr>, std::vector<std::shared_ptr<Csr>>>;
-
-PartedCsr graph_of(const std::shared_ptr<Csr>& csr) {
-  return csr ? PartedCsr(csr->view()) : PartedCsr();
-}
-
-PartedCsr graph_of(const std::vector<std::shared_ptr<Csr>>& parts) {
-  std::vector<CsrView> views;
-  for (const auto& csr : parts) {
-    require(csr != nullptr, "csrs: None is no partition of a graph: expected a Csr of each");
-    views.push_back(csr->view());
-  }
-  return PartedCsr(std::move(views));
-}
-
-std::vector<PartedCsr> graphs_of(const std::vector<CsrArg>& csrs) {
-  std::vector<PartedCsr> graphs;
-  for (const CsrArg& csr : csrs) graphs.push_back(std::visit([](const auto& given) { return graph_of(given); }, csr));
-  return graphs;
-}
-
 void sample(Batch& self, const std::vector<CsrArg>& csrs, std::vector<std::vector<int64_t>> num_neighbors, bool replace,
             uint64_t batch_key, bool last, const std::optional<std::vector<std::shared_ptr<Exclusions>>>& exclusions,
             std::vector<int64_t> time_window, std::vector<int64_t> half_life, std::optional<uint64_t> shared_key,

@@ -6,8 +6,10 @@
 #include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "core/csr.h"
+#include "core/read_rows.h"
 #include "python/arrays.h"
 
 namespace glt::python {
@@ -45,5 +47,27 @@ class Csr {
   std::shared_ptr<const PartitionBook> book_;
   CsrView view_;
 };
+
+// Of an edge type: nothing, all its rows, or those of its partitions.
+using CsrArg = std::variant<std::shared_ptr<Csr>, std::vector<std::shared_ptr<Csr>>>;
+
+inline PartedCsr graph_of(const std::shared_ptr<Csr>& csr) {
+  return csr ? PartedCsr(csr->view()) : PartedCsr();
+}
+
+inline PartedCsr graph_of(const std::vector<std::shared_ptr<Csr>>& parts) {
+  std::vector<CsrView> views;
+  for (const auto& csr : parts) {
+    require(csr != nullptr, "csrs: None is no partition of a graph: expected a Csr of each");
+    views.push_back(csr->view());
+  }
+  return PartedCsr(std::move(views));
+}
+
+inline std::vector<PartedCsr> graphs_of(const std::vector<CsrArg>& csrs) {
+  std::vector<PartedCsr> graphs;
+  for (const CsrArg& csr : csrs) graphs.push_back(std::visit([](const auto& given) { return graph_of(given); }, csr));
+  return graphs;
+}
 
 }  // namespace glt::python

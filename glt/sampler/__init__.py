@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
     from glt.sampler.neighbor_sampler import NeighborSampler
     from glt.sampler.order import BatchIndex, SeedOrder
+    from glt.sampler.walks import RandomWalkSampler
 
 __all__ = [
     "BatchIndex",
     "NeighborOutput",
     "NeighborSampler",
+    "RandomWalkSampler",
     "SamplingConfig",
     "SeedOrder",
     "hotness_from_counts",
@@ -29,5 +31,6 @@ __getattr__, __dir__ = lazy_names(
         "neighbor_sampler": ["NeighborSampler"],
         "order": ["BatchIndex", "SeedOrder"],
         "graph": ["NeighborOutput"],
+        "walks": ["RandomWalkSampler"],
     },
 )

@@ -40,7 +40,7 @@ from glt.sampler.graph import (
 )
 from glt.sampler.hotness import BATCH_SIZE, EdgeFacts, find_facts, probabilities
 from glt.sampler.link import LocalLinks
-from glt.sampler.order import check_random_seed, draw_random_seed
+from glt.sampler.order import CallKeys, check_random_seed, draw_random_seed
 
 if TYPE_CHECKING:
     from glt.sampler.graph import Output, Source
@@ -183,11 +183,11 @@ class NeighborSampler(BaseSampler):
     def _reset(self) -> None:
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
-        self._num_calls = 0
+        self._call_keys = CallKeys()
         self.endpoints: Any = None  # of LocalLinks
 
     def __getstate__(self) -> dict[str, Any]:
-        made_anew = ("_spare", "_lock", "_num_calls", "endpoints", "edge_facts", "on_device")
+        made_anew = ("_spare", "_lock", "_call_keys", "endpoints", "edge_facts", "on_device")
         return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -257,7 +257,7 @@ class NeighborSampler(BaseSampler):
         if self.is_temporal:
             raise ValueError("sample_one_hop with time_attr: one hop has no seed times; use sample_from_nodes")
         SamplingConfig.checked([num_neighbors], replace=self.config.replace)
-        key = self._next_key() if batch_key is None else batch_key
+        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         if self.accelerator is not None:
             rows = self.on_device.sample_rows(at, seeds, num_neighbors=num_neighbors, hop=0, batch_key=key)
@@ -372,7 +372,7 @@ class NeighborSampler(BaseSampler):
         """Begins a batch of :meth:`sample`, as :meth:`begin_from_nodes`. ``config``: in place of the sampler's own."""
         config, graph = config or self.config, self.graph
         seed_time = config.latest(seed_time)
-        key = self._next_key() if batch_key is None else batch_key
+        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
         if self.accelerator is None:
             numbers = config.numbers(key, shared_key)
             finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions, numbers))
@@ -456,7 +456,7 @@ class NeighborSampler(BaseSampler):
         shared_key: int | None = None,
     ) -> Finish:
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
-        key = self._next_key() if batch_key is None else batch_key
+        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
         return LocalLinks(self, index, neg_sampling).begin(key, shared_key)
 
     @short_traceback
@@ -502,15 +502,6 @@ class NeighborSampler(BaseSampler):
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""
         LocalLinks(self, index, neg_sampling).require_negatives()
-
-    def _next_key(self) -> int:
-        """A key for a call outside a loader's batches. The copies of a sampler in DataLoader workers must differ."""
-        with self._lock:
-            call = self._num_calls
-            self._num_calls += 1
-        worker = torch.utils.data.get_worker_info()
-        seed = self.random_seed if worker is None else _core.batch_key(self.random_seed, 0, worker.seed)
-        return _core.batch_key(seed, 2**32 - 1, call)
 
     @says
     def __repr__(self) -> str:

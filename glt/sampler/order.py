@@ -119,6 +119,25 @@ def check_epoch(epoch: int) -> None:
         raise ValueError(f"epoch = {epoch!r}: expected an integer, 0 to 2^31 - 1")
 
 
+class CallKeys:
+    """Keys of the draws of calls outside a loader's batches, a new one for each call. The copies of a sampler in
+    DataLoader workers have others."""
+
+    def __init__(self) -> None:
+        self._lock, self._num_calls = threading.Lock(), 0
+
+    def next(self, random_seed: int) -> int:
+        with self._lock:
+            call = self._num_calls
+            self._num_calls += 1
+        worker = torch.utils.data.get_worker_info()
+        seed = random_seed if worker is None else _core.batch_key(random_seed, 0, worker.seed)
+        return _core.batch_key(seed, 2**32 - 1, call)
+
+    def __reduce__(self) -> tuple[type[CallKeys], tuple[()]]:  # a copy counts its own calls
+        return CallKeys, ()
+
+
 @dataclass(frozen=True)
 class BatchIndex:
     """One batch of an epoch: ``input_id`` are positions of the seeds in the loader's input, ``[batch size]``, int64.
