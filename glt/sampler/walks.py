@@ -98,7 +98,8 @@ class RandomWalkSampler:
                 raise ValueError(f"{name} = {value!r}: expected a number, {least} to {most}")
         check_one_of("time_bound", time_bound, TIME_BOUNDS)
         check_at_least("num_threads", num_threads, 1)
-        self.walk_length, self.num_threads = walk_length, num_threads
+        self.walk_length: int = walk_length
+        self.num_threads: int = num_threads
         self.random_seed: int = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self.graph: SampledGraph = sampled_graph(data, edge_dir="out", time_attr=time_attr, weight_attr=weight_attr)
         if time_attr is not None and self.graph.time_level != "edge":
