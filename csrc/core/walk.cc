@@ -1,7 +1,6 @@
 #include "core/walk.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <utility>

@@ -31,7 +31,7 @@ struct WalkSpec {
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
 void check_walks(const WalkSpec& spec, int64_t num_edge_types);
 
-// Walks under way. They ask for draws of rows, rows(), and for whether edges exist, checks(), until they are done; who
+// Walks under way. They ask for draws of rows, rows(), and for whether edges exist, centers() and neighbors(), until they are done; who
 // answers is the caller's affair.
 //
 // node2vec (Grover and Leskovec, KDD 2016) by rejection (Yang et al., "KnightKing", SOSP 2019): a candidate x is drawn

@@ -16,7 +16,7 @@ from glt._reprs import options, says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
-from glt.sampler.config import GIVEN, TIME_BOUNDS, Conflict
+from glt.sampler.config import GIVEN, TIME_BOUNDS, Conflict, refuse_conflicts
 from glt.sampler.graph import NeighborOutput, SampledGraph, sampled_graph
 from glt.sampler.order import CallKeys, check_random_seed, draw_random_seed
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 _PATH, _NODE2VEC = "a metapath of several edge types", "p or q"
 _CONFLICTS = (
-    Conflict(
-        {"weight_attr": GIVEN, "time_attr": GIVEN}, "weighted draws among the edges before a time are not supported"
-    ),
     Conflict({_NODE2VEC: GIVEN, "restart_prob": GIVEN}, "a step that begins at the seed came from no node"),
     Conflict({_NODE2VEC: GIVEN, "time_attr": GIVEN}, "node2vec asks whether edges exist, which changes with time"),
     Conflict({_NODE2VEC: GIVEN, _PATH: GIVEN}, "node2vec asks for edges between nodes two steps apart"),
@@ -97,6 +94,7 @@ class RandomWalkSampler:
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise ValueError(f"{name} = {value!r}: expected a number, {least} to {most}")
         check_one_of("time_bound", time_bound, TIME_BOUNDS)
+        refuse_conflicts(weight_attr=weight_attr, time_attr=time_attr, time_bound=time_bound)
         check_at_least("num_threads", num_threads, 1)
         self.walk_length: int = walk_length
         self.num_threads: int = num_threads
@@ -106,7 +104,6 @@ class RandomWalkSampler:
             raise ValueError(f"time_attr = {time_attr!r}: it has times of nodes; expected those of edges")
         self._path = _path_of(self.graph, metapath)
         given = {
-            "weight_attr": weight_attr,
             "time_attr": time_attr,
             "restart_prob": restart_prob or None,
             _NODE2VEC: None if p == q == 1 else (p, q),
@@ -118,8 +115,6 @@ class RandomWalkSampler:
                 raise ValueError(f"{first} and {second} are set: {conflict.why}; leave one out")
         self._timed = time_attr is not None
         self._earlier = time_bound == "<"
-        if self._earlier and not self._timed:
-            raise ValueError("time_bound = '<' and 'time_attr' is not set: the bound is one of its times; name it")
         self._weighted = weight_attr is not None
         self._options: dict[str, Any] = {"restart": restart_prob, "back": 1 / p, "far": 1 / q, "earlier": self._earlier}
         self._told = {"p": p, "q": q, "restart_prob": restart_prob, "weight_attr": weight_attr, "time_attr": time_attr}

@@ -100,7 +100,8 @@ class ResultFile:
         name = f"part-{rank:05d}-of-{num_ranks:05d}.parquet"
         self.path = f"{without_query(public_url(folder))[0].rstrip('/')}/{name}"
         self._inside = f"{self._folder.rstrip('/')}/{name}"
-        self._replaced = self._others(name, num_ranks, overwrite) if rank == 0 or not overwrite else []
+        others = self._others(name, num_ranks, overwrite)
+        self._replaced = others if rank == 0 else []  # one rank removes them
         self._writer: Any = None
         self._sink: Any = None
 

@@ -242,7 +242,7 @@ def timed(**options):
         (lambda: RandomWalkSampler(graph(), 4, restart_prob=1.5), "restart_prob = 1.5: expected a number, 0 to 1"),
         (lambda: RandomWalkSampler(graph(), 4, restart_prob=0.5, q=2), "p or q and restart_prob are set"),
         (lambda: timed(time_attr="time", p=2), "p or q and time_attr are set"),
-        (lambda: timed(time_attr="time", weight_attr="w"), "weight_attr and time_attr are set"),
+        (lambda: timed(time_attr="time", weight_attr="w"), "weight_attr = 'w' and time_attr = 'time'"),
         (lambda: timed(time_bound="<"), "time_bound = '<' and 'time_attr' is not set"),
         (lambda: timed(time_attr="time").walk([1]), "seed_time is not given"),
         (

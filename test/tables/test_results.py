@@ -98,8 +98,12 @@ def test_what_killed_ranks_left_is_removed_and_stops_nobody(tmp_path):
     glt.tables.write([1], tmp_path / "out", rank=2, num_ranks=3)
     for rank in range(3):
         (tmp_path / "out" / f"part-0000{rank}-of-00003.parquet.new").write_text("half")
+    left = tmp_path / "out" / "part-00000-of-00002.parquet.new"  # of yet another number of ranks: rank 0 removes it
+    left.write_text("half")
+    glt.tables.write([1], tmp_path / "out", rank=1, num_ranks=3)
+    assert left.exists()
     glt.tables.write([0], tmp_path / "out", rank=0, num_ranks=3)
-    assert not (tmp_path / "out" / "part-00000-of-00003.parquet.new").exists()
+    assert not left.exists() and not (tmp_path / "out" / "part-00000-of-00003.parquet.new").exists()
     glt.tables.write([7], tmp_path / "out", rank=0, num_ranks=1, overwrite=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-00000-of-00001.parquet"]
 
