@@ -31,8 +31,8 @@ struct WalkSpec {
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
 void check_walks(const WalkSpec& spec, int64_t num_edge_types);
 
-// Walks under way. They ask for draws of rows, rows(), and for whether edges exist, centers() and neighbors(), until they are done; who
-// answers is the caller's affair.
+// Walks under way. Until they are done they ask for draws of rows, rows(), and for whether edges exist, centers() and
+// neighbors(). The caller answers.
 //
 // node2vec (Grover and Leskovec, KDD 2016) by rejection (Yang et al., "KnightKing", SOSP 2019): a candidate x is drawn
 // by the law of the first order; it is accepted in proportion to 1 / p if the walk came from x, to 1 if x has an edge
