@@ -292,7 +292,8 @@ def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotte
         raise RuntimeError("cudaErrorHostMemoryNotRegistered")
 
     pages = PinnedPages(driver.register, refused, lambda device: None)
-    first, second, third = (torch.zeros(PAGE) for _ in range(3))
+    # Of maps, as small tensors of the heap may share a page, and then a chunk.
+    first, second, third = (torch.frombuffer(mmap.mmap(-1, 4 * PAGE), dtype=torch.uint8) for _ in range(3))
     by_itself, by_the_next = PinnedMemory(first, CPU, pages=pages), PinnedMemory(second, CPU, pages=pages)
     moved([first, second])
     by_itself.close()
