@@ -42,11 +42,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Old:
-    """A graph that was built, which an update goes on from: its folder, ``build.json`` and ``transforms.json``."""
+    """A graph that was built, which an update goes on from: its folder, and ``build.json`` with what was ``fitted``."""
 
     folder: Path
     built: Mapping[str, Any]
-    transforms: Mapping[str, Any]
 
     def num_nodes(self, name: str) -> int:
         return int(self.built["node_types"][name]["num_kept"])
@@ -56,7 +55,7 @@ class Old:
         return read_shards(shards_of(self.folder / "keys" / name), key_fields(types))
 
     def fitted(self, table: NodeTable | EdgeTable) -> Fitted:
-        return Fitted.of(table, self.transforms["tables"][where_of(table)])
+        return Fitted.of(table, self.built["fitted"][where_of(table)])
 
     def without_known(self, source: Source) -> Source:
         """The files of a table that it has not read; raises TableError if one that it has read is not as it was."""
@@ -90,6 +89,7 @@ class Tables:
     nodes: list[Source | None]
     edges: list[Source]
     key_types: list[tuple[str, ...]]  # of each node type, "int" or "text" by column
+    times: dict[str, dict[str, str]] = field(default_factory=dict)  # what they are, by table and column
 
     @classmethod
     def of(cls, description: Description, old: Old | None = None) -> Tables:
@@ -125,8 +125,8 @@ class Tables:
                 *_key_columns(DST, edge_table.dst, dst, dropped),
             )
             found.edges[at] = replace(edge_source, columns=(*ends, *_columns_of(edge_table, old)))
-        for source in found.sources:
-            source.require_alike_times()
+        before, folder = ({}, "") if old is None else (old.built["times"], str(old.folder))
+        found.times = {each.where: each.kinds_of_times(before.get(each.where, {}), folder) for each in found.sources}
         return found
 
     def ends(self, table: EdgeTable) -> tuple[int, int]:

@@ -35,6 +35,7 @@ from glt.tables.reports.report import render
 _GRAPH, _BUILD, _TRANSFORMS, _REPORT = "graph.json", "build.json", "transforms.json", "report.html"
 _REPLACED: Final = "replaced"  # the graph that was there, for the moment in which another takes its place
 _FORMAT: Final = 1
+_KEPT: Final = ("description", "files", "key_types", "times", "node_types", "edge_types", "profiles", "fitted")
 _OWN_BYTES: Final = 400 << 20  # of this process beside the engine: batches, rows of Parquet that are being written
 _UNCOUNTED: Final = 0.125  # of its memory, DuckDB takes more than it counts
 _LEAST_BYTES: Final = 600_000_000
@@ -119,6 +120,7 @@ def build(
         _undo_replacement(target, partial)
         _require_place(target, overwrite)
     old = None if update is None else _old(Path(update), described)
+    before = _read_built(target, "out") if old is None and (target / _BUILD).is_file() else None
     tables = Tables.of(described, old)
     if dry_run:
         return estimate(tables, target, budget, old)
@@ -129,7 +131,7 @@ def build(
         try:
             run = Build(tables, Plan(running, [len(types) for types in tables.key_types]), partial, journal, old)
             run.run()
-            checks = check(run, _before(target, old))
+            checks = check(run, before if old is None else old.built)
             running.close()
         except BaseException as error:
             running.close()
@@ -184,14 +186,9 @@ def _old(folder: Path, description: Description) -> Old:
     """The graph that is updated; raises TableError if it was built of another description."""
     if not (folder / _BUILD).is_file():
         raise FileNotFoundError(f"update = {str(folder)!r}: expected a graph that glt built, with {_BUILD}")
-    try:
-        built, transforms = (json.loads((folder / name).read_text()) for name in (_BUILD, _TRANSFORMS))
-    except (OSError, ValueError) as error:
-        raise TableError(f"update = {str(folder)!r}: expected a whole graph that glt built: {error}") from error
-    if built.get("format") != _FORMAT:
-        raise TableError(
-            f"update = {str(folder)!r} has format {built.get('format')}, this glt writes {_FORMAT}: build again"
-        )
+    built = _read_built(folder, "update")
+    if built is None:
+        raise TableError(f"update = {str(folder)!r} is of another version of glt: build it again, without --update")
     before = Description.of(built["description"])
     ours, theirs = (dict(_tables_of(each)) for each in (description, before))
     for where in [*ours, *(each for each in theirs if each not in ours)]:
@@ -206,7 +203,25 @@ def _old(folder: Path, description: Description) -> Old:
                 f"{where_of(table)} has duplicates = 'sum' and features: those of {folder} are scaled and cannot be "
                 "added up; build without --update"
             )
-    return Old(folder, built, transforms)
+    return Old(folder, built)
+
+
+def _read_built(folder: Path, given: str) -> dict[str, Any] | None:
+    """``build.json`` of a graph, with the tables of ``transforms.json`` as ``fitted``; None if of another version.
+    Raises TableError if they are damaged."""
+    try:
+        built, transforms = (json.loads((folder / name).read_text()) for name in (_BUILD, _TRANSFORMS))
+        if built["format"] != _FORMAT:
+            return None
+        built["fitted"] = transforms["tables"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+    else:
+        if all(isinstance(built.get(each), dict) for each in _KEPT):
+            return built  # type: ignore[no-any-return]
+        why = f"expected objects {', '.join(_KEPT)} in {_BUILD}"
+    advice = "remove it to build anew" if given == "out" else "build it again, without --update"
+    raise TableError(f"{given} = {str(folder)!r}: its {_BUILD} or {_TRANSFORMS} is damaged ({why}): {advice}")
 
 
 def _tables_of(description: Description) -> Iterator[tuple[str, NodeTable | EdgeTable]]:
@@ -245,17 +260,6 @@ def _require_place(target: Path, overwrite: bool) -> None:
         raise FileExistsError(f"out = {str(target)!r} has a graph already: overwrite=True (--overwrite) replaces it")
 
 
-def _before(target: Path, old: Old | None) -> Mapping[str, Any] | None:
-    """``build.json`` of the graph that is updated, or replaced, with what was fitted, ``fitted`` by table."""
-    if old is not None:
-        return {**old.built, "fitted": old.transforms["tables"]}
-    path = target / _BUILD
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    if found.get("format") != _FORMAT:
-        return None
-    return {**found, "fitted": json.loads((target / _TRANSFORMS).read_text())["tables"]}
-
-
 def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, Any]:
     description = run.tables.description
     nodes = {table.name: _node_entry(run, at, table) for at, table in enumerate(description.node_types)}
@@ -279,6 +283,7 @@ def _write_descriptions(run: Build, checks: Checks, folder: Path) -> dict[str, A
         "key_types": {
             t.name: list(types) for t, types in zip(description.node_types, run.tables.key_types, strict=True)
         },
+        "times": run.tables.times,
         "node_types": {t.name: asdict(run.counts[where_of(t)]) for t in description.node_types},
         "edge_types": {"__".join(t.type): asdict(run.counts[where_of(t)]) for t in description.edge_types},
         "profiles": run.profiles,

@@ -186,6 +186,8 @@ def place(rank: int | None, num_ranks: int | None) -> tuple[int, int]:
 def as_numbers(given: Any, name: str) -> np.ndarray:
     """A tensor or array as one that Parquet has a column for; raises TypeError, naming it."""
     if hasattr(given, "detach"):
+        if str(given.layout) != "torch.strided":
+            raise TypeError(f"{name} is a tensor of layout {given.layout}: expected a dense one, as to_dense() gives")
         given = given.detach().cpu()
         given = given.float() if given.dtype.itemsize == 2 and given.dtype.is_floating_point else given  # bfloat16 too
     array = np.asarray(given)

@@ -131,3 +131,5 @@ def test_texts_are_texts_wherever_there_are_some(tmp_path):
     for values, words in ({1: [2]}, "column 1: expected texts"), (np.zeros(1, np.longdouble), "at most 64 bits"):
         with pytest.raises(TypeError, match=words):
             glt.tables.write(values, tmp_path / "none")
+    with pytest.raises(TypeError, match=r"torch.sparse_coo: expected a dense one"):
+        glt.tables.write(torch.eye(3).to_sparse(), tmp_path / "none")

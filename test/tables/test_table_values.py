@@ -180,7 +180,7 @@ def test_quantiles_are_those_of_the_values_in_any_order(values):
     assert np.isfinite(found).all()
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", "x" * 300])
+@pytest.mark.parametrize("name", ["a/b", "..", "x" * 300, "\ud800"])
 def test_a_type_that_names_no_directory_is_refused(tmp_path, name):
     edge = {"type": [name, "to", name], "files": "e.csv", "src": "s", "dst": "d"}
     with pytest.raises(TableError, match="cannot name a directory"):
@@ -367,6 +367,11 @@ def test_values_that_nothing_takes_are_named(build, tmp_path):
     texts = pa.array([b"fine", b"\xff\xfe"]).view(pa.string())
     with pytest.raises(TableError, match=r"column 'v', row 1: b'\\xff\\xfe': expected a text in UTF-8"):
         build(texts, node={"label": "v"})
+    with open("n.csv", "wb") as file:
+        file.write(b"id,v\nk0,fine\nk1,caf\xe9\n")
+    for what in ({"label": "v"}, {"features": {"v": "category"}}, {"time": "v"}, number()):
+        with pytest.raises(TableError, match=r"n\.csv, column 'v', row 1: b'caf\\xe9': expected a text in UTF-8"):
+            build([], node={"files": "n.csv", **what})
     with pytest.raises(TableError, match="row 0: 18446744073709551615: expected integers below"):
         build(pa.array([2**64 - 1, 1], pa.uint64()), node={"time": "v"})
     for delimiter in ("\u00e9", "\0", '"'):

@@ -104,6 +104,14 @@ def test_an_update_of_an_update_and_of_nothing(built):
         ),
         (lambda folder: (folder / "users-2.csv").write_text(SECOND[0].replace("gold", "iron")), "'iron'.*'gold'"),
         (
+            lambda folder: (folder / "buys-2.csv").write_text("user,item,at,price\nm,a,2024-05-31,8\n"),
+            "column 'at' has numbers in .*old, and times without a zone in .*buys-2.csv",
+        ),
+        (lambda folder: (folder / "old" / "build.json").write_text("{}"), "update = .*old'.* is damaged .KeyError"),
+        (lambda folder: (folder / "old" / "build.json").write_text('{"format": 1}'), "damaged .expected objects desc"),
+        (lambda folder: (folder / "old" / "build.json").write_text('{"format": 9}'), "of another version of glt"),
+        (lambda folder: (folder / "old" / "transforms.json").unlink(), "damaged .FileNotFoundError"),
+        (
             lambda folder: (folder / "buys-2.csv").write_text(SECOND[1] + "unknown,q,1,1\n"),
             "'unknown'.*buys-2.csv, row 3",
         ),
@@ -121,6 +129,17 @@ def test_what_does_not_fit_is_named(built, spoil, words):
     with pytest.raises(TableError, match=words):
         glt.tables.build(built / "graph.json", built / "new", update=built / "old")
     assert not (built / "new").exists() and not (built / "new.partial").exists()
+
+
+def test_a_graph_of_which_not_all_can_be_read_is_replaced_knowingly(built):
+    (built / "users-2.csv").unlink()  # has a key again
+    (built / "old" / "transforms.json").write_text("{")
+    with pytest.raises(TableError, match=r"out = .*old'.* is damaged .*: remove it to build anew"):
+        glt.tables.build(built / "graph.json", built / "old", overwrite=True)
+    (built / "old" / "transforms.json").write_text("{}")
+    (built / "old" / "build.json").write_text('{"format": 0}')  # of another version: there is nothing to compare with
+    glt.tables.build(built / "graph.json", built / "old", overwrite=True)
+    assert json.loads((built / "old" / "build.json").read_text())["format"] == 1
 
 
 def test_a_killed_build_goes_on(built, monkeypatch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from itertools import islice
@@ -32,7 +32,7 @@ from glt.tables.columns.files import (
     readable,
     state_of,
 )
-from glt.tables.columns.values import Column, arrow_type, convert, few, from_csv, kind_of_times
+from glt.tables.columns.values import Column, arrow_type, convert, few, kind_of_times
 from glt.tables.descriptions.description import Files
 
 _BATCH_ROWS: Final = 1 << 17
@@ -107,10 +107,8 @@ class Source:
         first = piece.first_row
         for batch in self._read(piece, columns):
             given = [batch.column(each.column) for each in columns]
-            if not is_parquet(piece.file.path):
-                given = [from_csv(values, each) for values, each in zip(given, columns, strict=True)]
-            name = piece.file.name
-            converted = [convert(v, c, self.where, name, first) for v, c in zip(given, columns, strict=True)]
+            name, is_csv = piece.file.name, not is_parquet(piece.file.path)
+            converted = [convert(v, c, self.where, name, first, is_csv) for v, c in zip(given, columns, strict=True)]
             yield pa.RecordBatch.from_arrays(converted, schema=schema)
             first += batch.num_rows
 
@@ -164,11 +162,12 @@ class Source:
                 return "text"
         return "int"
 
-    def require_alike_times(self) -> None:
-        """Raises TableError if the times of a column are numbers in one file and texts in another, or if only some have
-        a zone: one of these would be read as what it is not."""
+    def kinds_of_times(self, before: Mapping[str, str], of_before: str) -> dict[str, str]:
+        """What the times of each column are, those of ``before`` among them: numbers, or times with a zone or without.
+        Raises TableError if some are one and some another: one of these would be read as what it is not."""
+        found = dict(before)
         for column in (each.column for each in self.columns if each.kind == "time"):
-            first: dict[str, str] = {}  # a file of each kind
+            first = {before[column]: of_before} if column in before else {}  # a file of each kind
             for file in self.files:
                 schema = self.columns_of(file)
                 if column in schema.names and (kind := self._kind_of_times(file, schema.field(column))) is not None:
@@ -179,6 +178,8 @@ class Source:
                     f"{self.where}: column {column!r} has {kind} in {path}, and {other_kind} in {other}: expected the "
                     "same in all files"
                 )
+            found.update((column, kind) for kind in first)
+        return found
 
     def _kind_of_times(self, file: File, column: pa.Field) -> str | None:
         if not (is_parquet(file.path) and _is_text(column.type)):  # of CSV types tell it
@@ -306,7 +307,9 @@ def _open_csv(file: File, format: Files, chosen: Sequence[str] | None) -> Any:
     delimiter = format.delimiter or ("\t" if has_kind(file.path, (".tsv", ".tsv.gz")) else ",")
     options: dict[str, Any] = {"strings_can_be_null": True, "null_values": [""]}
     if chosen is not None:
-        options |= {"include_columns": list(chosen), "column_types": dict.fromkeys(chosen, pa.string())}
+        # Their bytes are checked where a wrong one is told with its row.
+        types = dict.fromkeys(chosen, pa.string())
+        options |= {"include_columns": list(chosen), "column_types": types, "check_utf8": False}
     is_compressed = has_kind(file.path, (".gz",))
     # A block is memory that is taken at once: no more than there is to read.
     num_bytes = 0 if is_compressed else file.num_bytes

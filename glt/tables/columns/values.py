@@ -79,7 +79,7 @@ class _Place:
             )
 
 
-def from_csv(values: pa.Array, column: Column) -> pa.Array:
+def _from_csv(values: pa.Array, column: Column) -> pa.Array:
     """The texts of CSV as Parquet would have them: 7.0, as pandas writes 7 of a column that has nulls, is 7; its
     True is true."""
     if column.kind == "category" and pc.any(pc.is_in(values, pa.array(["True", "False"]))).as_py():
@@ -89,7 +89,7 @@ def from_csv(values: pa.Array, column: Column) -> pa.Array:
     return pc.replace_substring_regex(values, r"^(-?\d+)\.0+$", r"\1")
 
 
-def convert(values: pa.Array, column: Column, where: str, path: str, first_row: int) -> pa.Array:
+def convert(values: pa.Array, column: Column, where: str, path: str, first_row: int, is_csv: bool = False) -> pa.Array:
     place = _Place(column, where, path, first_row)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -99,6 +99,8 @@ def convert(values: pa.Array, column: Column, where: str, path: str, first_row: 
         values = values.cast(pa.string())
     if pa.types.is_string(values.type):
         values = _readable_texts(values, place)
+        if is_csv:
+            values = _from_csv(values, column)
         if column.kind in _WITHOUT_TEXTS:
             values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
     converted = _CONVERT[column.kind](values, place)
@@ -108,7 +110,7 @@ def convert(values: pa.Array, column: Column, where: str, path: str, first_row: 
 
 
 def _readable_texts(values: pa.Array, place: _Place) -> pa.Array:
-    """The same; raises TableError if one is no UTF-8, which Parquet does not check."""
+    """The same; raises TableError if one is no UTF-8, which readers do not check."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:

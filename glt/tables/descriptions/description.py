@@ -506,9 +506,12 @@ def _check_names(names: Sequence[str], types: Sequence[tuple[str, str, str]]) ->
     folders = [(name, f"node type {name!r}") for name in names]
     folders += [("__".join(each), f"edge type {list(each)}") for each in types]
     for folder, where in folders:
-        if "/" in folder or "\0" in folder or folder in (".", "..") or len(folder.encode()) > _LONGEST_NAME:
+        num_bytes = len(folder.encode(errors="replace"))
+        is_text = all(not 0xD800 <= ord(letter) < 0xE000 for letter in folder)  # half a character, as JSON may have
+        if "/" in folder or "\0" in folder or folder in (".", "..") or num_bytes > _LONGEST_NAME or not is_text:
             raise TableError(
-                f"{where} cannot name a directory: expected at most {_LONGEST_NAME} bytes, without '/'; rename it"
+                f"{where} cannot name a directory: expected at most {_LONGEST_NAME} bytes of UTF-8, without '/'; "
+                "rename it"
             )
     first: dict[str, str] = {}
     for folder, where in folders[len(names) :]:
