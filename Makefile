@@ -6,6 +6,8 @@ export CUDA_HOME ?= /usr/local/cuda
 # Where there is a toolkit the kernels are compiled, though the pinned torch is one for the CPU: tests read what came of it.
 export GLT_CUDA ?= $(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0)
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
+# As many processes as cores: threads of torch would wait in loops for those of the other process.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 # Asks nothing, and does not wait for ever.
 APT := timeout 300 $(if $(filter-out 0,$(shell id -u)),sudo -n) env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet
@@ -16,7 +18,7 @@ demo: $(VENV)/built
 	$(BIN)/glt demo
 
 test: lint
-	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile
+	$(PYTEST)
 
 # Against real components: sshd and rsync, networks that are cut, real graphs. What is not here, and cannot be installed,
 # is skipped by name.
@@ -28,11 +30,11 @@ test-integration: $(VENV)/built
 	-test -d build/azurite || npm install --silent --prefix build/azurite azurite
 	-command -v java || $(APT) default-jre-headless
 	-$(MAKE) $(VENV)/documented
-	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m "integration or shared"
+	$(PYTEST) -m "integration or shared"
 
 # Everything: each product of parameters whole, not only its pairs.
 test-full: lint
-	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m ""
+	$(PYTEST) -m ""
 
 # A wheel for this machine, checked, and run where nothing else of this clone is; and that of the kernels, where there is nvcc.
 wheel: $(VENV)/built

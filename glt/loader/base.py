@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,29 +13,21 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler
 from torch_geometric.data import Data, GraphStore, HeteroData
 
-from glt import _core
 from glt._checks import check_at_least, check_function, refuse_unknown
 from glt._reprs import options, says
-from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
 from glt.data.schema import HOMOGENEOUS
-from glt.loader.batches import AheadOptions, BatchesAhead, BatchesOnRequest, BatchFeatures, MadeBatches, outcome
+from glt.loader.batches import AheadOptions, BatchesAhead, BatchesOnRequest, BatchFeatures, outcome
+from glt.loader.keyed import OF_TORCH, KeyedLoader
 from glt.sampler.config import per_edge_type, times_by_edge_type
 from glt.sampler.graph import Finish
 from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import (
     BatchIndex,
-    Iteration,
-    OneThread,
-    Position,
-    Resumable,
-    SeedOrder,
     as_json,
-    check_random_seed,
     crc32_of,
-    draw_random_seed,
 )
 
 if TYPE_CHECKING:
@@ -147,27 +138,16 @@ SAMPLING = (
 
 
 # Arguments that loaders hand on; PyG drops dataset and collate_fn, which PyTorch Lightning gives.
-_OF_PYG = {"custom_cls", "input_id", *inspect.signature(torch.utils.data.DataLoader).parameters}
+_OF_PYG = {"custom_cls", "input_id", *OF_TORCH}
 
 
-class KeyedBatches(Resumable):
-    """What node and link loaders share: the order of the input, and a key for each batch of each epoch.
+class KeyedBatches(KeyedLoader):
+    """What node and link loaders share: who samples batches, here or ahead on a GPU.
 
     Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_sampler` before PyG's ``__init__`` and
-    :meth:`_complete_init` after it; ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`. With a ``sampler``,
-    ``batch_sampler`` or ``generator`` of the user's, the user has to repeat the order of the seeds: a loader that
-    resumes goes through the batches before its first, and checks them. With a ``neighbor_sampler`` of another make, the
-    user has to repeat its draws, too.
+    :meth:`_complete_init` after it. With a ``neighbor_sampler`` of another make, the user has to repeat its draws.
     """
 
-    # Of torch's DataLoader:
-    dataset: Any
-    generator: torch.Generator | None
-    sampler: Any
-    batch_size: int | None
-    batch_sampler: Any
-    drop_last: bool
-    num_workers: int
     # Of PyG's loaders:
     input_data: Any
     transform: Any
@@ -179,23 +159,6 @@ class KeyedBatches(Resumable):
     # Of the loader:
     _features: BatchFeatures
     _seeds: str  # "nodes" or "edges"
-
-    def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
-        size = kwargs.get("batch_size", 1)
-        brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
-        if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise ValueError(
-                f"batch_size = {size!r}: expected an integer of at least 1; None needs a sampler that yields batches"
-            )
-        self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
-        self._position, self._one_thread = Position(), OneThread[Any]()
-        self._begun = Iteration(0, 0, 0, None)
-        # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
-        self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
-        # Of the caller's order: checksums of the seeds before each batch so far, in the newest iteration.
-        self._order_crcs: dict[int, int] = {0: 0}
-        self._seeds_crc32: int | None = None
-        self._ahead: AheadOptions | None = None
 
     def _choose_sampler(self, given: dict[str, Any]) -> Any:
         """Returns the sampler that the user brought, or a new one; chooses the seed, too. ``given`` are the arguments
@@ -214,6 +177,7 @@ class KeyedBatches(Resumable):
             random_seed = sampler.random_seed
         check_at_least("num_threads", given["num_threads"], 1)
         self._choose_seed(random_seed, kwargs)
+        self._ahead: AheadOptions | None = None
         if sampler is None:
             options |= {name: given[name] for name in ("num_threads", "device")}
             sampler = NeighborSampler(data, num_neighbors, **options, random_seed=self.random_seed)
@@ -254,27 +218,11 @@ class KeyedBatches(Resumable):
     def _complete_init(self, data: Any, num_threads: int) -> None:
         place = None if self._ahead is None else self._ahead.accelerator
         self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
-        # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.
-        self.__dict__["dataset"] = _Positions(len(self.dataset))
-        self._shuffles = isinstance(self.sampler, RandomSampler)
-
-    @property
-    def _order(self) -> SeedOrder:
-        assert self.batch_size is not None, "refused in _choose_seed"
-        return SeedOrder(len(self.dataset), self.batch_size, self._shuffles, self.drop_last, self.random_seed)
-
-    @short_traceback
-    def __iter__(self) -> Any:
-        """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
-        with self._one_thread:
-            self._begun = self._position.begin(self._num_batches())
-            first = self._begun.first
-            self._order_crcs = {first: self._order_crcs.get(first, 0)}
-            return _CountedBatches(self._position, self._one_thread, self._begun, self._iterated())
+        self._complete_order()
 
     def _iterated(self) -> Any:
         if self._ahead is None:
-            return super().__iter__()  # type: ignore[misc]
+            return super()._iterated()
         make = partial(self._make, {})  # iterators that run at the same time share no windows
         indices = iter(self._index_sampler)
         # As torch's iterators do, so that an order that draws from the same generator is the CPU's.
@@ -286,9 +234,6 @@ class KeyedBatches(Resumable):
             # Here, not in the thread: orders draw when they are first asked, from torch's generator perhaps.
             indices = chain(list(islice(indices, 1)), indices)
         return BatchesAhead(indices, *made, self._ahead)
-
-    def _order_of_indices(self) -> Any:
-        return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
 
     def _begin(self, index: BatchIndex) -> Finish:
         sampler, transform = self._sampler, self.transform_sampler_output
@@ -363,16 +308,6 @@ class KeyedBatches(Resumable):
     def _with_seeds(self, data: Any, out: Any) -> Any:
         raise NotImplementedError
 
-    @property
-    def _index_sampler(self) -> Any:
-        """What torch's DataLoader iterates over: batches that know their epoch and index."""
-        return _BatchIndices(self, super()._index_sampler)  # type: ignore[misc]
-
-    def state_dict(self) -> dict[str, Any]:
-        if self.num_workers and not getattr(self, "in_order", True):
-            raise ValueError("in_order = False: batches come in any order, so that none is the next; leave it out")
-        return super().state_dict()
-
     def _seed_columns(self) -> dict[str, Tensor | None]:
         raise NotImplementedError
 
@@ -388,32 +323,8 @@ class KeyedBatches(Resumable):
             fields |= sampler.config.to_json()
             fields["num_nodes"] = [int(n) for n in sampler.graph.num_nodes]
             fields["num_edges"] = [int(topology.num_edges) for topology in sampler.graph.topologies]
-        own = {
-            "loader": type(self).__name__,
-            "num_seeds": len(self.dataset),
-            "seeds of type": self.input_data.input_type,
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-            "shuffle": self._shuffles,
-            "order": None if self._own_order else type(self._order_of_indices()).__name__,
-        }
+        own = self._order_options() | {"seeds of type": self.input_data.input_type}
         return as_json(own | self._options() | fields | {"seeds_crc32": self._seeds_crc32})
-
-    def _num_batches(self) -> int | None:
-        try:
-            return len(self)  # type: ignore[arg-type]
-        except (TypeError, NotImplementedError):  # of a sampler that has no length
-            if self._own_order:
-                raise
-            return None
-
-    def _order_crc32(self, next_batch: int) -> int | None:
-        if self._own_order:
-            return None
-        return self._order_crcs[next_batch] if next_batch else 0
-
-    def _expect_order(self, next_batch: int, crc32: int | None) -> None:
-        self._order_crcs = {next_batch: 0 if crc32 is None else crc32}
 
     @says
     def __repr__(self) -> str:
@@ -432,83 +343,6 @@ class KeyedBatches(Resumable):
         return f"{type(self).__name__}()"
 
 
-class _BatchIndices:
-    def __init__(self, loader: KeyedBatches, index_sampler: Any) -> None:
-        self.loader = loader
-        self.index_sampler = index_sampler
-
-    def __iter__(self) -> Iterator[BatchIndex]:
-        """The batches of the epoch that the loader has begun: with workers, DataLoader asks twice and reads one."""
-        loader, begun = self.loader, self.loader._begun
-        if loader._own_order:
-            return loader._order.batches(begun.epoch, begun.first)
-        return self._brought(begun, loader.random_seed, loader._order_crcs)
-
-    def _brought(self, begun: Iteration, random_seed: int, crcs: dict[int, int]) -> Iterator[BatchIndex]:
-        """The batches of the user's order from the first on, which must follow the same seeds as in the run before."""
-        crc32, num_batches = 0, 0
-        for index, batch in enumerate(self.index_sampler):
-            if index == begun.first:
-                _require_same_order(begun, crc32, crcs[index])
-            input_id = torch.as_tensor(batch, dtype=torch.int64).reshape(-1)
-            crc32 = _core.crc32(input_id.contiguous().numpy(), crc32)
-            num_batches = index + 1
-            if index >= begun.first:
-                crcs[num_batches] = crc32
-                yield BatchIndex(input_id, begun.epoch, index, random_seed)
-        if num_batches <= begun.first:
-            _require_same_order(begun, crc32, crcs[begun.first])
-
-    def __len__(self) -> int:
-        return len(self.index_sampler)
-
-
-def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
-    if crc32 != expected:
-        raise RuntimeError(
-            f"epoch {begun.epoch} was to go on with batch {begun.first}, but the sampler now gives other seeds before "
-            "it than in the run before: bring it to the same state first (seed its generator, call its set_epoch), or "
-            "let glt shuffle with shuffle=True and no sampler"
-        )
-
-
-class _CountedBatches:
-    """Takes note of the batches handed out: DataLoader workers are ahead of that."""
-
-    def __init__(self, position: Position, one_thread: OneThread[Any], begun: Iteration, batches: Any) -> None:
-        self._position, self._one_thread, self._begun, self._batches = position, one_thread, begun, batches
-        self._index = begun.first
-
-    def __iter__(self) -> _CountedBatches:
-        return self
-
-    def __len__(self) -> int:
-        if self._begun.num_batches is None:
-            raise TypeError("the sampler of this loader has no length")
-        return self._begun.num_batches - self._begun.first
-
-    @short_traceback
-    def __next__(self) -> Any:
-        with self._one_thread:
-            return self._next()
-
-    def _next(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._position.end(self._begun)
-            raise
-        except BaseException as error:  # if asked again, the batch after the one that failed comes
-            if isinstance(self._batches, MadeBatches):
-                self._index = self._begun.first + self._batches.num_taken
-            elif isinstance(error, Exception):
-                self._index += 1
-            raise
-        self._position.deliver(self._begun, self._index)
-        self._index += 1
-        return batch
-
-
 def _may_be_asked_ahead(order: Any) -> bool:
     """Whether an order is a list, or of torch's or PyG's make: a user's may depend on what is done with a batch. Nor
     may it draw all along the epoch: asked ahead, it would leave its generator elsewhere."""
@@ -518,17 +352,3 @@ def _may_be_asked_ahead(order: Any) -> bool:
         return False
     known = type(order).__module__.startswith(("torch.utils.data.", "torch_geometric."))
     return known or type(order) in (list, tuple, range, Tensor)
-
-
-class _Positions:
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-    def __getitems__(self, batch: BatchIndex) -> BatchIndex:
-        return batch

@@ -15,7 +15,7 @@ from glt._checks import check_at_least, check_one_of
 from glt._reprs import options, says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
-from glt.data.schema import EdgeType
+from glt.data.schema import EdgeType, NodeType
 from glt.sampler.config import GIVEN, TIME_BOUNDS, Conflict, refuse_conflicts
 from glt.sampler.graph import NeighborOutput, SampledGraph, sampled_graph
 from glt.sampler.order import CallKeys, check_random_seed, draw_random_seed
@@ -117,7 +117,14 @@ class RandomWalkSampler:
         self._earlier = time_bound == "<"
         self._weighted = weight_attr is not None
         self._options: dict[str, Any] = {"restart": restart_prob, "back": 1 / p, "far": 1 / q, "earlier": self._earlier}
-        self._told = {"p": p, "q": q, "restart_prob": restart_prob, "weight_attr": weight_attr, "time_attr": time_attr}
+        self._told = {
+            "p": p,
+            "q": q,
+            "restart_prob": restart_prob,
+            "weight_attr": weight_attr,
+            "time_attr": time_attr,
+            "time_bound": time_bound,
+        }
         self._call_keys = CallKeys()
 
     def walk(self, seeds: Any, *, seed_time: Any = None, batch_key: int | None = None) -> Tensor:
@@ -219,11 +226,34 @@ class RandomWalkSampler:
             raise ValueError("seed_time has -2^63 and time_bound = '<': no time is earlier; use '<='")
         return (time - 1 if self._earlier else time).numpy()
 
+    @property
+    def node_types(self) -> list[NodeType]:
+        """That of each node of a walk, ``walk_length + 1``."""
+        types, ends = self.graph.schema.node_types, [self.graph.ends[each] for each in self._path]
+        steps = (ends[i % len(ends)] for i in range(self.walk_length))
+        return [types[ends[0][0]], *(types[end] for _, end in steps)]
+
+    def to_json(self) -> dict[str, Any]:
+        """What walks depend on, beside the graph and their keys, by the names that users know."""
+        metapath = [self.graph.schema.edge_types[each] for each in self._path]
+        return {"walk_length": self.walk_length, **self._told, "metapath": metapath}
+
+    def told(self) -> dict[str, Any]:
+        """The options that are not as by default, for representations."""
+        plain = {
+            "p": 1.0,
+            "q": 1.0,
+            "restart_prob": 0.0,
+            "weight_attr": None,
+            "time_attr": None,
+            "time_bound": "<=",
+        }
+        told: dict[str, Any] = {"walk_length": self.walk_length}
+        return told | {name: value for name, value in self._told.items() if value != plain[name]}
+
     @says
     def __repr__(self) -> str:
-        plain = {"p": 1.0, "q": 1.0, "restart_prob": 0.0, "weight_attr": None, "time_attr": None}
-        told: dict[str, Any] = {"walk_length": self.walk_length}
-        return options(told | {name: value for name, value in self._told.items() if value != plain[name]})
+        return options(self.told())
 
 
 def _path_of(graph: SampledGraph, metapath: Sequence[EdgeType] | None) -> list[int]:
