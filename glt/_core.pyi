@@ -182,6 +182,7 @@ class OneHop:
         time_window: int = -1,
         half_life: int = 0,
         number_key: int | None = None,
+        with_time: bool = False,
     ) -> None: ...
     @property
     def num_edges(self) -> int: ...
@@ -269,19 +270,46 @@ class DeviceBatch:
 # walk.cc
 most_walk_steps: int
 
+class WalkSpec:
+    """What random walks are; see csrc/core/walk.h."""
+
+    def __init__(
+        self,
+        length: int,
+        *,
+        path: Sequence[int],
+        batch_key: int,
+        restart: float = 0.0,
+        back: float = 1.0,
+        far: float = 1.0,
+        earlier: bool = False,
+    ) -> None: ...
+
+class Walks:
+    """Random walks under way, which ask for rows and edges; see csrc/core/walk.h."""
+
+    def __init__(
+        self, seeds: np.ndarray, out: np.ndarray, spec: WalkSpec, seed_time: np.ndarray | None = None
+    ) -> None: ...
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def edge_type(self) -> int: ...
+    @property
+    def hop(self) -> int: ...
+    @property
+    def num_draws(self) -> int: ...
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]: ...
+    def take(self, count: np.ndarray, neighbor: np.ndarray, time: np.ndarray | None = None) -> None: ...
+    def checks(self) -> tuple[np.ndarray, np.ndarray]: ...
+    def judge(self, found: np.ndarray) -> None: ...
+
 def walk(
     csrs: Sequence[Csr | Sequence[Csr] | None],
     seeds: np.ndarray,
     out: np.ndarray,
-    length: int,
-    *,
-    path: Sequence[int],
-    batch_key: int,
+    spec: WalkSpec,
     seed_time: np.ndarray | None = None,
-    restart: float = 0.0,
-    back: float = 1.0,
-    far: float = 1.0,
-    earlier: bool = False,
     num_threads: int = 1,
 ) -> None: ...
 

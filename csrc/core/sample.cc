@@ -450,6 +450,7 @@ void check_spec(const HopSpec& spec) {
   require(spec.time_window >= -1, "time_window = ", spec.time_window, ": expected at least 0, or -1 (none)");
   require(!(spec.by_number && (spec.replace || spec.latest_only)),
           "replace or last was given with numbers of nodes, which take each edge once, and none for its time");
+  require(!(spec.with_edge && spec.with_time), "with_edge and with_time: expected one of the two");
   require(spec.half_life >= 0, "half_life = ", spec.half_life, ": expected above 0, or 0 (none)");
 }
 
@@ -508,6 +509,12 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
         out.neighbor.added(total);
       },
       csr.indices, csr.edge_ids);
+  if (spec.with_time && csr.time && rows.seed_time) {
+    for (int64_t e = 0; e < total; ++e) prefetch(csr.time + position[e]);
+    out.edge.reserve_more(total);
+    for (int64_t e = 0; e < total; ++e) out.edge.end()[e] = csr.time[position[e]];
+    out.edge.added(total);
+  }
   out.count.added(rows.n);
 }
 

@@ -27,6 +27,7 @@ struct HopSpec {
   int64_t half_life = 0;                   // edges with times are drawn by age, see age.h; 0: each equally likely
   bool by_number = false;                  // rows take the neighbours of the lowest numbers, see numbers.h
   uint64_t number_key = 0;                 // of these numbers
+  bool with_time = false;                  // RowSamples::edge has the times of edges; stays empty where they have none
 };
 
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.

@@ -159,23 +159,6 @@ void Walks::go(int64_t i, int64_t node, int64_t time, bool is_of_edge) {
   if (timed_) next_time_.push_back(time);
 }
 
-namespace {
-
-// Samples rows, and puts the times of the edges, where they have some and walks have, in the place of their ids.
-void draw_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowScratch& scratch, RowSamples& out,
-               const char* name, int64_t first_index) {
-  const int64_t before = out.neighbor.size();
-  sample_rows(csr, rows, spec, scratch, out, name, first_index);
-  if (!csr.time || !rows.seed_time) return;
-  const int64_t n = out.neighbor.size() - before, *position = scratch.position.data();
-  for (int64_t j = 0; j < n; ++j) prefetch(csr.time + position[j]);
-  out.edge.reserve_more(n);
-  for (int64_t j = 0; j < n; ++j) out.edge.end()[j] = csr.time[position[j]];
-  out.edge.added(n);
-}
-
-}  // namespace
-
 void walk_here(const std::vector<PartedCsr>& graphs, const WalkSpec& spec, const int64_t* seed,
                const int64_t* seed_time, int64_t n, int num_threads, int64_t* out) {
   check_walks(spec, static_cast<int64_t>(graphs.size()));
@@ -189,7 +172,8 @@ void walk_here(const std::vector<PartedCsr>& graphs, const WalkSpec& spec, const
                   static_cast<uint32_t>(first), out + first * (spec.length + 1));
       while (!walks.is_done()) {
         const PartedCsr& graph = graphs[walks.edge_type()];
-        const HopSpec hop{walks.num_draws(), true, spec.batch_key, walks.hop(), walks.edge_type(), false};
+        HopSpec hop{walks.num_draws(), true, spec.batch_key, walks.hop(), walks.edge_type(), false};
+        hop.with_time = true;
         const bool is_first = walks.hop() == 0;
         RowSamples& samples = scratch->samples;
         samples.clear();
@@ -197,7 +181,7 @@ void walk_here(const std::vector<PartedCsr>& graphs, const WalkSpec& spec, const
           graph.read_rows(walks.rows(), scratch->read.parts, samples, is_first ? "seeds" : "nodes",
                           is_first ? first : 0,
                           [&](const CsrView& csr, const Rows& rows, RowSamples& found, const char* name, int64_t at) {
-                            draw_rows(csr, rows, hop, scratch->read.rows, found, name, at);
+                            sample_rows(csr, rows, hop, scratch->read.rows, found, name, at);
                           });
         else
           for (int64_t i = 0; i < walks.rows().n; ++i) samples.count.push_back(0);

@@ -53,7 +53,7 @@ class RowsAnswer {
 class OneHop : public RowsAnswer {
  public:
   OneHop(const Csr& csr, const Rows& asked, const HopSpec& spec, int num_threads, const std::string& name)
-      : RowsAnswer(spec.with_edge) {
+      : RowsAnswer(spec.with_edge || spec.with_time) {
     WithoutGil nogil;
     ReadBuffers buffers;
     sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, buffers, name.c_str(),
@@ -96,7 +96,7 @@ void register_one_hop(py::module_& m) {
                        uint32_t hop, uint32_t edge_type, bool with_edge, int num_threads, const std::string& name,
                        const std::optional<py::array>& tree, const std::optional<py::array>& seed_time, bool last,
                        const Exclusions* exclusions, int64_t time_window, int64_t half_life,
-                       std::optional<uint64_t> number_key) {
+                       std::optional<uint64_t> number_key, bool with_time) {
              Rows rows{read<int64_t>(nodes, name.c_str()), nodes.size()};
              if (tree) {
                require_size(*tree, "tree", rows.n);
@@ -118,14 +118,15 @@ void register_one_hop(py::module_& m) {
                                 time_window,
                                 half_life,
                                 number_key.has_value(),
-                                number_key.value_or(0)};
+                                number_key.value_or(0),
+                                with_time};
              return std::make_unique<OneHop>(csr, rows, spec, checked_threads(num_threads), name);
            }),
            py::arg("csr"), py::arg("nodes"), py::arg("num_neighbors"), py::arg("replace"), py::arg("batch_key"),
            py::arg("hop"), py::arg("edge_type") = 0, py::arg("with_edge") = true, py::arg("num_threads") = 1,
            py::arg("name") = "nodes", py::arg("tree") = py::none(), py::arg("seed_time") = py::none(),
            py::arg("last") = false, py::arg("exclusions") = nullptr, py::arg("time_window") = -1,
-           py::arg("half_life") = 0, py::arg("number_key") = py::none())
+           py::arg("half_life") = 0, py::arg("number_key") = py::none(), py::arg("with_time") = false)
       .def_property_readonly("num_edges", &OneHop::num_edges)
       .def("copy_out", &OneHop::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
 

@@ -10,17 +10,98 @@
 #include "python/gil.h"
 
 namespace glt::python {
+namespace {
+
+// Walks whose steps the caller answers, from wherever the rows are.
+class SteppedWalks {
+ public:
+  SteppedWalks(const py::array& seeds, py::array out, WalkSpec spec, const std::optional<py::array>& seed_time)
+      : spec_(std::move(spec)), out_(std::move(out)), seed_(copied<int64_t>(seeds, "seeds")) {
+    check_walks(spec_, INT64_MAX);
+    const auto n = static_cast<int64_t>(seed_.size());
+    require_size(out_, "out", n * (spec_.length + 1));
+    if (seed_time) {
+      require_size(*seed_time, "seed_time", n);
+      time_ = copied<int64_t>(*seed_time, "seed_time");
+    }
+    walks_.begin(spec_, seed_.data(), seed_time ? time_.data() : nullptr, n, 0, write<int64_t>(out_, "out"));
+  }
+
+  bool is_done() const { return walks_.is_done(); }
+  uint32_t edge_type() const { return walks_.edge_type(); }
+  uint32_t hop() const { return walks_.hop(); }
+  int64_t num_draws() const { return walks_.num_draws(); }
+
+  py::tuple rows() const {
+    const Rows rows = walks_.rows();
+    py::object time = py::none();
+    if (rows.seed_time) time = py::array_t<int64_t>(rows.n, rows.seed_time);
+    return py::make_tuple(py::array_t<int64_t>(rows.n, rows.node), py::array_t<uint32_t>(rows.n, rows.tree), time);
+  }
+
+  void take(const py::array& count, const py::array& neighbor, const std::optional<py::array>& time) {
+    const int64_t n = walks_.rows().n;
+    require_size(count, "count", n);
+    const uint32_t* counts = read<uint32_t>(count, "count");
+    int64_t total = 0;
+    for (int64_t i = 0; i < n; ++i) total += counts[i];
+    require_size(neighbor, "neighbor", total);
+    if (time) require_size(*time, "time", total);
+    walks_.take(counts, read<int64_t>(neighbor, "neighbor"), time ? read<int64_t>(*time, "time") : nullptr);
+  }
+
+  py::tuple checks() const {
+    return py::make_tuple(py::array_t<int64_t>(walks_.num_checks(), walks_.centers()),
+                          py::array_t<int64_t>(walks_.num_checks(), walks_.neighbors()));
+  }
+
+  void judge(const py::array& found) {
+    require_size(found, "found", walks_.num_checks());
+    walks_.judge(read<uint8_t>(found, "found"));
+  }
+
+ private:
+  template <typename T>
+  static std::vector<T> copied(const py::array& array, const char* name) {
+    const T* first = read<T>(array, name);
+    return {first, first + array.size()};
+  }
+
+  WalkSpec spec_;
+  py::array out_;
+  std::vector<int64_t> seed_, time_;
+  Walks walks_;
+};
+
+}  // namespace
 
 void register_walk(py::module_& m) {
+  py::class_<WalkSpec>(m, "WalkSpec", "What random walks are; see csrc/core/walk.h.")
+      .def(py::init([](int64_t length, std::vector<uint32_t> path, uint64_t batch_key, double restart, double back,
+                       double far, bool earlier) {
+             return WalkSpec{batch_key, length, std::move(path), restart, back, far, earlier};
+           }),
+           py::arg("length"), py::kw_only(), py::arg("path"), py::arg("batch_key"), py::arg("restart") = 0.0,
+           py::arg("back") = 1.0, py::arg("far") = 1.0, py::arg("earlier") = false);
+
+  py::class_<SteppedWalks>(m, "Walks", "Random walks under way, which ask for rows and edges; see csrc/core/walk.h.")
+      .def(py::init<const py::array&, py::array, WalkSpec, const std::optional<py::array>&>(), py::arg("seeds"),
+           py::arg("out"), py::arg("spec"), py::arg("seed_time") = py::none())
+      .def_property_readonly("is_done", &SteppedWalks::is_done)
+      .def_property_readonly("edge_type", &SteppedWalks::edge_type)
+      .def_property_readonly("hop", &SteppedWalks::hop)
+      .def_property_readonly("num_draws", &SteppedWalks::num_draws)
+      .def("rows", &SteppedWalks::rows, "Nodes, the numbers of their walks, and the latest times, or None.")
+      .def("take", &SteppedWalks::take, py::arg("count"), py::arg("neighbor"), py::arg("time") = py::none())
+      .def("checks", &SteppedWalks::checks, "Pairs of which it is asked whether they are edges: nodes and neighbours.")
+      .def("judge", &SteppedWalks::judge, py::arg("found"));
+
   m.attr("most_walk_steps") = kMostSteps;
   m.def(
       "walk",
-      [](const std::vector<CsrArg>& csrs, const py::array& seeds, py::array out, int64_t length,
-         std::vector<uint32_t> path, uint64_t batch_key, const std::optional<py::array>& seed_time, double restart,
-         double back, double far, bool earlier, int num_threads) {
-        const WalkSpec spec{batch_key, length, std::move(path), restart, back, far, earlier};
-        check_walks(spec, static_cast<int64_t>(csrs.size()));
-        require_size(out, "out", seeds.size() * (length + 1));
+      [](const std::vector<CsrArg>& csrs, const py::array& seeds, py::array out, const WalkSpec& spec,
+         const std::optional<py::array>& seed_time, int num_threads) {
+        require_size(out, "out", seeds.size() * (spec.length + 1));
         const std::vector<PartedCsr> graphs = graphs_of(csrs);
         const int64_t* seed = read<int64_t>(seeds, "seeds");
         const int64_t n = seeds.size();
@@ -32,9 +113,8 @@ void register_walk(py::module_& m) {
         walk_here(graphs, spec, seed, time, n, num_threads, walks);
       },
       "Random walks from `seeds`, written to out [walks, length + 1], -1 behind a walk's end; see csrc/core/walk.h.",
-      py::arg("csrs"), py::arg("seeds"), py::arg("out"), py::arg("length"), py::kw_only(), py::arg("path"),
-      py::arg("batch_key"), py::arg("seed_time") = py::none(), py::arg("restart") = 0.0, py::arg("back") = 1.0,
-      py::arg("far") = 1.0, py::arg("earlier") = false, py::arg("num_threads") = 1);
+      py::arg("csrs"), py::arg("seeds"), py::arg("out"), py::arg("spec"), py::arg("seed_time") = py::none(),
+      py::arg("num_threads") = 1);
 }
 
 }  // namespace glt::python

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from glt.distributed.job.initialize import barrier, finalize, get_num_clients, get_rank, initialize, num_trainers
     from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
     from glt.distributed.loader.oneshot import SamplingClient
+    from glt.distributed.loader.walks import DistRandomWalkLoader
     from glt.distributed.options import (
         CollocatedDistSamplingWorkerOptions,
         MpDistSamplingWorkerOptions,
@@ -64,6 +65,7 @@ __all__ = [
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
     "DistNeighborSampler",
+    "DistRandomWalkLoader",
     "DistRole",
     "DistSubGraphLoader",
     "DistTensor",
@@ -129,6 +131,7 @@ __getattr__, __dir__ = lazy_names(
         "graph.split": ["edge_split", "node_split"],
         "job.initialize": ["barrier", "finalize", "get_num_clients", "get_rank", "initialize", "num_trainers"],
         "loader.loaders": ["DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"],
+        "loader.walks": ["DistRandomWalkLoader"],
         "loader.oneshot": ["SamplingClient"],
         "options": [
             "CollocatedDistSamplingWorkerOptions",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,15 +18,107 @@ from glt._reprs import options, says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.dataset import Dataset
-from glt.data.schema import EdgeType, NodeType
+from glt.data.schema import EdgeType, NodeType, Schema
 from glt.loader.keyed import OF_TORCH, KeyedLoader
 from glt.loader.seeds import checked_times, ids_of_keys, require_nodes, split_node_type
 from glt.sampler.negatives import Endpoint
 from glt.sampler.order import BatchIndex, as_json, crc32_of
+from glt.sampler.walk_options import WalkOptions
 from glt.sampler.walks import RandomWalkSampler
 
 if TYPE_CHECKING:
     from glt.sampler.graph import SampledGraph, Source
+
+
+@dataclass(frozen=True)
+class WalkWindows:
+    """What batches are made of walks: windows of ``context_size`` nodes, and ``num_negative_samples`` sequences of
+    negatives for each walk. ``types`` are those of the nodes of a walk, with ``num_nodes_of`` each; ``offsets``: where
+    in one embedding of ``num_nodes`` rows those of a type begin."""
+
+    types: Sequence[NodeType]
+    num_nodes_of: Mapping[NodeType, int]
+    context_size: int
+    num_negative_samples: int
+
+    @classmethod
+    def of(
+        cls,
+        walks: WalkOptions,
+        schema: Schema,
+        ends: Sequence[tuple[int, int]],
+        num_nodes_of: Sequence[int],
+        context_size: int,
+        num_negative_samples: int,
+    ) -> WalkWindows:
+        """Raises ValueError if a number does not fit."""
+        check_at_least("num_negative_samples", num_negative_samples, 1)
+        check_at_least("context_size", context_size, 2)
+        if context_size > walks.walk_length + 1:
+            raise ValueError(
+                f"context_size = {context_size}: expected at most the nodes of a walk, walk_length + 1 = "
+                f"{walks.walk_length + 1}"
+            )
+        sizes = dict(zip(schema.node_types, map(int, num_nodes_of), strict=True))
+        return cls(walks.node_types(schema, ends), sizes, context_size, num_negative_samples)
+
+    @cached_property
+    def offsets(self) -> dict[NodeType, int]:
+        names = sorted({*self.types})
+        return dict(zip(names, accumulate((self.num_nodes_of[each] for each in names[:-1]), initial=0), strict=True))
+
+    @cached_property
+    def num_nodes(self) -> int:
+        return sum(self.num_nodes_of[each] for each in self.offsets)
+
+    def batch(self, walks: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """Windows of these walks, and negatives drawn by this key."""
+        windows = self._windows(walks)
+        return windows[windows[:, -1] >= 0], self._windows(self._negatives(walks[:, 0], key))
+
+    def _windows(self, walks: Tensor) -> Tensor:
+        rows = walks
+        if len(self.offsets) > 1:
+            first = torch.tensor([self.offsets[each] for each in self.types])
+            rows = torch.where(walks < 0, walks, walks + first)
+        return rows.unfold(1, self.context_size, 1).reshape(-1, self.context_size)
+
+    def _negatives(self, seeds: Tensor, key: int) -> Tensor:
+        seeds = seeds.repeat_interleave(self.num_negative_samples)
+        drawn = np.empty((len(self.types) - 1, len(seeds)), np.int64)
+        for step, node_type in enumerate(self.types[1:]):
+            slots = np.arange(step * len(seeds), (step + 1) * len(seeds))
+            Endpoint("dst", self.num_nodes_of[node_type]).draw(key, slots, 0, drawn[step])
+        return torch.cat([seeds[:, None], torch.from_numpy(drawn).T], 1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"context_size": self.context_size, "num_negative_samples": self.num_negative_samples}
+
+
+def seeds_of_walks(given: Any, node_type: int, schema: Schema, num_nodes_of: Sequence[int]) -> Tensor:
+    """Returns the ids of seeds, of the type at which walks begin; None: all. Raises IndexError, TypeError or ValueError
+    if they do not fit."""
+    named, nodes = split_node_type(given)
+    name, num_nodes = schema.node_types[node_type], int(num_nodes_of[node_type])
+    if named is not None and (not schema.is_hetero or named != name):
+        expected = f"{name!r}, where the metapath begins" if schema.is_hetero else "ids without a type"
+        raise ValueError(f"input_nodes is of type {named!r}: expected {expected}")
+    if nodes is None:
+        return torch.arange(num_nodes)
+    seeds = as_ids(nodes, "input_nodes", num_nodes)
+    require_nodes(seeds, num_nodes, f" of type {name!r}" if schema.is_hetero else "")
+    return seeds
+
+
+def require_times_of_walks(input_time: Any, time_attr: str | None) -> None:
+    if (input_time is None) != (time_attr is None):
+        raise ValueError("input_time and time_attr: expected both, of walks back in time, or neither")
+
+
+def told_of_walks(walks: WalkOptions, windows: WalkWindows, walks_per_node: int) -> dict[str, Any]:
+    """The options of a loader of walks that are not those by default, for representations."""
+    own = {**windows.to_json(), "walks_per_node": walks_per_node}
+    return walks.told() | {name: value for name, value in own.items() if value != 1}
 
 
 @short_traceback
@@ -93,8 +188,8 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
     ) -> None:
         refuse_unknown("RandomWalkLoader", kwargs, OF_TORCH - {"dataset", "collate_fn"} | {*locals()})
         check_at_least("walks_per_node", walks_per_node, 1)
-        check_at_least("num_negative_samples", num_negative_samples, 1)
         self._choose_seed(random_seed, kwargs)
+        self.walks_per_node: int = walks_per_node
         self._walks = RandomWalkSampler(
             data,
             walk_length,
@@ -108,28 +203,14 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
             random_seed=self.random_seed,
             num_threads=num_threads,
         )
-        check_at_least("context_size", context_size, 2)
-        if context_size > walk_length + 1:
-            raise ValueError(
-                f"context_size = {context_size}: expected at most the nodes of a walk, walk_length + 1 = "
-                f"{walk_length + 1}"
-            )
-        self.context_size: int = context_size
-        self.walks_per_node: int = walks_per_node
-        self.num_negative_samples: int = num_negative_samples
-        types = self._walks.node_types
-        num_nodes_of = dict(zip(self._walks.graph.schema.node_types, self._walks.graph.num_nodes, strict=True))
-        self.offsets: dict[NodeType, int] = {}
-        self.num_nodes: int = 0
-        for each in sorted({*types}):
-            self.offsets[each] = self.num_nodes
-            self.num_nodes += num_nodes_of[each]
-        self._rows = torch.tensor([self.offsets[each] for each in types])  # of each position of a walk
-        self._ends = [Endpoint("dst", num_nodes_of[each]) for each in types[1:]]
+        graph, walk = self._walks.graph, self._walks.options
+        self.windows: WalkWindows = WalkWindows.of(
+            walk, graph.schema, graph.ends, graph.num_nodes, context_size, num_negative_samples
+        )
         given = ids_of_keys(input_nodes, data.ids) if isinstance(data, Dataset) else input_nodes
-        self._seeds = _seeds_of(given, types[0], num_nodes_of[types[0]], self._walks.graph.schema.is_hetero)
-        if (input_time is None) != (time_attr is None):
-            raise ValueError("input_time and time_attr: expected both, of walks back in time, or neither")
+        first = graph.ends[walk.path[0]][0]
+        self._seeds = seeds_of_walks(given, first, graph.schema, graph.num_nodes)
+        require_times_of_walks(input_time, time_attr)
         self._time = None if input_time is None else checked_times("input_time", input_time, len(self._seeds))
         super().__init__(range(len(self._seeds)), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         self._complete_order()
@@ -139,20 +220,15 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
         seeds = self._seeds[index.input_id].repeat_interleave(self.walks_per_node)
         time = None if self._time is None else self._time[index.input_id].repeat_interleave(self.walks_per_node)
         walks = self._walks.walk(seeds, seed_time=time, batch_key=index.key)
-        windows = self._windows(walks)
-        return windows[windows[:, -1] >= 0], self._windows(self._negatives(seeds, index.key))
+        return self.windows.batch(walks, index.key)
 
-    def _windows(self, walks: Tensor) -> Tensor:
-        rows = walks + self._rows if len(self.offsets) == 1 else torch.where(walks < 0, walks, walks + self._rows)
-        return rows.unfold(1, self.context_size, 1).reshape(-1, self.context_size)
+    @property
+    def offsets(self) -> dict[NodeType, int]:
+        return self.windows.offsets
 
-    def _negatives(self, seeds: Tensor, key: int) -> Tensor:
-        seeds = seeds.repeat_interleave(self.num_negative_samples)
-        drawn = np.empty((len(self._ends), len(seeds)), np.int64)
-        for step, end in enumerate(self._ends):
-            slots = np.arange(step * len(seeds), (step + 1) * len(seeds))
-            end.draw(key, slots, 0, drawn[step])
-        return torch.cat([seeds[:, None], torch.from_numpy(drawn).T], 1)
+    @property
+    def num_nodes(self) -> int:
+        return self.windows.num_nodes
 
     def _take_seed(self, random_seed: int) -> None:
         super()._take_seed(random_seed)
@@ -165,29 +241,14 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
             "num_edges": [int(topology.num_edges) for topology in graph.topologies],
             "seeds_crc32": crc32_of({"node": self._seeds, "time": self._time}),
         }
-        return as_json(self._order_options() | self._walks.to_json() | self._own_options() | fields)  # type: ignore[no-any-return]
-
-    def _own_options(self) -> dict[str, Any]:
-        names = ("context_size", "walks_per_node", "num_negative_samples")
-        return {name: getattr(self, name) for name in names}
+        own = {"walks_per_node": self.walks_per_node, **self.windows.to_json(), **self._walks.options.to_json()}
+        return as_json(self._order_options() | own | fields)  # type: ignore[no-any-return]
 
     @says
     def __repr__(self) -> str:
         where = f"in {self.num_workers} processes" if self.num_workers else "in this process"
-        own = {name: value for name, value in self._own_options().items() if value != 1}
-        told = self._walks.told() | own | {"shuffle": self._shuffles, "drop_last": self.drop_last}
+        told = told_of_walks(self._walks.options, self.windows, self.walks_per_node)
+        told |= {"shuffle": self._shuffles, "drop_last": self.drop_last}
         count, size = self._num_batches(), self.batch_size
         batches = f"{'' if count is None else f'{count} '}batches{'' if size is None else f' of {size} nodes'}"
         return f"{where}, {batches}, {len(self._seeds)} seeds, {options(told | {'random_seed': self.random_seed})}"
-
-
-def _seeds_of(given: Any, node_type: NodeType, num_nodes: int, is_hetero: bool) -> Tensor:
-    named, nodes = split_node_type(given)
-    if named is not None and (not is_hetero or named != node_type):
-        expected = f"{node_type!r}, where the metapath begins" if is_hetero else "ids without a type"
-        raise ValueError(f"input_nodes is of type {named!r}: expected {expected}")
-    if nodes is None:
-        return torch.arange(num_nodes)
-    seeds = as_ids(nodes, "input_nodes", num_nodes)
-    require_nodes(seeds, num_nodes, f" of type {node_type!r}" if is_hetero else "")
-    return seeds

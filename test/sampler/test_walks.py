@@ -80,7 +80,7 @@ def test_walks_over_partitions_are_those_of_the_whole():
         parts.append(_core.Csr(*rows, row_of=row_of, book=book, part=part, **sizes))
     for expected, options in ((whole, {}), (second, {"back": 1 / 0.3, "far": 1 / 3.0})):
         out = np.empty(200 * 9, np.int64)
-        _core.walk([parts], seeds.numpy(), out, 8, path=[0], batch_key=3, num_threads=2, **options)
+        _core.walk([parts], seeds.numpy(), out, _core.WalkSpec(8, path=[0], batch_key=3, **options), num_threads=2)
         assert np.array_equal(out.reshape(200, 9), expected)
 
 

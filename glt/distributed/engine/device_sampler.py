@@ -72,7 +72,7 @@ class DeviceNeighborSampler(_DeviceSampler):
         ]
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
-        stats = dict.fromkeys(STATS, 0.0)
+        stats = dict.fromkeys(STATS, 0.0) | start.stats
         self.partitions.require_sound()
         exclusions = start.native_exclusions(self._num_edge_types) if start.exclusions else None
 
@@ -519,7 +519,7 @@ def sampler_of(
     is read here, and else asks for the rest. ``spare``, ``caches`` and ``clients`` (for the CPU alone) are as in
     :class:`DistNeighborSampler`."""
     sampler = dataset, job.config, router, loop, job.collect_features, others
-    if place is None:
+    if place is None or job.seeds.is_whole_batch:
         return DistNeighborSampler(*sampler, spare, caches, clients)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
     return (DeviceNeighborSampler if is_whole else DevicePartitionSampler)(place, staged, *sampler, None, caches)

@@ -156,7 +156,7 @@ class LocalPartition:
 
     def _answer_edges(self, kind: type[OneHopRequest | InducedRequest], request: Tensor) -> Tensor:
         """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]``, as int32 where all ids
-        fit."""
+        fit, or the times of edges."""
         asked = kind.decode(request)
         found = self.edges(asked)
         num_neighbors, num_edges = self.num_ids[asked.edge_type]
@@ -164,10 +164,10 @@ class LocalPartition:
             "count": (torch.uint32, (len(asked.nodes),)),
             "neighbor": (id_dtype(num_neighbors), (found.num_edges,)),
         }
-        if asked.with_edge:
-            specs["edge"] = (id_dtype(num_edges), (found.num_edges,))
+        if asked.with_edge or asked.with_time:
+            specs["edge"] = (torch.int64 if asked.with_time else id_dtype(num_edges), (found.num_edges,))
         buffer, out = reply_buffer(specs)
-        edge = out["edge"].numpy() if asked.with_edge else None
+        edge = out["edge"].numpy() if "edge" in out else None
         found.copy_out(out["count"].numpy(), out["neighbor"].numpy(), edge)
         return buffer
 
@@ -239,6 +239,7 @@ class LocalPartition:
             time_window=asked.time_window,
             half_life=asked.half_life,
             number_key=number_key,
+            with_time=asked.with_time,
         )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:

@@ -71,7 +71,7 @@ T = TypeVar("T")
 SHORT = 1 << 15  # items of a native call that takes well under a millisecond
 LONG = SHORT + 1  # the size of a call that may always take longer
 
-# What one partition answered: positions in the frontier, counts, neighbours, edges.
+# What one partition answered: positions in the frontier, counts, neighbours, edges or their times.
 RowsPart = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 # A request for edges: positions of its nodes in the frontier, the partition that owns them, and what to ask it.
@@ -121,7 +121,7 @@ class Partitions:
             await self.timed(stats, "sampling_s", size, self._read_here, here, parts)
         for positions, request, reply in replies:
             tensors = await self.answer(reply, stats)
-            edge = tensors["edge"].numpy() if request.with_edge else None
+            edge = tensors["edge"].numpy() if request.with_edge or request.with_time else None
             parts[request.edge_type].append((positions, tensors["count"].numpy(), tensors["neighbor"].numpy(), edge))
         return parts
 
@@ -130,7 +130,7 @@ class Partitions:
             rows = self.local[part].edges(request)
             count = np.empty(len(positions), np.uint32)
             neighbor = np.empty(rows.num_edges, np.int64)
-            edge = np.empty(rows.num_edges, np.int64) if request.with_edge else None
+            edge = np.empty(rows.num_edges, np.int64) if request.with_edge or request.with_time else None
             rows.copy_out(count, neighbor, edge)
             parts[request.edge_type].append((positions, count, neighbor, edge))
 

@@ -90,6 +90,7 @@ class OneHopRequest:
         excluded: Pairs ``(expanded [m], neighbour [m])``, int64, whose edges must not be taken; None: none.
         time_window, half_life: As of :attr:`glt.sampler.SamplingConfig.native_times`; -1 and 0: none.
         shared_key: Key of the numbers of nodes, of which each node takes the lowest; None: it draws.
+        with_time: Send the times of edges, int64, in the place of their ids.
     """
 
     method: ClassVar[str] = "sample_one_hop"
@@ -109,12 +110,14 @@ class OneHopRequest:
     time_window: int = -1
     half_life: int = 0
     shared_key: int | None = None
+    with_time: bool = False
 
     def encode(self) -> Tensor:
         key, shared_key = (int(np.uint64(each or 0).astype(np.int64)) for each in (self.batch_key, self.shared_key))
         times, numbers = (self.time_window, self.half_life), (self.shared_key is not None, shared_key)
         spec = [self.edge_type, self.num_neighbors, self.replace, key, self.hop, self.with_edge, self.weighted]
-        tensors = {"nodes": self.nodes, "spec": torch.tensor([*spec, self.last, *times, *numbers])}
+        spec += [self.last, *times, *numbers, self.with_time]
+        tensors = {"nodes": self.nodes, "spec": torch.tensor(spec)}
         if self.tree is not None:
             tensors["tree"] = self.tree
         if self.seed_time is not None:
@@ -127,8 +130,8 @@ class OneHopRequest:
     def decode(cls, request: Tensor) -> OneHopRequest:
         read = RequestFields("request for a hop", request)
         nodes = read.vector("nodes")
-        edge_type, num_neighbors, replace, key, hop, *more = read.numbers("spec", 12)
-        *flags, time_window, half_life, by_number, shared_key = more
+        edge_type, num_neighbors, replace, key, hop, *more = read.numbers("spec", 13)
+        *flags, time_window, half_life, by_number, shared_key, with_time = more
         read.require("num_neighbors", num_neighbors, -1, _INT32_MAX)
         read.require("hop", hop, 0, MAX_HOPS - 1)
         read.require("time_window", time_window, -1, _INT64_MAX)
@@ -141,7 +144,8 @@ class OneHopRequest:
             excluded = center, read.vector("neighbor", length=len(center))
         with_edge, weighted, last = map(bool, flags)
         drawn = edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last
-        return cls(*drawn, tree, seed_time, excluded, time_window, half_life, shared_key % 2**64 if by_number else None)
+        number_key = shared_key % 2**64 if by_number else None
+        return cls(*drawn, tree, seed_time, excluded, time_window, half_life, number_key, bool(with_time))
 
     @property
     def native_excluded(self) -> _core.Exclusions | None:
@@ -153,6 +157,7 @@ class InducedRequest:
     """Send the edges between nodes ``[n]`` that the partition owns and ``members [m]`` of a batch; ids are int64."""
 
     method: ClassVar[str] = "induced_rows"
+    with_time: ClassVar[bool] = False
 
     edge_type: int
     nodes: Tensor

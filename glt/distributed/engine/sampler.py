@@ -175,7 +175,7 @@ class DistNeighborSampler:
         if self.is_local:
             return await self.loop.run_native(self.sample_here, start, batch_key)
         self.partitions.require_sound()
-        stats, rows = dict.fromkeys(STATS, 0.0), []
+        stats, rows = dict.fromkeys(STATS, 0.0) | start.stats, []
         batch = self._new_batch()
         try:
             await self._sample_hops(batch, start, batch_key, stats)
@@ -189,13 +189,13 @@ class DistNeighborSampler:
 
     def sample_here(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """As :meth:`sample`, on the calling thread, of a sampler that :attr:`is_local`."""
-        stats, began_s, config = dict.fromkeys(STATS, 0.0), time.perf_counter(), self.config
+        stats, began_s, config = dict.fromkeys(STATS, 0.0) | start.stats, time.perf_counter(), self.config
         self.partitions.require_sound()
         batch = self._new_batch()
         try:
             self._begin(batch, start)
             batch.sample(
-                self._csr(config.weighted, config.temporal is not None),
+                self.rows_of_all(config.weighted, config.temporal is not None),
                 config.num_neighbors,
                 replace=config.replace,
                 batch_key=batch_key,
@@ -205,16 +205,16 @@ class DistNeighborSampler:
                 **config.numbers(batch_key, start.shared_key),
             )
             if config.subgraph_type == "induced":
-                batch.induce(self._csr(False, False))
+                batch.induce(self.rows_of_all(False, False))
         except MemoryError as error:
             raise self._no_room(start) from error
         rows = self._locate_rows(batch) if self.collect_features else []
         sampled = self._sampled(batch, start, rows, stats)
-        stats["sampling_s"] = time.perf_counter() - began_s
+        stats["sampling_s"] += time.perf_counter() - began_s
         return sampled
 
-    def _csr(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
-        """The rows of all partitions, by edge type."""
+    def rows_of_all(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
+        """The rows of all partitions, by edge type, of a sampler that :attr:`is_local`."""
         parts = [self.partitions.local[part] for part in range(self.dataset.num_partitions)]
         return [[part.csr(r, weighted, timed) for part in parts] for r in range(self._num_edge_types)]
 
@@ -256,12 +256,13 @@ class DistNeighborSampler:
         edge_type: int,
         hop: int,
         batch_key: int,
-        numbers: dict[str, int],
+        numbers: dict[str, Any],
         group: OwnedNodes,
         excluded: _Pairs | None,
     ) -> OneHopRequest:
         config, topology = self.config, self.dataset.own.graphs[edge_type].topology
         timed = group.seed_time is not None and topology.by_time is not None
+        times: dict[str, Any] = {name: each[edge_type] for name, each in config.native_times.items() if each and timed}
         return OneHopRequest(
             edge_type,
             group.nodes,
@@ -276,7 +277,7 @@ class DistNeighborSampler:
             seed_time=group.seed_time if timed else None,
             excluded=excluded,
             **numbers,
-            **{name: times[edge_type] for name, times in config.native_times.items() if times and timed},
+            **times,
         )
 
     def _begin(self, batch: _core.Batch, start: BatchStart) -> None:

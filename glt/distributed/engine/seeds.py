@@ -6,7 +6,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,10 +16,13 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import MessageKind, MessageLayout, read_message
 from glt.channel.shm import SharedMemory
+from glt.distributed.engine.partitions import LONG
+from glt.distributed.engine.requests import OneHopRequest
 from glt.sampler.config import SamplingConfig
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
 from glt.sampler.order import SeedOrder
+from glt.sampler.walk_options import WalkOptions
 
 if TYPE_CHECKING:
     from glt.distributed.engine.sampler import DistNeighborSampler
@@ -35,6 +39,7 @@ class BatchStart:
         exclusions: By position of the edge type, pairs ``(expanded [m], neighbour [m])`` whose edges are not sampled.
         known: Tensors that the batch will hold whatever is sampled, by the name in the message.
         shared_key: Key of the numbers of nodes, where batches share them; None: as the batch's own key says.
+        stats: What it took to find it, by the names of :data:`glt.distributed.engine.sampler.STATS`.
     """
 
     seeds: list[tuple[int, Tensor]]
@@ -43,6 +48,7 @@ class BatchStart:
     exclusions: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     known: dict[str, Tensor] = field(default_factory=dict)
     shared_key: int | None = None
+    stats: dict[str, float] = field(default_factory=dict)
 
     @property
     def num_seeds(self) -> int:
@@ -60,6 +66,7 @@ class Seeds(ABC):
     """What the rows of a loader's input are; ``input_id`` is the name of their positions there, in a message."""
 
     input_id: str
+    is_whole_batch: ClassVar[bool] = False  # whether :meth:`start` makes all of it, on the CPU
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -210,10 +217,94 @@ class NodeSeeds(Seeds):
         return start
 
 
+# Seeds that are nodes from which walks begin.
+
+
+class WalkSeeds(Seeds):
+    """Each row is a node: column ``node``, and ``time`` of walks back in time. The batch has no nodes and edges, but
+    under the name ``walks`` those of :meth:`glt.sampler.RandomWalkSampler.walk`, one seed after the other.
+    """
+
+    is_whole_batch = True
+
+    def __init__(self, node_type: int, options: WalkOptions, walks_per_node: int) -> None:
+        self.node_type, self.options, self.walks_per_node = node_type, options, walks_per_node
+        self.input_id, self.walks = f"input_id/n{node_type}", f"walks/n{node_type}"
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"seeds": "walks", "node_type": self.node_type, "walks_per_node": self.walks_per_node}
+        return told | self.options.to_json()
+
+    async def start(
+        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
+    ) -> BatchStart:
+        nodes = rows["node"].repeat_interleave(self.walks_per_node)
+        time = None if "time" not in rows else rows["time"].repeat_interleave(self.walks_per_node)
+        latest = self.options.latest(time, len(nodes))
+        given = nodes.numpy(), None if latest is None else latest.numpy()
+        out = torch.empty(len(nodes), self.options.walk_length + 1, dtype=torch.int64)
+        spec, flat = self.options.spec(batch_key), out.view(-1).numpy()
+        start = BatchStart([(self.node_type, nodes[:0])], known={self.input_id: input_id, self.walks: out})
+        start.stats = dict.fromkeys(("sampling_s", "remote_s", "remote_bytes"), 0.0)
+        sampler.partitions.require_sound()
+        if sampler.is_local:
+            csrs = sampler.rows_of_all(self.options.weighted, self.options.timed)
+            walk = partial(_core.walk, csrs, given[0], flat, spec, given[1])
+            await sampler.partitions.timed(start.stats, "sampling_s", LONG, walk)
+        else:
+            await self._step_by_step(sampler, _core.Walks(given[0], flat, spec, given[1]), batch_key, start.stats)
+        return start
+
+    async def _step_by_step(
+        self, sampler: DistNeighborSampler, walks: _core.Walks, batch_key: int, stats: dict[str, float]
+    ) -> None:
+        """Asks the owners of the nodes that walks are at, step after step."""
+        partitions, dataset = sampler.partitions, sampler.dataset
+        while not walks.is_done:
+            edge_type, num_draws = walks.edge_type, walks.num_draws
+            topology = dataset.own.graphs[edge_type].topology
+            nodes, tree, time = walks.rows()
+            with_time = time is not None and topology.by_time is not None
+            wanted = []
+            for part, owned, positions in partitions.by_owner(dataset.ends[edge_type][0], nodes):
+                request = OneHopRequest(
+                    edge_type,
+                    torch.from_numpy(owned),
+                    num_draws,
+                    True,
+                    batch_key,
+                    walks.hop,
+                    with_edge=False,
+                    weighted=self.options.weighted and topology.weights is not None,
+                    tree=torch.from_numpy(tree[positions]),
+                    seed_time=torch.from_numpy(time[positions]) if time is not None and with_time else None,
+                    with_time=with_time,
+                )
+                wanted.append((positions, part, request))
+            answers = (await partitions.edges(wanted, len(nodes) * num_draws, stats))[edge_type]
+            count = np.zeros(len(nodes), np.uint32)
+            neighbor, times = np.empty((2, len(nodes), num_draws), np.int64)
+            for positions, counts, neighbors, of_edges in answers:
+                count[positions] = counts
+                found = positions[counts > 0]
+                neighbor[found] = neighbors.reshape(-1, num_draws)
+                if of_edges is not None:
+                    times[found] = of_edges.reshape(-1, num_draws)
+            has_edge = count > 0
+            walks.take(count, neighbor[has_edge].reshape(-1), times[has_edge].reshape(-1) if with_time else None)
+            centers, others = walks.checks()
+            if len(centers):
+                is_edge = await partitions.has_edges(edge_type, torch.from_numpy(centers), torch.from_numpy(others))
+                walks.judge(is_edge.view(np.uint8))
+
+
 def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds:
     """Rebuilds what :meth:`Seeds.to_json` and :meth:`Seeds.extras` described."""
     if options["seeds"] == "nodes":
         return NodeSeeds(options["node_type"], options["with_mapping"])
+    if options["seeds"] == "walks":
+        named = {name: value for name, value in options.items() if name not in ("seeds", "node_type", "walks_per_node")}
+        return WalkSeeds(options["node_type"], WalkOptions.from_json(named), options["walks_per_node"])
     (source, target), given = options["ends"], options["negatives"]
     return LinkSeeds(options["edge_type"], (source, target), given and Negatives(**given, **dict[str, Any](extras)))
 

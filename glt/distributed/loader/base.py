@@ -326,16 +326,23 @@ class DistLoader(Resumable):
     def _collate(self, message: Message) -> Data | HeteroData:
         take_over(message)
         tensors = message.tensors
+        self._count(tensors)
+        with_written_rows(tensors, self._written, self.config)
+        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
+        return self._to_device(data)
+
+    def _count(self, tensors: dict[str, Tensor]) -> None:
+        """Takes what a batch reports about its making out of its tensors."""
         self._totals["num_batches"] += 1
         self._totals["num_seeds"] += len(tensors[self.seeds.input_id])
         for name, value in zip(STATS, tensors.pop("stats").tolist(), strict=True):
             self._totals[name] += value
-        with_written_rows(tensors, self._written, self.config)
-        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
-        if self.to_device is not None and self.to_device != HOST:
-            # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.
-            data = data.to(self.to_device, non_blocking=torch.device(self.to_device).type != "cpu")
-        return data
+
+    def _to_device(self, data: Any) -> Any:
+        if self.to_device is None or self.to_device == HOST:
+            return data
+        # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.
+        return data.to(self.to_device, non_blocking=torch.device(self.to_device).type != "cpu")
 
     def stats(self) -> dict[str, float]:
         """Counts and times in seconds since the loader was created.
@@ -384,7 +391,10 @@ class DistLoader(Resumable):
         batches = f"{len(order)} batches of {order.batch_size} {self._seed_kind}"
         told = options({"shuffle": order.shuffle, "drop_last": order.drop_last, "random_seed": self.random_seed})
         state = "shut down, " if self._closed else ""
-        return f"{who}, {state}{self._deployment.mode}, {self.data!r}, {batches}, {self.config.says()}, {told}"
+        return f"{who}, {state}{self._deployment.mode}, {self.data!r}, {batches}, {self._says()}, {told}"
+
+    def _says(self) -> str:
+        return self.config.says()
 
 
 def sampled_for(config: SamplingConfig, written: WrittenRows | None) -> SamplingConfig:

@@ -471,7 +471,7 @@ def opened(data: Any, options: Any, edge_dir: str | None) -> tuple[LoaderData, A
                 f"worker_options are RemoteDistSamplingWorkerOptions, but {this}: call init_client(...) in place of "
                 "what made it that"
             )
-        if data is not None:
+        if not isinstance(data, RemoteDataset | None):
             raise ValueError(
                 f"data has type {type(data).__name__}, but servers sample from the partitions that they have: leave it "
                 "None"

@@ -56,18 +56,7 @@ def checked_config(
     """Returns what to sample."""
     check_one_of("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
     check_flag("directed", directed)
-    for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"{name} = {value!r}: expected the name of an attribute, or None")
-    stored = data.manifest.time_level
-    where = f"the partition directory {data.load_args['graph_dir']!r}"
-    if time_attr is not None and stored is None:
-        raise ValueError(
-            f"time_attr = {time_attr!r}: {where} has no times; partition with edge_time=... or node_time=..."
-        )
-    if weight_attr is not None and not any(entry.has_weight for entry in data.manifest.edge_types):
-        raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
-    time_level = None if time_attr is None else stored
+    time_level = require_attributes(data, time_attr, weight_attr)
     subgraph_type = getattr(options["subgraph_type"], "value", options["subgraph_type"])
     refuse_conflicts(directed=directed, subgraph_type=subgraph_type)
     if not directed:
@@ -94,6 +83,23 @@ def checked_config(
         timed=[entry.has_time for entry in data.manifest.edge_types],
         **options,
     )
+
+
+def require_attributes(data: LoaderData, time_attr: Any, weight_attr: Any) -> str | None:
+    """Returns what carries the times that are asked for, ``'node'`` or ``'edge'``; raises TypeError or ValueError if
+    the partitions have no times or weights."""
+    for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} = {value!r}: expected the name of an attribute, or None")
+    stored = data.manifest.time_level
+    where = f"the partition directory {data.load_args['graph_dir']!r}"
+    if time_attr is not None and stored is None:
+        raise ValueError(
+            f"time_attr = {time_attr!r}: {where} has no times; partition with edge_time=... or node_time=..."
+        )
+    if weight_attr is not None and not any(entry.has_weight for entry in data.manifest.edge_types):
+        raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
+    return None if time_attr is None else stored
 
 
 def checked_class(custom_cls: Any, filter_per_worker: Any, data: LoaderData) -> Any:
