@@ -313,6 +313,24 @@ def walk(
     num_threads: int = 1,
 ) -> None: ...
 
+# page_rank.cc
+def page_ranks(
+    csrs: Sequence[Csr | Sequence[Csr] | None],
+    ends: Sequence[tuple[int, int]],
+    num_types: int,
+    seed_type: int,
+    wanted_type: int,
+    seeds: np.ndarray,
+    count: np.ndarray,
+    neighbor: np.ndarray,
+    score: np.ndarray,
+    *,
+    num_neighbors: int,
+    stop: float,
+    residual_per_edge: float,
+    num_threads: int = 1,
+) -> None: ...
+
 # negatives.cc
 def negative_draws(
     batch_key: int,

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
     from glt.sampler.neighbor_sampler import NeighborSampler
     from glt.sampler.order import BatchIndex, SeedOrder
+    from glt.sampler.page_rank import PageRankSampler
     from glt.sampler.walks import RandomWalkSampler
 
 __all__ = [
     "BatchIndex",
     "NeighborOutput",
     "NeighborSampler",
+    "PageRankSampler",
     "RandomWalkSampler",
     "SamplingConfig",
     "SeedOrder",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy_names(
         "neighbor_sampler": ["NeighborSampler"],
         "order": ["BatchIndex", "SeedOrder"],
         "graph": ["NeighborOutput"],
+        "page_rank": ["PageRankSampler"],
         "walks": ["RandomWalkSampler"],
     },
 )

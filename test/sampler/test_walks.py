@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from parted import in_parts
 from torch_geometric.data import Data, HeteroData
 
 import glt
@@ -64,20 +65,7 @@ def test_walks_over_partitions_are_those_of_the_whole():
     sampler = RandomWalkSampler(data, 8)
     whole = sampler.walk(seeds, batch_key=3).numpy()
     second = RandomWalkSampler(data, 8, p=0.3, q=3.0).walk(seeds, batch_key=3).numpy()
-    owner = np.random.default_rng(0).integers(0, 3, 200).astype(np.uint8)
-    book = _core.Book(owner, 3)
-    topology = sampler.graph.topologies[0]
-    indptr, indices = topology.indptr.numpy(), topology.indices.numpy()
-    parts = []
-    for part in range(3):
-        own = np.flatnonzero(owner == part)
-        row_of = np.full(200, 2**32 - 1, np.uint32)
-        row_of[own] = np.arange(len(own), dtype=np.uint32)
-        positions = np.concatenate([np.arange(indptr[v], indptr[v + 1]) for v in own])
-        starts = np.concatenate([[0], np.cumsum(np.diff(indptr)[own])])
-        rows = (starts.astype(np.int64), indices[positions].copy(), positions.astype(np.int64))
-        sizes = {"num_nodes": 200, "num_neighbor_nodes": 200}
-        parts.append(_core.Csr(*rows, row_of=row_of, book=book, part=part, **sizes))
+    parts = in_parts(sampler.graph.topologies[0])
     for expected, options in ((whole, {}), (second, {"back": 1 / 0.3, "far": 1 / 3.0})):
         out = np.empty(200 * 9, np.int64)
         _core.walk([parts], seeds.numpy(), out, _core.WalkSpec(8, path=[0], batch_key=3, **options), num_threads=2)
