@@ -66,6 +66,7 @@ void Walks::begin(const WalkSpec& spec, const int64_t* seed, const int64_t* seed
 }
 
 void Walks::begin_step() {
+  candidates_.clear();
   next_node_.clear();
   next_walk_.clear();
   next_time_.clear();

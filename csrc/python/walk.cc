@@ -19,6 +19,7 @@ class SteppedWalks {
       : spec_(std::move(spec)), out_(std::move(out)), seed_(copied<int64_t>(seeds, "seeds")) {
     check_walks(spec_, INT64_MAX);
     const auto n = static_cast<int64_t>(seed_.size());
+    require(n <= UINT32_MAX, "seeds has ", n, " walks: expected fewer than 2^32");
     require_size(out_, "out", n * (spec_.length + 1));
     if (seed_time) {
       require_size(*seed_time, "seed_time", n);
@@ -40,6 +41,7 @@ class SteppedWalks {
   }
 
   void take(const py::array& count, const py::array& neighbor, const std::optional<py::array>& time) {
+    require(!walks_.is_done() && walks_.num_checks() == 0, "take: the walks ask for no rows now");
     const int64_t n = walks_.rows().n;
     require_size(count, "count", n);
     const uint32_t* counts = read<uint32_t>(count, "count");
@@ -56,6 +58,7 @@ class SteppedWalks {
   }
 
   void judge(const py::array& found) {
+    require(walks_.num_checks() > 0, "judge: the walks ask for no edges now");
     require_size(found, "found", walks_.num_checks());
     walks_.judge(read<uint8_t>(found, "found"));
   }
@@ -101,6 +104,7 @@ void register_walk(py::module_& m) {
       "walk",
       [](const std::vector<CsrArg>& csrs, const py::array& seeds, py::array out, const WalkSpec& spec,
          const std::optional<py::array>& seed_time, int num_threads) {
+        check_walks(spec, static_cast<int64_t>(csrs.size()));
         require_size(out, "out", seeds.size() * (spec.length + 1));
         const std::vector<PartedCsr> graphs = graphs_of(csrs);
         const int64_t* seed = read<int64_t>(seeds, "seeds");

@@ -163,9 +163,11 @@ class Partitions:
         rows.gather(out)
         return out[name]
 
-    async def has_edges(self, edge_type: int, centers: Tensor, neighbors: Tensor) -> np.ndarray:
+    async def has_edges(
+        self, edge_type: int, centers: Tensor, neighbors: Tensor, stats: dict[str, float] | None = None
+    ) -> np.ndarray:
         """Says which pairs ``[n]``, int64, are edges of the whole graph, bool; ``centers`` are the ends that would be
-        expanded."""
+        expanded. ``stats`` is the account of a batch."""
         found = np.empty(len(centers), bool)
         wanted: list[tuple[np.ndarray, int, HasEdgesRequest]] = []
         for part, nodes, positions in self.by_owner(self.dataset.ends[edge_type][0], centers.numpy()):
@@ -176,7 +178,8 @@ class Partitions:
             if part in self.local:
                 found[positions] = self.local[part].has_edges(request).numpy()
         for positions, reply in asked:
-            found[positions] = tensors_of(await reply)["found"].numpy()
+            tensors = tensors_of(await reply) if stats is None else await self.answer(reply, stats)
+            found[positions] = tensors["found"].numpy()
         return found
 
     async def earliest_node(self, node_type: int) -> tuple[int, int] | None:

@@ -294,7 +294,8 @@ class WalkSeeds(Seeds):
             walks.take(count, neighbor[has_edge].reshape(-1), times[has_edge].reshape(-1) if with_time else None)
             centers, others = walks.checks()
             if len(centers):
-                is_edge = await partitions.has_edges(edge_type, torch.from_numpy(centers), torch.from_numpy(others))
+                pairs = torch.from_numpy(centers), torch.from_numpy(others)
+                is_edge = await partitions.has_edges(edge_type, *pairs, stats)
                 walks.judge(is_edge.view(np.uint8))
 
 
