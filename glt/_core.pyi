@@ -312,8 +312,6 @@ def walk(
     seed_time: np.ndarray | None = None,
     num_threads: int = 1,
 ) -> None: ...
-
-# page_rank.cc
 def page_ranks(
     csrs: Sequence[Csr | Sequence[Csr] | None],
     ends: Sequence[tuple[int, int]],

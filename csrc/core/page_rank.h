@@ -52,7 +52,7 @@ class Push {
   void receive(uint32_t type, int64_t id, uint64_t chance);
   void find_degrees(const char* name, int64_t index);
   void push_round();
-  // Calls each(i, samples of row i's edges) for nodes of by_type_; `degrees` have one neighbour each, their degree.
+  // Has read(csr, rows, ...) read the edges of by_type_'s nodes, and calls each(i, neighbours, count) of node i there.
   template <typename Read, typename Each>
   void read_rows(uint32_t edge_type, const char* name, int64_t index, const Read& read, const Each& each);
 
@@ -60,7 +60,6 @@ class Push {
   const std::vector<std::pair<uint32_t, uint32_t>>& ends_;
   int64_t num_neighbors_;
   uint64_t stop_, least_;
-  uint32_t num_types_;
   HashTable table_;  // local numbers by (id, type)
   std::vector<Node> nodes_;
   std::vector<uint32_t> touched_;               // whose residual may be enough

@@ -13,7 +13,6 @@ void register_fennel(pybind11::module_& m);
 void register_batch(pybind11::module_& m);
 void register_one_hop(pybind11::module_& m);
 void register_device_batch(pybind11::module_& m);
-void register_page_rank(pybind11::module_& m);
 void register_walk(pybind11::module_& m);
 void register_negatives(pybind11::module_& m);
 void register_hotness(pybind11::module_& m);
@@ -36,7 +35,6 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_batch(m);
   glt::python::register_one_hop(m);
   glt::python::register_device_batch(m);
-  glt::python::register_page_rank(m);
   glt::python::register_walk(m);
   glt::python::register_negatives(m);
   glt::python::register_hotness(m);

@@ -16,11 +16,10 @@ from torch.utils.data import DataLoader
 from glt._checks import check_at_least, refuse_unknown
 from glt._reprs import options, says
 from glt._tracebacks import short_traceback
-from glt.data.arrays import as_ids
 from glt.data.dataset import Dataset
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.loader.keyed import OF_TORCH, KeyedLoader
-from glt.loader.seeds import checked_times, ids_of_keys, require_nodes, split_node_type
+from glt.loader.seeds import checked_nodes, checked_times, ids_of_keys
 from glt.sampler.negatives import Endpoint
 from glt.sampler.order import BatchIndex, as_json, crc32_of
 from glt.sampler.walk_options import WalkOptions
@@ -96,18 +95,15 @@ class WalkWindows:
 
 
 def seeds_of_walks(given: Any, node_type: int, schema: Schema, num_nodes_of: Sequence[int]) -> Tensor:
-    """Returns the ids of seeds, of the type at which walks begin; None: all. Raises IndexError, TypeError or ValueError
-    if they do not fit."""
-    named, nodes = split_node_type(given)
-    name, num_nodes = schema.node_types[node_type], int(num_nodes_of[node_type])
-    if named is not None and (not schema.is_hetero or named != name):
-        expected = f"{name!r}, where the metapath begins" if schema.is_hetero else "ids without a type"
-        raise ValueError(f"input_nodes is of type {named!r}: expected {expected}")
-    if nodes is None:
-        return torch.arange(num_nodes)
-    seeds = as_ids(nodes, "input_nodes", num_nodes)
-    require_nodes(seeds, num_nodes, f" of type {name!r}" if schema.is_hetero else "")
-    return seeds
+    """Returns the ids of seeds, which must be of the type at which walks begin. Raises IndexError, TypeError or
+    ValueError if they do not fit."""
+    seed_type, columns = checked_nodes(given, schema, num_nodes_of)
+    if seed_type != node_type:
+        names = schema.node_types
+        raise ValueError(
+            f"input_nodes is of type {names[seed_type]!r}: expected {names[node_type]!r}, where the metapath begins"
+        )
+    return columns["node"]
 
 
 def require_times_of_walks(input_time: Any, time_attr: str | None) -> None:
@@ -138,8 +134,8 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
         data: As of :class:`glt.sampler.RandomWalkSampler`.
         walk_length: Steps of a walk; ``Node2Vec`` counts nodes, which are one more.
         context_size: Nodes of a window, 2 to ``walk_length`` + 1.
-        input_nodes: Seeds, of the node type at which the metapath begins: ids, keys, or a bool mask over all nodes, or
-            a pair of the type and these. Default: all nodes.
+        input_nodes: Seeds, of the node type at which the metapath begins: ids, keys, or a bool mask over all nodes; of
+            a heterogeneous graph a pair of the type and these. Default: all nodes.
         input_time: With ``time_attr``, the latest time of the first edge of the walks from each seed, int64.
         walks_per_node: Walks from each seed.
         num_negative_samples: Sequences of negatives for each walk.
@@ -207,8 +203,11 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
         self.windows: WalkWindows = WalkWindows.of(
             walk, graph.schema, graph.ends, graph.num_nodes, context_size, num_negative_samples
         )
-        given = ids_of_keys(input_nodes, data.ids) if isinstance(data, Dataset) else input_nodes
         first = graph.ends[walk.path[0]][0]
+        if input_nodes is None:
+            ids = torch.arange(graph.num_nodes[first])
+            input_nodes = (graph.schema.node_types[first], ids) if graph.schema.is_hetero else ids
+        given = ids_of_keys(input_nodes, data.ids) if isinstance(data, Dataset) else input_nodes
         self._seeds = seeds_of_walks(given, first, graph.schema, graph.num_nodes)
         require_times_of_walks(input_time, time_attr)
         self._time = None if input_time is None else checked_times("input_time", input_time, len(self._seeds))
@@ -229,10 +228,6 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
     @property
     def num_nodes(self) -> int:
         return self.windows.num_nodes
-
-    def _take_seed(self, random_seed: int) -> None:
-        super()._take_seed(random_seed)
-        self._walks.random_seed = random_seed
 
     def _fingerprint(self) -> dict[str, Any]:
         graph = self._walks.graph

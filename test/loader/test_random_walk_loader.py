@@ -215,7 +215,7 @@ def test_metapath2vec_learns_as_from_its_own_loader():
         ({"walks_per_node": 0}, ValueError, "walks_per_node = 0"),
         ({"num_negative_samples": True}, ValueError, "num_negative_samples = True"),
         ({"input_nodes": [3, 120]}, IndexError, "120"),
-        ({"input_nodes": ("paper", [3])}, ValueError, "input_nodes is of type 'paper': expected ids without a type"),
+        ({"input_nodes": ("paper", [3])}, ValueError, "input_nodes has type 'paper': ids without a type"),
         ({"input_time": torch.zeros(120, dtype=torch.int64)}, ValueError, "input_time and time_attr: expected both"),
         ({"time_attr": "t"}, ValueError, "input_time and time_attr: expected both"),
         ({"walks": 3}, TypeError, "RandomWalkLoader has no argument walks: did you mean walks_per_node"),

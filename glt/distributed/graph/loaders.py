@@ -22,7 +22,6 @@ from glt._reprs import options, says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
-from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.graph.blocks import Block, layered, to_block
 from glt.distributed.graph.graph import INT32_MAX, DistGraph
 from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader
@@ -347,11 +346,10 @@ class DistDataLoader:
         return f"{self.num_threads} threads, {len(order)} batches of {order.batch_size} ids, {told}"
 
 
-def _data(graph: DistGraph) -> DistDataset | None:
+def _data(graph: DistGraph) -> Any:
     if not isinstance(graph, DistGraph):
         raise TypeError(f"graph is a {type(graph).__name__}: expected a DistGraph")
-    data = graph.world.data
-    return data if isinstance(data, DistDataset) else None  # a client's is on the servers
+    return graph.world.data
 
 
 # What these options may be, the default first.

@@ -20,8 +20,8 @@ from glt.distributed.loader.base import DistLoader, LoaderOptions, take_over
 from glt.distributed.loader.deployment import opened
 from glt.distributed.loader.loaders import require_attributes, seeds_by_name
 from glt.distributed.options import WorkerOptions
-from glt.loader.seeds import checked_nodes, checked_times, ids_of_keys
-from glt.loader.walks import WalkWindows, require_times_of_walks, told_of_walks
+from glt.loader.seeds import checked_times, ids_of_keys
+from glt.loader.walks import WalkWindows, require_times_of_walks, seeds_of_walks, told_of_walks
 from glt.sampler.config import SamplingConfig
 from glt.sampler.walk_options import WalkOptions
 
@@ -117,16 +117,12 @@ class DistRandomWalkLoader(DistLoader):
             walks, graph.schema, graph.ends, graph.num_nodes_of, context_size, num_negative_samples
         )
         given = ids_of_keys(seeds_by_name("input_nodes", input_nodes, graph, worker_options), graph.ids)
-        seed_type, columns = checked_nodes(given, graph.schema, graph.num_nodes_of)
-        first, types = graph.ends[walks.path[0]][0], graph.schema.node_types
-        if seed_type != first:
-            raise ValueError(
-                f"input_nodes is of type {types[seed_type]!r}: expected {types[first]!r}, where the metapath begins"
-            )
+        first = graph.ends[walks.path[0]][0]
+        columns = {"node": seeds_of_walks(given, first, graph.schema, graph.num_nodes_of)}
         require_times_of_walks(input_time, time_attr)
         if input_time is not None:
             columns["time"] = checked_times("input_time", input_time, len(columns["node"]))
-        seeds = WalkSeeds(seed_type, walks, walks_per_node)
+        seeds = WalkSeeds(first, walks, walks_per_node)
         config = SamplingConfig.checked([], graph.schema, with_edge=False)
         self._walks_name = seeds.walks
         super().__init__(graph, config, seeds, SeedTable(columns), options)
