@@ -192,7 +192,14 @@ class InducedRows:
     """The edges from members to the nodes of one request, as a partition answers them; see csrc/core/read_rows.h."""
 
     def __init__(
-        self, csr: Csr, nodes: np.ndarray, members: np.ndarray, with_edge: bool = True, num_threads: int = 1
+        self,
+        csr: Csr,
+        nodes: np.ndarray,
+        members: np.ndarray,
+        with_edge: bool = True,
+        num_threads: int = 1,
+        tree: np.ndarray | None = None,
+        member_tree: np.ndarray | None = None,
     ) -> None: ...
     @property
     def num_edges(self) -> int: ...
@@ -327,6 +334,37 @@ def page_ranks(
     stop: float,
     residual_per_edge: float,
     num_threads: int = 1,
+) -> None: ...
+
+# node_sets.cc
+
+class HgtNodes:
+    """The nodes of a batch by HGT's budgets, under way; see csrc/core/hgt.h."""
+
+    def __init__(
+        self,
+        ends: Sequence[tuple[int, int]],
+        seeds: Sequence[np.ndarray],
+        num_samples: Sequence[Sequence[int]],
+        batch_key: int,
+    ) -> None: ...
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def iteration(self) -> int: ...
+    def newest(self, node_type: int) -> np.ndarray: ...  # int64
+    def take(self, edge_type: int, count: np.ndarray, neighbor: np.ndarray) -> None: ...
+    def draw(self) -> None: ...
+    def drawn(self, node_type: int) -> np.ndarray: ...  # int64
+
+def order_by_tree(node: np.ndarray, tree: np.ndarray, num_trees: int, order: np.ndarray, ptr: np.ndarray) -> None: ...
+def reorder_edges(
+    row: np.ndarray,
+    col: np.ndarray,
+    order: np.ndarray,
+    row_out: np.ndarray,
+    col_out: np.ndarray,
+    edge_order: np.ndarray,
 ) -> None: ...
 
 # negatives.cc

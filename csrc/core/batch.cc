@@ -255,7 +255,6 @@ void Batch::end_hop() {
 
 void Batch::begin_induce() {
   require_whole();
-  require(!disjoint_, "an induced subgraph of a disjoint batch: expected disjoint = False");
   for (EdgeSet& edges : edges_) edges.start();
   induced_ = true;
 }
@@ -268,9 +267,10 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
     if (!graphs[r].has_edges()) continue;
     EdgeSet& edges = edges_[r];
     const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
+    const Rows rows{centers.node(), centers.size(), disjoint_ ? centers.tree() : nullptr};
     induce_in_order(
-        graphs[r], {centers.node(), centers.size()}, {with_edge_, /*local_ids=*/true}, num_threads, buffers_, "nodes",
-        [&](const auto* ids, int64_t n, uint32_t* local) { neighbors.find(ids, n, local); },
+        graphs[r], rows, {with_edge_, /*local_ids=*/true}, num_threads, buffers_, "nodes",
+        [&](const auto* ids, int64_t n, uint32_t* local, uint32_t tree) { neighbors.find(ids, n, local, tree); },
         [&](const RowSamples& rows, int64_t, int64_t num_rows) {
           const int64_t num_edges = rows.neighbor.size();
           edges.row.append(rows.neighbor.data(), num_edges);
@@ -282,25 +282,27 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
 
 void Batch::induce_from(int edge_type, const std::vector<RowsPart>& parts) {
   EdgeSet& edges = edges_[edge_type];
-  const NodeSet& neighbors = nodes_[edges.neighbor];
+  const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
   require_whole();
   require(induced_, "induce_from: call begin_induce first");
   require(edges.count.size() == 0, "edge type ", edge_type, " was induced before");
-  merger_.merge(parts, nodes_[edges.expanded].size(), with_edge_, "batch",
-                [&](const RowSamples& rows, int64_t, int64_t num_rows) {
-                  const int64_t num_edges = rows.neighbor.size();
-                  local_.resize(num_edges);
-                  const uint32_t* local = local_.data();
-                  neighbors.find(rows.neighbor.data(), num_edges, local_.data());
-                  for (int64_t e = 0; e < num_edges; ++e)
-                    require(local[e] != kAbsent, "edge type ", edge_type, ": neighbour ", rows.neighbor[e],
-                            " is not in the batch: expected edges among its nodes only");
-                  edges.row.reserve_more(num_edges);
-                  std::copy_n(local, num_edges, edges.row.end());
-                  edges.row.added(num_edges);
-                  if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
-                  edges.count.append(rows.count.data(), num_rows);
-                });
+  merger_.merge(
+      parts, centers.size(), with_edge_, "batch", [&](const RowSamples& rows, int64_t first, int64_t num_rows) {
+        const int64_t num_edges = rows.neighbor.size();
+        local_.resize(num_edges);
+        const uint32_t* local = local_.data();
+        const int64_t* neighbor = rows.neighbor.data();
+        for (int64_t i = 0, at = 0; i < num_rows; at += rows.count[i], ++i)
+          neighbors.find(neighbor + at, rows.count[i], local_.data() + at, disjoint_ ? centers.tree()[first + i] : 0);
+        for (int64_t e = 0; e < num_edges; ++e)
+          require(local[e] != kAbsent, "edge type ", edge_type, ": neighbour ", rows.neighbor[e],
+                  " is not in the batch: expected edges among its nodes only");
+        edges.row.reserve_more(num_edges);
+        std::copy_n(local, num_edges, edges.row.end());
+        edges.row.added(num_edges);
+        if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
+        edges.count.append(rows.count.data(), num_rows);
+      });
 }
 
 void Batch::begin_hand_over() {

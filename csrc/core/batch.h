@@ -114,8 +114,9 @@ class Batch {
   void expand_from(int edge_type, const std::vector<RowsPart>& parts);
   void end_hop();
 
-  // Replaces the sampled edges by all edges among the sampled nodes, in order of the expanded end and then of its row.
-  // Each row of a duplicate seed has all its edges, and an edge from a duplicate seed comes from its first row.
+  // Replaces the sampled edges by all edges among the sampled nodes, of a disjoint batch among those of each tree, in
+  // order of the expanded end and then of its row. Each row of a duplicate seed has all its edges, and an edge from a
+  // duplicate seed comes from its first row.
   void induce(const std::vector<PartedCsr>& graphs, int num_threads);
 
   // The same from what others found: begin_induce, then for each edge type that has edges, parts that cover all nodes

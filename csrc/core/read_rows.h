@@ -221,8 +221,9 @@ struct InduceSpec {
 };
 
 // The edges among the nodes of a batch. Appends to `out`, for each of `rows` and in row order, the edges whose
-// neighbour is a member: those that find(ids, n, local) does not answer with kAbsent. `find` is called from several
-// threads at a time. Hubs cost their degree; their rows are only read.
+// neighbour is a member: those that find(ids, n, local, tree) does not answer with kAbsent, where tree is that of the
+// row, 0 where rows have none. `find` is called from several threads at a time. Hubs cost their degree; their rows are
+// only read.
 template <typename Find>
 void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, RowScratch& scratch, RowSamples& out,
                  const char* name, int64_t first_index, const Find& find) {
@@ -233,9 +234,10 @@ void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, R
         uint32_t local[kLookUpBlock];
         for (int64_t i = 0; i < rows.n; ++i) {
           const int64_t end = scratch.spans.begin[i] + scratch.spans.degree[i], found_before = out.neighbor.size();
+          const uint32_t tree = rows.tree ? rows.tree[i] : 0;
           for (int64_t begin = scratch.spans.begin[i]; begin < end; begin += kLookUpBlock) {
             const int64_t n = std::min(kLookUpBlock, end - begin);
-            find(indices + begin, n, local);
+            find(indices + begin, n, local, tree);
             out.neighbor.reserve_more(n);
             if (spec.with_edge) out.edge.reserve_more(n);
             int64_t* neighbor = out.neighbor.end();

@@ -162,9 +162,10 @@ class NodeSet {
   void find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
 
   // Writes the local ids of node[0, n), kAbsent for those that are not in the batch. Only reads, so several threads may
-  // call it at a time. Not in a disjoint batch. Throws std::out_of_range for an id outside the graph.
+  // call it at a time. In a disjoint batch those of one tree; else `tree` plays no role. Throws std::out_of_range for
+  // an id outside the graph.
   template <typename Id>
-  void find(const Id* node, int64_t n, uint32_t* local) const;
+  void find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) const;
 
   // What has been added since the last call is the frontier now.
   void end_hop();
@@ -205,16 +206,18 @@ class NodeSet {
 };
 
 template <typename Id>
-void NodeSet::find(const Id* node, int64_t n, uint32_t* local) const {
-  const auto look_up = [&](const auto& table) {
+void NodeSet::find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) const {
+  const auto look_up = [&](const auto& table, auto... of_tree) {
     for (int64_t i = 0; i < n; ++i) {
       require_known(node[i]);
-      table.prefetch(node[i]);
+      table.prefetch(node[i], of_tree...);
     }
-    for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, node[i]);
+    for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, static_cast<int64_t>(node[i]), of_tree...);
   };
   if (dense())
     look_up(dense_);
+  else if (disjoint_)
+    look_up(hash_, tree);
   else
     look_up(hash_);
 }

@@ -56,7 +56,8 @@ enum class Purpose : uint32_t {
   kNegative = 6,
   kNumber = 7,
   kSharedKey = 8,
-  kWalk = 9
+  kWalk = 9,
+  kBudget = 10
 };
 
 // A 64-bit key for stream (a, b) of `purpose` under `rng_seed`.

@@ -14,6 +14,7 @@ void register_batch(pybind11::module_& m);
 void register_one_hop(pybind11::module_& m);
 void register_device_batch(pybind11::module_& m);
 void register_walk(pybind11::module_& m);
+void register_node_sets(pybind11::module_& m);
 void register_negatives(pybind11::module_& m);
 void register_hotness(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
@@ -36,6 +37,7 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_one_hop(m);
   glt::python::register_device_batch(m);
   glt::python::register_walk(m);
+  glt::python::register_node_sets(m);
   glt::python::register_negatives(m);
   glt::python::register_hotness(m);
   glt::python::register_gather(m);

@@ -64,10 +64,19 @@ class OneHop : public RowsAnswer {
 // The edges that lead from members to the nodes of one request.
 class InducedRows : public RowsAnswer {
  public:
-  InducedRows(const Csr& csr, const py::array& nodes, const py::array& members, bool with_edge, int num_threads)
+  InducedRows(const Csr& csr, const py::array& nodes, const py::array& members, bool with_edge, int num_threads,
+              const std::optional<py::array>& tree, const std::optional<py::array>& member_tree)
       : RowsAnswer(with_edge) {
-    const Rows rows{read<int64_t>(nodes, "nodes"), nodes.size()};
+    Rows rows{read<int64_t>(nodes, "nodes"), nodes.size()};
     const int64_t* member = read<int64_t>(members, "members");
+    require(tree.has_value() == member_tree.has_value(), "tree and member_tree: expected both or neither");
+    const uint32_t* tree_of_member = nullptr;
+    if (tree) {
+      require_size(*tree, "tree", rows.n);
+      require_size(*member_tree, "member_tree", members.size());
+      rows.tree = read<uint32_t>(*tree, "tree");
+      tree_of_member = read<uint32_t>(*member_tree, "member_tree");
+    }
     const int64_t num_members = members.size(), num_ids = csr.view().num_neighbor_nodes;
     checked_threads(num_threads);
     WithoutGil nogil;
@@ -76,12 +85,12 @@ class InducedRows : public RowsAnswer {
     for (int64_t i = 0; i < num_members; ++i) {
       require_index(static_cast<uint64_t>(member[i]) < static_cast<uint64_t>(num_ids), "members[", i, "] = ", member[i],
                     " is outside [0, ", num_ids, ")");
-      table.find_or_add(member[i], static_cast<uint32_t>(i));
+      table.find_or_add(member[i], static_cast<uint32_t>(i), tree_of_member ? tree_of_member[i] : 0);
     }
     ReadBuffers buffers;
-    const auto find = [&](const auto* ids, int64_t n, uint32_t* local) {
-      for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i]);
-      for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, ids[i]);
+    const auto find = [&](const auto* ids, int64_t n, uint32_t* local, uint32_t of_tree) {
+      for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i], of_tree);
+      for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, static_cast<int64_t>(ids[i]), of_tree);
     };
     induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes", find,
                     [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
@@ -131,9 +140,11 @@ void register_one_hop(py::module_& m) {
       .def("copy_out", &OneHop::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
 
   py::class_<InducedRows>(m, "InducedRows")
-      .def(py::init<const Csr&, const py::array&, const py::array&, bool, int>(),
-           "The edges of each of `nodes` whose neighbour is one of `members`, in row order.", py::arg("csr"),
-           py::arg("nodes"), py::arg("members"), py::arg("with_edge") = true, py::arg("num_threads") = 1)
+      .def(py::init<const Csr&, const py::array&, const py::array&, bool, int, const std::optional<py::array>&,
+                    const std::optional<py::array>&>(),
+           "The edges of each of `nodes` whose neighbour is one of `members`, with trees of its own, in row order.",
+           py::arg("csr"), py::arg("nodes"), py::arg("members"), py::arg("with_edge") = true,
+           py::arg("num_threads") = 1, py::arg("tree") = py::none(), py::arg("member_tree") = py::none())
       .def_property_readonly("num_edges", &InducedRows::num_edges)
       .def("copy_out", &InducedRows::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
 }

@@ -37,8 +37,8 @@ class SteppedWalks {
   py::tuple rows() const {
     const Rows rows = walks_.rows();
     py::object time = py::none();
-    if (rows.seed_time) time = py::array_t<int64_t>(rows.n, rows.seed_time);
-    return py::make_tuple(py::array_t<int64_t>(rows.n, rows.node), py::array_t<uint32_t>(rows.n, rows.tree), time);
+    if (rows.seed_time) time = copied_array(rows.seed_time, rows.n);
+    return py::make_tuple(copied_array(rows.node, rows.n), copied_array(rows.tree, rows.n), time);
   }
 
   void take(const py::array& count, const py::array& neighbor, const std::optional<py::array>& time) {
@@ -54,8 +54,8 @@ class SteppedWalks {
   }
 
   py::tuple checks() const {
-    return py::make_tuple(py::array_t<int64_t>(walks_.num_checks(), walks_.centers()),
-                          py::array_t<int64_t>(walks_.num_checks(), walks_.neighbors()));
+    return py::make_tuple(copied_array(walks_.centers(), walks_.num_checks()),
+                          copied_array(walks_.neighbors(), walks_.num_checks()));
   }
 
   void judge(const py::array& found) {

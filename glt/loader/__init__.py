@@ -5,24 +5,42 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
+    from glt.loader.clusters import ClusterData, ClusterLoader
+    from glt.loader.hgt import HGTLoader
     from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+    from glt.loader.node_sets import RandomNodeLoader
     from glt.loader.relbench import LinkTable, RelBenchLinkNeighborLoader
+    from glt.loader.saint import GraphSAINTEdgeSampler, GraphSAINTNodeSampler, GraphSAINTRandomWalkSampler
+    from glt.loader.shadow import ShaDowKHopSampler
     from glt.loader.walks import RandomWalkLoader
 
 __all__ = [
+    "ClusterData",
+    "ClusterLoader",
+    "GraphSAINTEdgeSampler",
+    "GraphSAINTNodeSampler",
+    "GraphSAINTRandomWalkSampler",
+    "HGTLoader",
     "LinkNeighborLoader",
     "LinkTable",
     "NeighborLoader",
+    "RandomNodeLoader",
     "RandomWalkLoader",
     "RelBenchLinkNeighborLoader",
+    "ShaDowKHopSampler",
     "SubGraphLoader",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "clusters": ["ClusterData", "ClusterLoader"],
+        "hgt": ["HGTLoader"],
         "loaders": ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"],
+        "node_sets": ["RandomNodeLoader"],
         "relbench": ["LinkTable", "RelBenchLinkNeighborLoader"],
+        "saint": ["GraphSAINTEdgeSampler", "GraphSAINTNodeSampler", "GraphSAINTRandomWalkSampler"],
+        "shadow": ["ShaDowKHopSampler"],
         "walks": ["RandomWalkLoader"],
     },
 )

@@ -41,6 +41,7 @@ class BatchFeatures:
         custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
         accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
+        with_ids: Add ``n_id`` and ``e_id``.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class BatchFeatures:
         custom_cls: Any = None,
         num_threads: int = 1,
         accelerator: Accelerator | None = None,
+        with_ids: bool = True,
     ) -> None:
         self.source: Any = source
+        self.with_ids = with_ids
         self.accelerator = accelerator
         self._whole: dict[int, bool] = {}
         self.custom_cls = custom_cls
@@ -103,11 +106,11 @@ class BatchFeatures:
                 self._add_tensors(data, out)
         for node_type, node in _items(out.node):
             store = _store(data, node_type)
-            if "n_id" not in store:
+            if self.with_ids and "n_id" not in store:
                 store.n_id = node
         for edge_type, edge in _items(out.edge):
             store = _store(data, edge_type)
-            if edge is not None and "e_id" not in store:
+            if self.with_ids and edge is not None and "e_id" not in store:
                 store.e_id = edge.to(torch.int64)
         for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
             if hetero:

@@ -7,6 +7,7 @@ from glt._faces import lazy_names
 if TYPE_CHECKING:
     from glt.sampler.config import SamplingConfig
     from glt.sampler.graph import NeighborOutput
+    from glt.sampler.hgt import HGTSampler
     from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
     from glt.sampler.neighbor_sampler import NeighborSampler
     from glt.sampler.order import BatchIndex, SeedOrder
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchIndex",
+    "HGTSampler",
     "NeighborOutput",
     "NeighborSampler",
     "PageRankSampler",
@@ -33,6 +35,7 @@ __getattr__, __dir__ = lazy_names(
         "neighbor_sampler": ["NeighborSampler"],
         "order": ["BatchIndex", "SeedOrder"],
         "graph": ["NeighborOutput"],
+        "hgt": ["HGTSampler"],
         "page_rank": ["PageRankSampler"],
         "walks": ["RandomWalkSampler"],
     },

@@ -34,12 +34,8 @@ class Conflict:
 # Every combination that is refused, by every sampler and loader.
 CONFLICTS = (
     Conflict(
-        {"subgraph_type": "induced", "disjoint": True},
-        "an induced subgraph has all edges between its nodes, disjoint trees have none between them; leave one out",
-    ),
-    Conflict(
         {"subgraph_type": "induced", "time_attr": GIVEN},
-        "temporal sampling is disjoint, each tree as of its seed's time; use subgraph_type='directional'",
+        "among all edges between its nodes are later ones than the seed; use subgraph_type='directional'",
     ),
     Conflict(
         {"weight_attr": GIVEN, "time_attr": GIVEN},

@@ -205,6 +205,11 @@ class DeviceSampling:
                 f"a partition's graph on device {str(device)!r}: expected one whose nodes all have rows; sample "
                 "partitions on the CPU"
             )
+        if config.disjoint and config.subgraph_type == "induced":
+            raise ValueError(
+                f"subgraph_type = 'induced', disjoint = True and a sampler on {str(device)!r}: its kernels induce one "
+                "subgraph per batch; sample on the CPU"
+            )
         self.graph, self.device, self._options = graph, device, options
         self._config, self._place = config, place
         self._found: tuple[list[Columns], list[PlacedRows]] | None = None

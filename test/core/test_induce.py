@@ -118,10 +118,6 @@ def test_a_ring_by_hand():
 def test_what_cannot_be_is_refused():
     csr = Topology(ring_graph(10, 2).edge_index, 10, layout="CSC").csr
     batch, seeds = _core.Batch([10], [(0, 0)]), [(0, np.array([3, 4]))]
-    batch.start(seeds, disjoint=True)
-    for call in (batch.begin_induce, lambda: batch.induce([csr])):
-        with pytest.raises(ValueError, match="an induced subgraph of a disjoint batch"):
-            call()
     batch.start(seeds)
     batch.sample([csr], [[1]], replace=False, batch_key=0)
     with pytest.raises(ValueError, match="call start before it"):

@@ -113,7 +113,7 @@ def test_what_does_nothing_is_told_by_name_with_what_does():
 def test_options_that_exclude_each_other(typed):
     for given, both in (
         ({"weight_attr": "w", "time_attr": "t", "input_time": IDS}, "weight_attr.*time_attr"),
-        ({"subgraph_type": "induced", "disjoint": True}, "subgraph_type.*disjoint"),
+        ({"subgraph_type": "induced", "time_attr": "t", "input_time": IDS}, "subgraph_type.*time_attr"),
         ({"temporal_strategy": "last"}, "temporal_strategy.*time_attr"),
         ({"input_time": IDS}, "input_time.*time_attr"),
         ({"time_attr": "t"}, "time_level.*input_time"),

@@ -28,7 +28,6 @@ EDGES = torch.zeros(2, 9, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("options", "first", "second"),
     [
-        ({"subgraph_type": "induced", "disjoint": True}, "subgraph_type = 'induced'", "disjoint = True"),
         ({"subgraph_type": "induced", "time_attr": "time"}, "subgraph_type = 'induced'", "time_attr = 'time'"),
         ({"weight_attr": "edge_weight", "time_attr": "time"}, "weight_attr = 'edge_weight'", "time_attr = 'time'"),
         ({"temporal_strategy": "last"}, "temporal_strategy = 'last'", "'time_attr' is not set"),

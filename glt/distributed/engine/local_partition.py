@@ -246,7 +246,9 @@ class LocalPartition:
         """Finds the edges between nodes and members; errors as of :meth:`one_hop`."""
         self._named("edge", self.schema.edge_types, asked.edge_type)
         csr = self.csr(asked.edge_type, False, False)
-        return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
+        trees = {name: getattr(asked, name) for name in ("tree", "member_tree")}
+        given = {name: each.numpy() for name, each in trees.items() if each is not None}
+        return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge, **given)
 
     def expanded(self, edge_type: int) -> np.ndarray:
         """The nodes that the rows of an edge type are of, in their order."""

@@ -154,7 +154,8 @@ class OneHopRequest:
 
 @dataclass(frozen=True)
 class InducedRequest:
-    """Send the edges between nodes ``[n]`` that the partition owns and ``members [m]`` of a batch; ids are int64."""
+    """Send the edges between nodes ``[n]`` that the partition owns and ``members [m]`` of a batch; ids are int64. In a
+    disjoint batch, between those of one tree each: ``tree [n]`` and ``member_tree [m]``, uint32."""
 
     method: ClassVar[str] = "induced_rows"
     with_time: ClassVar[bool] = False
@@ -163,16 +164,28 @@ class InducedRequest:
     nodes: Tensor
     members: Tensor
     with_edge: bool
+    tree: Tensor | None = None
+    member_tree: Tensor | None = None
 
     def encode(self) -> Tensor:
-        spec = torch.tensor([self.edge_type, self.with_edge])
-        return encode_message({"nodes": self.nodes, "members": self.members, "spec": spec}, MessageKind.REQUEST)
+        tensors = {"nodes": self.nodes, "members": self.members}
+        tensors["spec"] = torch.tensor([self.edge_type, self.with_edge])
+        if self.tree is not None and self.member_tree is not None:
+            tensors |= {"tree": self.tree, "member_tree": self.member_tree}
+        return encode_message(tensors, MessageKind.REQUEST)
 
     @classmethod
     def decode(cls, request: Tensor) -> InducedRequest:
         read = RequestFields("request for induced edges", request)
         edge_type, with_edge = read.numbers("spec", 2)
-        return cls(edge_type, read.vector("nodes"), read.vector("members"), bool(with_edge))
+        nodes, members = read.vector("nodes"), read.vector("members")
+        trees: list[Tensor] = []
+        if "tree" in read or "member_tree" in read:
+            trees = [
+                read.vector("tree", torch.uint32, len(nodes)),
+                read.vector("member_tree", torch.uint32, len(members)),
+            ]
+        return cls(edge_type, nodes, members, bool(with_edge), *trees)
 
 
 @dataclass(frozen=True)

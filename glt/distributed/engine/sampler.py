@@ -311,8 +311,9 @@ class DistNeighborSampler:
     async def _induce(self, batch: _core.Batch, stats: dict[str, float]) -> None:
         """Replaces the sampled edges by all among the nodes."""
 
-        def all_nodes() -> list[np.ndarray]:
-            return [batch.nodes(t) for t in range(self._num_node_types)]
+        def all_nodes() -> list[tuple[np.ndarray, np.ndarray | None]]:
+            trees = batch.trees if self.config.disjoint else lambda t: None
+            return [(batch.nodes(t), trees(t)) for t in range(self._num_node_types)]
 
         def take(parts: list[list[RowsPart]]) -> None:
             batch.begin_induce()
@@ -323,12 +324,15 @@ class DistNeighborSampler:
         wanted: list[EdgesWanted] = []
         nodes = await self.partitions.timed(stats, "sampling_s", 0, all_nodes)
         for r, (expanded, neighbor) in enumerate(self.dataset.ends):
-            if len(nodes[neighbor]) == 0:
+            members, member_trees = nodes[neighbor]
+            if len(members) == 0:
                 continue
-            members = torch.from_numpy(nodes[neighbor])
-            for part, owned, positions in self.partitions.by_owner(expanded, nodes[expanded]):
-                request = InducedRequest(r, torch.from_numpy(owned), members, self._fetches_edges)
-                wanted.append((positions, part, request))
+            centers, trees = nodes[expanded]
+            member_tree = None if member_trees is None else torch.from_numpy(member_trees)
+            for part, owned, positions in self.partitions.by_owner(expanded, centers):
+                tree = None if trees is None else torch.from_numpy(trees[positions])
+                asked = r, torch.from_numpy(owned), torch.from_numpy(members), self._fetches_edges, tree, member_tree
+                wanted.append((positions, part, InducedRequest(*asked)))
         parts = await self.partitions.edges(wanted, LONG, stats)
         await self.partitions.timed(stats, "sampling_s", LONG, take, parts)
 

@@ -1,0 +1,140 @@
+"""HGT sampling: as many nodes of each type as is asked, by how much those that are there lead to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt._reprs import options, says
+from glt._tracebacks import short_traceback
+from glt.data.schema import NodeType, Schema
+from glt.sampler.config import MAX_HOPS
+from glt.sampler.neighbor_sampler import NeighborSampler
+
+if TYPE_CHECKING:
+    from glt.sampler.graph import Output, SampledGraph, Source
+
+MOST_NEIGHBORS = 50  # that a node gives to, along each edge type: drawn, of nodes with more, as in PyG
+
+
+def samples_per_type(num_samples: Any, schema: Schema) -> list[list[int]]:
+    """Returns how many nodes of each type each iteration draws, in the schema's order, given a list for all types, or a
+    dict by node type. Raises TypeError or ValueError, naming what does not fit."""
+    by_type = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(schema.node_types, num_samples)
+    if {*by_type} != {*schema.node_types}:
+        raise ValueError(
+            f"num_samples names node types {list(by_type)}: expected a list for each of {list(schema.node_types)}"
+        )
+    for name, counts in by_type.items():
+        what = f"num_samples[{name!r}]" if isinstance(num_samples, Mapping) else "num_samples"
+        if isinstance(counts, str) or not isinstance(counts, Sequence):
+            raise TypeError(f"{what} = {counts!r}: expected a list with one count per iteration, such as [512, 512]")
+        if len(counts) > MAX_HOPS:
+            raise ValueError(f"{what} has {len(counts)} iterations: expected at most {MAX_HOPS}")
+        for iteration, each in enumerate(counts):
+            if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < 2**31:
+                raise ValueError(f"{what}[{iteration}] = {each!r}: expected an integer, 0 to 2^31 - 1")
+    lengths = {len(counts): name for name, counts in by_type.items()}
+    if len(lengths) > 1:
+        told = " and ".join(f"{length} of {name!r}" for length, name in lengths.items())
+        raise ValueError(f"num_samples: expected as many iterations of each node type, but there are {told}")
+    return [list(by_type[name]) for name in schema.node_types]
+
+
+@short_traceback
+class HGTSampler(NeighborSampler):
+    """Samples a fixed number of nodes of each type, as ``torch_geometric.sampler.HGTSampler``.
+
+    A node that joins the batch gives each node that has an edge to it one part of as many as it has such edges, along
+    each edge type; nodes are drawn, without replacement, in proportion to the squares of what they have been given. A
+    node with more than 50 edges of a type gives to 50 of them, drawn anew for each batch, as in PyG. A batch has all
+    edges among its nodes, where PyG leaves out edges of such nodes at random.
+
+    Args:
+        data: As of :class:`NeighborSampler`; a graph of one type is a graph with types.
+        num_samples: Nodes to draw in each iteration, of each node type: a list, or a dict by node type.
+        random_seed, num_threads: As of :class:`NeighborSampler`.
+
+    Raises:
+        TypeError, ValueError: If an argument does not fit; names it.
+
+    Source: Hu et al., "Heterogeneous Graph Transformer", WWW 2020, Algorithm 2; budgets in fixed point.
+
+    Example:
+        >>> from torch_geometric.sampler import NodeSamplerInput
+        >>> dataset = glt.testing.ring_graph().to_dataset()
+        >>> sampler = glt.sampler.HGTSampler(dataset, [2, 2], random_seed=0)
+        >>> sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([5]))).node
+        tensor([5, 3, 4, 1, 2])
+    """
+
+    def __init__(
+        self,
+        data: Source | SampledGraph,
+        num_samples: Sequence[int] | Mapping[NodeType, Sequence[int]],
+        *,
+        random_seed: int | None = None,
+        num_threads: int = 1,
+    ) -> None:
+        given: dict[str, Any] = {"random_seed": random_seed, "num_threads": num_threads, "device": "cpu"}
+        super().__init__(data, [], subgraph_type="induced", **given)
+        self.num_samples = samples_per_type(num_samples, self.graph.schema)
+
+    def sample(
+        self,
+        seeds: Sequence[tuple[int, Tensor]],
+        seed_time: Tensor | None = None,
+        *,
+        batch_key: int | None = None,
+        shared_key: int | None = None,
+        exclusions: Any = None,
+    ) -> Output:
+        """Samples around seeds of any types, as :meth:`NeighborSampler.sample`."""
+        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
+        drawn = self._drawn(seeds, key)
+        return super().sample([*seeds, *drawn], batch_key=key, exclusions=exclusions)
+
+    def _drawn(self, seeds: Sequence[tuple[int, Tensor]], key: int) -> list[tuple[int, Tensor]]:
+        num_types, ends = len(self.graph.num_nodes), self.graph.ends
+        nodes = hgt_nodes(seeds, num_types, ends, self.num_samples, key)
+        while not nodes.is_done:
+            for r, (expanded, _) in enumerate(ends):
+                newest = nodes.newest(expanded)
+                draws = MOST_NEIGHBORS, False, key, nodes.iteration
+                options: dict[str, Any] = {"with_edge": False, "num_threads": self.num_threads, "name": "seeds"}
+                hop = _core.OneHop(self.csrs[r], newest, *draws, edge_type=r, **options)
+                count, neighbor = np.empty(len(newest), np.uint32), np.empty(hop.num_edges, np.int64)
+                hop.copy_out(count, neighbor)
+                nodes.take(r, count, neighbor)
+            nodes.draw()
+        return drawn_nodes(nodes, num_types)
+
+    @says
+    def __repr__(self) -> str:
+        told = self.graph.schema.by_node_type(self.num_samples)
+        return options(
+            {"num_samples": told if self.is_hetero else self.num_samples[0], "random_seed": self.random_seed}
+        )
+
+
+def hgt_nodes(
+    seeds: Sequence[tuple[int, Tensor]],
+    num_types: int,
+    ends: Sequence[tuple[int, int]],
+    num_samples: Sequence[Sequence[int]],
+    batch_key: int,
+) -> _core.HgtNodes:
+    """The nodes of a batch around seeds, which the caller answers for: see ``csrc/core/hgt.h``."""
+    of_type: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in range(num_types)]
+    for t, ids in seeds:
+        of_type[t].append(ids.numpy())
+    return _core.HgtNodes(ends, [np.concatenate(each) for each in of_type], num_samples, batch_key)
+
+
+def drawn_nodes(nodes: _core.HgtNodes, num_types: int) -> list[tuple[int, Tensor]]:
+    return [(t, torch.from_numpy(nodes.drawn(t))) for t in range(num_types)]
