@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from glt.distributed.graph.split import edge_split, node_split
     from glt.distributed.job.initialize import barrier, finalize, get_num_clients, get_rank, initialize, num_trainers
     from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
+    from glt.distributed.loader.node_sets import DistClusterLoader, DistGraphSAINTRandomWalkSampler, DistHGTLoader
     from glt.distributed.loader.oneshot import SamplingClient
     from glt.distributed.loader.walks import DistRandomWalkLoader
     from glt.distributed.options import (
@@ -57,11 +58,14 @@ __all__ = [
     "Block",
     "CollocatedDistSamplingWorkerOptions",
     "ConcurrentEventLoop",
+    "DistClusterLoader",
     "DistContext",
     "DistDataLoader",
     "DistDataset",
     "DistEmbedding",
     "DistGraph",
+    "DistGraphSAINTRandomWalkSampler",
+    "DistHGTLoader",
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
     "DistNeighborSampler",
@@ -131,6 +135,7 @@ __getattr__, __dir__ = lazy_names(
         "graph.split": ["edge_split", "node_split"],
         "job.initialize": ["barrier", "finalize", "get_num_clients", "get_rank", "initialize", "num_trainers"],
         "loader.loaders": ["DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"],
+        "loader.node_sets": ["DistClusterLoader", "DistGraphSAINTRandomWalkSampler", "DistHGTLoader"],
         "loader.walks": ["DistRandomWalkLoader"],
         "loader.oneshot": ["SamplingClient"],
         "options": [

@@ -21,7 +21,7 @@ from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.topology import EdgeWeights
 from glt.loader.node_sets import NodeSetLoader
-from glt.sampler.negatives import Endpoint
+from glt.sampler.negatives import drawn_items
 from glt.sampler.order import BatchIndex
 from glt.sampler.walks import RandomWalkSampler
 
@@ -162,7 +162,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
     """
 
     def _draw(self, key: int) -> np.ndarray:
-        edges, topology = _drawn(key, self.num_edges, np.arange(self.num_samples)), self._graph.topologies[0]
+        edges, topology = drawn_items(key, self.num_edges, np.arange(self.num_samples)), self._graph.topologies[0]
         if self._graph.edge_dir == "in":
             return topology.indices.numpy()[edges].astype(np.int64)
         return np.searchsorted(topology.indptr.numpy(), edges, side="right") - 1  # whose row the edge is in
@@ -200,7 +200,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler):
         found = np.empty(0, np.int64)
         for first in count(0, 2 * self.num_samples):
             slots = np.arange(first, first + 2 * self.num_samples)
-            drawn = np.concatenate([found, _drawn(key, self.num_edges, slots, self._weight_sum)])
+            drawn = np.concatenate([found, drawn_items(key, self.num_edges, slots, self._weight_sum)])
             found = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
             if len(found) >= self.num_samples:
                 break
@@ -266,16 +266,9 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         self._walks = RandomWalkSampler(self._graph, self.walk_length, **options)
 
     def _draw(self, key: int) -> np.ndarray:
-        roots = _drawn(key, self.num_nodes, np.arange(self.num_samples))
+        roots = drawn_items(key, self.num_nodes, np.arange(self.num_samples))
         nodes = self._walks.walk(roots, batch_key=key).reshape(-1).numpy()
         return nodes[nodes >= 0]
 
     def _told(self) -> dict[str, Any]:
         return {"walk_length": self.walk_length, **super()._told()}
-
-
-def _drawn(key: int, num_items: int, slots: np.ndarray, weight_sum: np.ndarray | None = None) -> np.ndarray:
-    """Draws with replacement: for each slot, one of ``num_items``."""
-    drawn = np.empty(len(slots), np.int64)
-    Endpoint("src", num_items, weight_sum).draw(key, slots, 0, drawn)
-    return drawn

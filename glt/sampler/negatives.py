@@ -53,6 +53,14 @@ class Endpoint:
         _core.negative_draws(batch_key, _SIDES[self.side], slots, attempt, self.num_nodes, self.weight_sum, out)
 
 
+def drawn_items(key: int, num_items: int, slots: np.ndarray, weight_sum: np.ndarray | None = None) -> np.ndarray:
+    """Draws with replacement, for each slot one of ``num_items``, int64, by weights where there are prefix sums of
+    them: candidates of a batch without negatives."""
+    drawn = np.empty(len(slots), np.int64)
+    Endpoint("src", num_items, weight_sum).draw(key, slots, 0, drawn)
+    return drawn
+
+
 def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
     """The inclusive prefix sums, as integers, of a weight per node: ``[num_nodes]``, uint64."""
     name = f"{side}_weight"

@@ -16,7 +16,8 @@ from glt.data.device import require_accelerator
 from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
 from glt.distributed.engine.local_partition import row_hotness
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
-from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
+from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
+from glt.distributed.engine.seeds import NodeSeeds
 from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format import layout
 from glt.sampler.config import SamplingConfig

@@ -26,7 +26,8 @@ from glt.distributed.engine.partitions import (
 from glt.distributed.engine.requests import OneHopRequest
 from glt.distributed.engine.row_lookup import RowCache, RowLookup, in_message
 from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBatch
-from glt.distributed.engine.seeds import BatchStart, SamplingJob
+from glt.distributed.engine.sampling_job import SamplingJob
+from glt.distributed.engine.seeds import BatchStart
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, Edges, Nodes

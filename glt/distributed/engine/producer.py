@@ -18,7 +18,8 @@ from glt import _deadlines as deadlines
 from glt.channel.channel import Channel, Slot
 from glt.channel.message import MessageKind, error_message
 from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch
-from glt.distributed.engine.seeds import BatchStart, SamplingJob
+from glt.distributed.engine.sampling_job import SamplingJob
+from glt.distributed.engine.seeds import BatchStart
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
 from glt.sampler.order import BatchIndex
 

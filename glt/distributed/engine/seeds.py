@@ -1,12 +1,10 @@
-"""What the samplers of a loader make: the kinds of seeds, the table of its input, and the job that holds all of it."""
+"""What the samplers of a loader make batches around: nodes, and edges with negatives."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,15 +12,8 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.channel.message import MessageKind, MessageLayout, read_message
-from glt.channel.shm import SharedMemory
-from glt.distributed.engine.partitions import LONG
-from glt.distributed.engine.requests import OneHopRequest
-from glt.sampler.config import SamplingConfig
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
-from glt.sampler.order import SeedOrder
-from glt.sampler.walk_options import WalkOptions
 
 if TYPE_CHECKING:
     from glt.distributed.engine.sampler import DistNeighborSampler
@@ -66,7 +57,7 @@ class Seeds(ABC):
     """What the rows of a loader's input are; ``input_id`` is the name of their positions there, in a message."""
 
     input_id: str
-    is_whole_batch: ClassVar[bool] = False  # whether :meth:`start` makes all of it, on the CPU
+    is_whole_batch: ClassVar[bool] = False  # whether :meth:`start` makes all of it, or samples itself, on the CPU
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -215,158 +206,3 @@ class NodeSeeds(Seeds):
         if self.with_mapping:
             start.known[f"mapping/n{self.node_type}"] = torch.arange(len(nodes))
         return start
-
-
-# Seeds that are nodes from which walks begin.
-
-
-class WalkSeeds(Seeds):
-    """Each row is a node: column ``node``, and ``time`` of walks back in time. The batch has no nodes and edges, but
-    under the name ``walks`` those of :meth:`glt.sampler.RandomWalkSampler.walk`, one seed after the other.
-    """
-
-    is_whole_batch = True
-
-    def __init__(self, node_type: int, options: WalkOptions, walks_per_node: int) -> None:
-        self.node_type, self.options, self.walks_per_node = node_type, options, walks_per_node
-        self.input_id, self.walks = f"input_id/n{node_type}", f"walks/n{node_type}"
-
-    def to_json(self) -> dict[str, Any]:
-        told = {"seeds": "walks", "node_type": self.node_type, "walks_per_node": self.walks_per_node}
-        return told | self.options.to_json()
-
-    async def start(
-        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
-    ) -> BatchStart:
-        nodes = rows["node"].repeat_interleave(self.walks_per_node)
-        time = None if "time" not in rows else rows["time"].repeat_interleave(self.walks_per_node)
-        latest = self.options.latest(time, len(nodes))
-        given = nodes.numpy(), None if latest is None else latest.numpy()
-        out = torch.empty(len(nodes), self.options.walk_length + 1, dtype=torch.int64)
-        spec, flat = self.options.spec(batch_key), out.view(-1).numpy()
-        start = BatchStart([(self.node_type, nodes[:0])], known={self.input_id: input_id, self.walks: out})
-        start.stats = dict.fromkeys(("sampling_s", "remote_s", "remote_bytes"), 0.0)
-        sampler.partitions.require_sound()
-        if sampler.is_local:
-            csrs = sampler.rows_of_all(self.options.weighted, self.options.timed)
-            walk = partial(_core.walk, csrs, given[0], flat, spec, given[1])
-            await sampler.partitions.timed(start.stats, "sampling_s", LONG, walk)
-        else:
-            await self._step_by_step(sampler, _core.Walks(given[0], flat, spec, given[1]), batch_key, start.stats)
-        return start
-
-    async def _step_by_step(
-        self, sampler: DistNeighborSampler, walks: _core.Walks, batch_key: int, stats: dict[str, float]
-    ) -> None:
-        """Asks the owners of the nodes that walks are at, step after step."""
-        partitions, dataset = sampler.partitions, sampler.dataset
-        while not walks.is_done:
-            edge_type, num_draws = walks.edge_type, walks.num_draws
-            topology = dataset.own.graphs[edge_type].topology
-            nodes, tree, time = walks.rows()
-            with_time = time is not None and topology.by_time is not None
-            wanted = []
-            for part, owned, positions in partitions.by_owner(dataset.ends[edge_type][0], nodes):
-                request = OneHopRequest(
-                    edge_type,
-                    torch.from_numpy(owned),
-                    num_draws,
-                    True,
-                    batch_key,
-                    walks.hop,
-                    with_edge=False,
-                    weighted=self.options.weighted and topology.weights is not None,
-                    tree=torch.from_numpy(tree[positions]),
-                    seed_time=torch.from_numpy(time[positions]) if time is not None and with_time else None,
-                    with_time=with_time,
-                )
-                wanted.append((positions, part, request))
-            answers = (await partitions.edges(wanted, len(nodes) * num_draws, stats))[edge_type]
-            count = np.zeros(len(nodes), np.uint32)
-            neighbor, times = np.empty((2, len(nodes), num_draws), np.int64)
-            for positions, counts, neighbors, of_edges in answers:
-                count[positions] = counts
-                found = positions[counts > 0]
-                neighbor[found] = neighbors.reshape(-1, num_draws)
-                if of_edges is not None:
-                    times[found] = of_edges.reshape(-1, num_draws)
-            has_edge = count > 0
-            walks.take(count, neighbor[has_edge].reshape(-1), times[has_edge].reshape(-1) if with_time else None)
-            centers, others = walks.checks()
-            if len(centers):
-                pairs = torch.from_numpy(centers), torch.from_numpy(others)
-                is_edge = await partitions.has_edges(edge_type, *pairs, stats)
-                walks.judge(is_edge.view(np.uint8))
-
-
-def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds:
-    """Rebuilds what :meth:`Seeds.to_json` and :meth:`Seeds.extras` described."""
-    if options["seeds"] == "nodes":
-        return NodeSeeds(options["node_type"], options["with_mapping"])
-    if options["seeds"] == "walks":
-        named = {name: value for name, value in options.items() if name not in ("seeds", "node_type", "walks_per_node")}
-        return WalkSeeds(options["node_type"], WalkOptions.from_json(named), options["walks_per_node"])
-    (source, target), given = options["ends"], options["negatives"]
-    return LinkSeeds(options["edge_type"], (source, target), given and Negatives(**given, **dict[str, Any](extras)))
-
-
-# The input of a loader: what is known of each seed, as columns of one length.
-
-
-_EXTRA = "extra/"
-
-
-class SeedTable:
-    """Named tensors with one row per seed, such as ``node [n]`` and ``time [n]``."""
-
-    def __init__(self, columns: Mapping[str, Tensor], extras: Mapping[str, Tensor] | None = None) -> None:
-        self.columns, self.extras = dict(columns), dict(extras or {})
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def rows(self, input_id: Tensor) -> dict[str, Tensor]:
-        """The rows of these seeds, ``[len(input_id), ...]`` each."""
-        return {name: column[input_id] for name, column in self.columns.items()}
-
-    def share(self) -> SharedMemory:
-        """Copies the table into shared memory, for processes that inherit it and :meth:`read` it."""
-        tensors = self.columns | {_EXTRA + name: tensor for name, tensor in self.extras.items()}
-        layout = MessageLayout.like(tensors)
-        memory = SharedMemory(layout.nbytes, "glt-seeds")
-        layout.write(memory.tensor(), tensors, MessageKind.REQUEST)
-        return memory
-
-    @classmethod
-    def read(cls, memory: SharedMemory) -> SeedTable:
-        """The table that :meth:`share` wrote, in place."""
-        tensors = read_message(memory.tensor()).tensors
-        extras = {name.removeprefix(_EXTRA): tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
-        return cls(tensors, extras)
-
-
-@dataclass(frozen=True)
-class SamplingJob:
-    """What a loader has sampled, wherever its samplers are. The random seed of ``order`` comes with each epoch."""
-
-    config: SamplingConfig
-    seeds: Seeds
-    table: SeedTable
-    order: SeedOrder
-    collect_features: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """All but the table, which goes through shared memory or beside the JSON."""
-        return {
-            "config": self.config.to_json(),
-            "seeds": self.seeds.to_json(),
-            "order": asdict(self.order),
-            "collect_features": self.collect_features,
-        }
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any], table: SeedTable) -> SamplingJob:
-        """Rebuilds what :meth:`to_json` described; further entries are ignored."""
-        seeds = seeds_from_json(told["seeds"], table.extras)
-        config, order = SamplingConfig.from_json(told["config"]), SeedOrder(**told["order"])
-        return cls(config, seeds, table, order, told["collect_features"])

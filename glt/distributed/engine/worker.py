@@ -31,7 +31,7 @@ from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, ProcessPool, SamplingProcess, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.row_lookup import row_caches
-from glt.distributed.engine.seeds import SamplingJob, SeedTable
+from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
 from glt.distributed.wire.store import TimedStore, connect, wait_for_all
 from glt.distributed.wire.tcp import SamplerTransport
 from glt.distributed.wire.threads import ConcurrentEventLoop

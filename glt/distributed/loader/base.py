@@ -27,7 +27,8 @@ from glt.data.schema import Schema, reverse_edge_type
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.sampler import STATS
-from glt.distributed.engine.seeds import SamplingJob, Seeds, SeedTable
+from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
+from glt.distributed.engine.seeds import Seeds
 from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
 from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
 from glt.distributed.server.stats import with_ratios

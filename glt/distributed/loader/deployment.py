@@ -28,7 +28,7 @@ from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.row_lookup import row_caches
-from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.engine.sampling_job import SamplingJob
 from glt.distributed.engine.worker import WorkerGroup
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,

@@ -18,7 +18,8 @@ from glt.channel.message import MAX_DIMS, Message
 from glt.data.arrays import require_in_range
 from glt.data.schema import EdgeType, Schema
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
+from glt.distributed.engine.sampling_job import SeedTable
+from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds
 from glt.distributed.loader.base import DistLoader, LoaderOptions
 from glt.distributed.loader.deployment import LoaderData, opened
 from glt.distributed.options import WorkerOptions

@@ -21,7 +21,8 @@ from glt.channel.message import Message
 from glt.data.schema import EdgeType
 from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.sampler import STATS
-from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
+from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
+from glt.distributed.engine.seeds import NodeSeeds
 from glt.distributed.loader.base import collate, sampled_for, with_written_rows
 from glt.distributed.loader.deployment import opened
 from glt.distributed.loader.loaders import checked_config, node_columns, with_batch_size

@@ -15,7 +15,8 @@ from glt._tracebacks import short_traceback
 from glt.channel.message import Message
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.seeds import SeedTable, WalkSeeds
+from glt.distributed.engine.sampling_job import SeedTable
+from glt.distributed.engine.walks import WalkSeeds
 from glt.distributed.loader.base import DistLoader, LoaderOptions, take_over
 from glt.distributed.loader.deployment import opened
 from glt.distributed.loader.loaders import require_attributes, seeds_by_name

@@ -33,7 +33,8 @@ from glt.channel.message import MessageKind, encode_message, error_message
 from glt.data.arrays import pooled_empty
 from glt.distributed.engine.requests import RequestFields
 from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBatch
-from glt.distributed.engine.seeds import BatchStart, NodeSeeds, SamplingJob
+from glt.distributed.engine.sampling_job import SamplingJob
+from glt.distributed.engine.seeds import BatchStart, NodeSeeds
 from glt.distributed.server.scheduler import FairScheduler
 from glt.distributed.server.stats import COUNTERS
 from glt.distributed.server.stream import IN_FRAME, IN_RING, RingChannel, channel_to

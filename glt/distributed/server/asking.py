@@ -18,7 +18,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.channel.message import Message, read_message
 from glt.channel.shm import ShmChannel
-from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.engine.sampling_job import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.answers import Question
 from glt.distributed.server.client import DistClient

@@ -17,7 +17,7 @@ from glt._checks import check_count, check_one_of, format_size
 from glt.channel.shm import SharedMemory
 from glt.distributed.engine.client_rows import remembered_bytes
 from glt.distributed.engine.processes import ProcessPool, SamplingProcess
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.sampling_job import SeedTable
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.sessions import ClientSession
 from glt.distributed.server.stats import WorkerMetrics

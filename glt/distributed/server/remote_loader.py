@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from glt import _deadlines as deadlines
-from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.engine.sampling_job import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerSession
 from glt.errors import GltError, PeerLost

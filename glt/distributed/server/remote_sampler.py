@@ -20,7 +20,7 @@ from glt.channel.channel import named_counts
 from glt.channel.message import Message
 from glt.distributed.engine.client_rows import MOST_BYTES
 from glt.distributed.engine.producer import EpochStart
-from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.engine.sampling_job import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, ServerSession
 from glt.distributed.server.remote import ClientStream, open_stream

@@ -25,7 +25,7 @@ from glt.distributed.context import DistContext
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import GraphQueries, graph_calls
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.sampling_job import SeedTable
 from glt.distributed.options import parse_budget
 from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry, plan_reads
 from glt.distributed.server.options import ServerOptions

@@ -39,7 +39,7 @@ from glt.distributed.engine.processes import Owner, keep_freed_memory, run_progr
 from glt.distributed.engine.producer import Producer
 from glt.distributed.engine.row_lookup import RowCache, row_caches
 from glt.distributed.engine.sampler import DistNeighborSampler
-from glt.distributed.engine.seeds import SamplingJob, SeedTable
+from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
 from glt.distributed.server.answers import Answers
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.server.options import write_logs

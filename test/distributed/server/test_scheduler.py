@@ -11,7 +11,7 @@ from promptness import eventually
 
 from glt.data.device import Accelerator
 from glt.distributed.engine.processes import ProcessPool
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.sampling_job import SeedTable
 from glt.distributed.server import stream as streams
 from glt.distributed.server import worker as program
 from glt.distributed.server.membership import ReadPlan
