@@ -256,6 +256,8 @@ void Batch::end_hop() {
 void Batch::begin_induce() {
   require_whole();
   for (EdgeSet& edges : edges_) edges.start();
+  for (NodeSet& nodes : nodes_)
+    if (disjoint_) nodes.index_members();
   induced_ = true;
 }
 

@@ -1,6 +1,7 @@
 #include "core/relabel.h"
 
 #include <algorithm>
+#include <bit>
 #include <variant>
 
 #include "core/threads.h"
@@ -11,6 +12,8 @@ void NodeSet::start(int64_t num_seeds, bool disjoint) {
   disjoint_ = disjoint;
   node_.clear();
   tree_.end_use();
+  member_bits_.end_use();
+  members_.end_use();
   frontier_begin_ = frontier_end_ = 0;
   num_sampled_.clear();
   if (dense())
@@ -33,14 +36,6 @@ void NodeSet::add_seeds(const int64_t* seeds, int64_t n, uint32_t first_tree) {
   } else {
     for (uint32_t i = 0; i < count; ++i) hash_.find_or_add(seeds[i], first + i);
   }
-}
-
-void NodeSet::require_all_known(const int64_t* node, int64_t n) const {
-  const uint64_t last = static_cast<uint64_t>(num_nodes_) - 1;
-  uint64_t signs = 0;  // the top bit: some id is negative or above the last
-  for (int64_t i = 0; i < n; ++i) signs |= static_cast<uint64_t>(node[i]) | (last - static_cast<uint64_t>(node[i]));
-  if (signs >> 63)
-    for (int64_t i = 0; i < n; ++i) require_known(node[i]);
 }
 
 // In blocks, and each in two passes: first all look-ups, which wait for nothing, then the nodes that those did not
@@ -102,6 +97,30 @@ void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, 
     find_or_add_in<false>(dense_, node, tree, n, local);
   else
     find_or_add_in<false>(hash_, node, tree, n, local);
+}
+
+void NodeSet::index_members() {
+  constexpr int kMinWidth = 8;  // of the hashes of a tree's nodes, in bits
+  constexpr uint64_t kBitsPerNode = 32;
+  uint32_t num_trees = 0;
+  for (int64_t i = 0; i < size(); ++i) num_trees = std::max(num_trees, tree()[i] + 1);
+  members_.resize(num_trees);
+  std::fill_n(members_.data(), num_trees, Members{0, 0});
+  for (int64_t i = 0; i < size(); ++i) ++members_[tree()[i]].first;  // the number of its nodes, until below
+  int64_t num_words = 0;
+  for (uint32_t t = 0; t < num_trees; ++t) {
+    Members& each = members_[t];
+    const int width = std::max<int>(kMinWidth, std::bit_width(static_cast<uint64_t>(each.first) * kBitsPerNode));
+    each = {num_words, 64 - width};
+    num_words += int64_t{1} << (width - 6);
+  }
+  member_bits_.resize(num_words);
+  std::fill_n(member_bits_.data(), num_words, uint64_t{0});
+  for (int64_t i = 0; i < size(); ++i) {
+    const Members& of_tree = members_[tree()[i]];
+    const uint64_t bit = hash(node()[i]) >> of_tree.shift;
+    member_bits_[of_tree.first + static_cast<int64_t>(bit >> 6)] |= uint64_t{1} << (bit & 63);
+  }
 }
 
 void NodeSet::end_hop() {

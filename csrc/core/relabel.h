@@ -162,10 +162,13 @@ class NodeSet {
   void find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
 
   // Writes the local ids of node[0, n), kAbsent for those that are not in the batch. Only reads, so several threads may
-  // call it at a time. In a disjoint batch those of one tree; else `tree` plays no role. Throws std::out_of_range for
-  // an id outside the graph.
+  // call it at a time. In a disjoint batch, of which index_members was called, those of one tree; else `tree` plays no
+  // role. Throws std::out_of_range for an id outside the graph.
   template <typename Id>
   void find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) const;
+
+  // Makes find() fast for nodes that are in no tree of a disjoint batch. No nodes may be added afterwards.
+  void index_members();
 
   // What has been added since the last call is the frontier now.
   void end_hop();
@@ -190,10 +193,12 @@ class NodeSet {
     require_index(static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes_), "neighbour id ", node,
                   " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
   }
-  void require_all_known(const int64_t* node, int64_t n) const;
+  template <typename Id>
+  void require_all_known(const Id* node, int64_t n) const;
   template <bool kDisjoint, typename Table>
   void find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
   bool dense() const { return fits_dense_ && !disjoint_; }
+  static uint64_t hash(int64_t node) { return static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15u; }
 
   int64_t num_nodes_;
   bool fits_dense_, disjoint_ = false;
@@ -201,25 +206,54 @@ class NodeSet {
   HashTable hash_;
   PooledBuffer<int64_t> node_;  // global id per local id
   Buffer<uint32_t> tree_;       // tree per local id, when disjoint
+  // Of each tree, a bit for each hash of a node: set where one of its nodes has that hash. Rows of hubs are mostly of
+  // nodes without such a bit, and a tree has so few that they stay in the L1 cache, where the hash table does not.
+  struct Members {
+    int64_t first;  // word
+    int shift;      // of hashes
+  };
+  Buffer<uint64_t> member_bits_;
+  Buffer<Members> members_;
   int64_t frontier_begin_ = 0, frontier_end_ = 0;
   std::vector<int64_t> num_sampled_;  // per hop, seeds first
 };
 
 template <typename Id>
+void NodeSet::require_all_known(const Id* node, int64_t n) const {
+  const uint64_t last = static_cast<uint64_t>(num_nodes_) - 1;
+  uint64_t signs = 0;  // the top bit: some id is negative or above the last
+  for (int64_t i = 0; i < n; ++i) {
+    const auto id = static_cast<uint64_t>(static_cast<int64_t>(node[i]));
+    signs |= id | (last - id);
+  }
+  if (signs >> 63)
+    for (int64_t i = 0; i < n; ++i) require_known(node[i]);
+}
+
+template <typename Id>
 void NodeSet::find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) const {
-  const auto look_up = [&](const auto& table, auto... of_tree) {
-    for (int64_t i = 0; i < n; ++i) {
-      require_known(node[i]);
-      table.prefetch(node[i], of_tree...);
-    }
-    for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, static_cast<int64_t>(node[i]), of_tree...);
+  require_all_known(node, n);
+  const auto look_up = [&](const auto& table) {
+    for (int64_t i = 0; i < n; ++i) table.prefetch(node[i]);
+    for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, static_cast<int64_t>(node[i]));
   };
-  if (dense())
+  if (dense()) {
     look_up(dense_);
-  else if (disjoint_)
-    look_up(hash_, tree);
-  else
+  } else if (!disjoint_) {
     look_up(hash_);
+  } else {
+    if (tree >= members_.size()) {
+      std::fill_n(local, n, kAbsent);
+      return;
+    }
+    const uint64_t* bits = member_bits_.data() + members_[tree].first;
+    const int shift = members_[tree].shift;
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t bit = hash(node[i]) >> shift;
+      const bool may_be = bits[bit >> 6] >> (bit & 63) & 1;
+      local[i] = may_be ? find_in(hash_, static_cast<int64_t>(node[i]), tree) : kAbsent;
+    }
+  }
 }
 
 }  // namespace glt
