@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from glt.distributed.graph.split import edge_split, node_split
     from glt.distributed.job.initialize import barrier, finalize, get_num_clients, get_rank, initialize, num_trainers
+    from glt.distributed.loader.anchors import DistABLPLoader
     from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
     from glt.distributed.loader.node_sets import DistClusterLoader, DistGraphSAINTRandomWalkSampler, DistHGTLoader
     from glt.distributed.loader.oneshot import SamplingClient
@@ -58,6 +59,7 @@ __all__ = [
     "Block",
     "CollocatedDistSamplingWorkerOptions",
     "ConcurrentEventLoop",
+    "DistABLPLoader",
     "DistClusterLoader",
     "DistContext",
     "DistDataLoader",
@@ -134,6 +136,7 @@ __getattr__, __dir__ = lazy_names(
         ],
         "graph.split": ["edge_split", "node_split"],
         "job.initialize": ["barrier", "finalize", "get_num_clients", "get_rank", "initialize", "num_trainers"],
+        "loader.anchors": ["DistABLPLoader"],
         "loader.loaders": ["DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"],
         "loader.node_sets": ["DistClusterLoader", "DistGraphSAINTRandomWalkSampler", "DistHGTLoader"],
         "loader.walks": ["DistRandomWalkLoader"],

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
+    from glt.loader.anchors import ABLPLoader
     from glt.loader.clusters import ClusterData, ClusterLoader
     from glt.loader.hgt import HGTLoader
     from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from glt.loader.walks import RandomWalkLoader
 
 __all__ = [
+    "ABLPLoader",
     "ClusterData",
     "ClusterLoader",
     "GraphSAINTEdgeSampler",
@@ -34,6 +36,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "anchors": ["ABLPLoader"],
         "clusters": ["ClusterData", "ClusterLoader"],
         "hgt": ["HGTLoader"],
         "loaders": ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"],

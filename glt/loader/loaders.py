@@ -164,7 +164,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
     def _with_seeds(self, data: Any, out: Output) -> Data | HeteroData:
         input_type = self.input_data.input_type
         seeds = data if input_type is None else data[input_type]
-        seeds.input_id, seeds.seed_time = out.metadata
+        seeds.input_id, seeds.seed_time = out.metadata[:2]
         seeds.batch_size = len(seeds.input_id)
         return data
 

@@ -205,14 +205,14 @@ def matching_types(named: Any, known: Sequence[EdgeType]) -> list[EdgeType]:
     return [each for each in known if tuple(named) in (each, (each[0], each[2]))]
 
 
-def checked_edges(edges: Any, expected: str = "integer ids, [2, B]") -> Tensor:
-    """Returns seed edges as a tensor of integers ``[2, B]``; raises TypeError or ValueError: fractions would be cut
-    off."""
-    edges = as_tensor("edge_label_index", edges, expected)
+def checked_edges(edges: Any, expected: str = "integer ids, [2, B]", name: str = "edge_label_index") -> Tensor:
+    """Returns seed edges as a tensor of integers ``[2, B]``; raises TypeError or ValueError, which call them ``name``:
+    fractions would be cut off."""
+    edges = as_tensor(name, edges, expected)
     if edges.dim() != 2 or edges.size(0) != 2:
-        raise ValueError(f"edge_label_index has shape {list(edges.shape)}: expected [2, B]")
+        raise ValueError(f"{name} has shape {list(edges.shape)}: expected [2, B]")
     if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
         if edges.numel():
-            raise TypeError(f"edge_label_index has dtype {edges.dtype}: expected integer ids")
+            raise TypeError(f"{name} has dtype {edges.dtype}: expected integer ids")
         edges = edges.to(torch.int64)
     return edges

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
+from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.utils import to_edge_index
 
 from glt import _core
 from glt._checks import check_at_least
@@ -20,6 +23,18 @@ from glt.sampler.order import BatchIndex, crc32_of
 
 if TYPE_CHECKING:
     from glt.sampler.graph import Output, SampledGraph
+
+
+_VALUE = "edge_value"  # of adj_t, while it is edges
+
+
+def _with_edges(data: Any) -> Data:
+    """The same with ``edge_index`` in the place of ``adj_t``."""
+    ends, value = to_edge_index(data.adj_t)
+    data = copy.copy(data)
+    data.adj_t = None
+    data.edge_index, data[_VALUE] = ends.flip(0), value
+    return data
 
 
 @short_traceback
@@ -35,7 +50,7 @@ class ShaDowKHopSampler(NodeSetLoader):
 
     Args:
         data: A PyG ``Data``, or a :class:`glt.data.Dataset` of one node and edge type, whose batches also have ``n_id``
-            and ``e_id``.
+            and ``e_id``. With ``adj_t`` in the place of ``edge_index``, batches have it too.
         depth: Hops.
         num_neighbors: Edges along which a node is expanded in each hop; -1 takes all.
         node_idx: Seeds: ids, keys, or a bool mask over all nodes. Default: all nodes.
@@ -72,7 +87,8 @@ class ShaDowKHopSampler(NodeSetLoader):
     ) -> None:
         check_at_least("depth", depth, 0)
         self.depth, self.num_neighbors, self.replace = depth, num_neighbors, replace
-        self._open(data, random_seed, num_threads, transform, kwargs)
+        self._is_sparse = isinstance(data, Data) and data.edge_index is None and data.get("adj_t") is not None
+        self._open(_with_edges(data) if self._is_sparse else data, random_seed, num_threads, transform, kwargs)
         if self._graph.schema.is_hetero:
             raise ValueError(
                 "data has several types: expected one; glt.NeighborLoader with disjoint=True and "
@@ -115,6 +131,8 @@ class ShaDowKHopSampler(NodeSetLoader):
 
     def _finish(self, batch: Any, out: Output) -> Batch:
         ptr, root = out.metadata
+        if self._is_sparse:
+            batch = ToSparseTensor(attr=_VALUE)(batch)
         whole = Batch(batch=out.batch.long(), ptr=ptr)
         for name, value in batch.to_dict().items():
             if name != "batch":

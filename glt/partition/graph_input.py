@@ -27,6 +27,7 @@ RESERVED: Final = frozenset(
         *("x", "y", "edge_attr", "edge_index", "n_id", "e_id", "batch", "batch_size", "input_id", "mapping", "stats"),
         *("num_nodes", "num_edges", "num_sampled_nodes", "num_sampled_edges", "seed_time", "edge_label"),
         *("edge_label_index", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index"),
+        *("y_positive", "y_negative"),
     )
 )
 _ARGUMENTS: Final = {"x": "node_feat", "y": "node_label", "edge_attr": "edge_feat"}

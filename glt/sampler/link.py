@@ -17,6 +17,8 @@ from glt.sampler.config import GIVEN, refuse_conflicts
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, linked_to_all, negative_rounds, run_rounds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
     from glt.sampler.graph import Finish, Output
@@ -144,6 +146,14 @@ def exclusions(
     for each, edges in pairs.items():
         source, target = (torch.cat(side) for side in zip(*edges, strict=True))
         found[each] = (target, source) if edge_dir == "in" else (source, target)
+    return found
+
+
+def native_exclusions(pairs: dict[int, tuple[Tensor, Tensor]], num_edge_types: int) -> list[_core.Exclusions | None]:
+    """Pairs of :func:`exclusions`, by edge type, as native samplers take them."""
+    found: list[_core.Exclusions | None] = [None] * num_edge_types
+    for at, (center, neighbor) in pairs.items():
+        found[at] = _core.Exclusions(center.numpy(), neighbor.numpy())
     return found
 
 
@@ -299,27 +309,14 @@ class LocalLinks:
         sampler, index, neg_sampling = self.sampler, self.index, self.neg_sampling
         negatives = None if neg_sampling is None else self._negatives(neg_sampling, batch_key)
         batch = link_batch(index, self.ends, sampler.disjoint, neg_sampling, negatives)
-        sampled = sampler.begin_or_sample(
-            batch.seeds,
-            batch.seed_time,
+        return begin_around(
+            sampler,
+            batch,
+            lambda: batch.metadata(index.input_id, neg_sampling),
             batch_key=batch_key,
             shared_key=shared_key,
             exclusions=self._exclusions(),
         )
-
-        def finish_with_links() -> Output:
-            out = sampled()
-            if batch.example is not None and isinstance(out.batch, dict):
-                out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
-            elif batch.example is not None:
-                out.batch = _examples(batch.example, out.batch)
-            if sampler.accelerator is not None:
-                device = sampler.on_device.device
-                batch.links = {name: value.to(device, non_blocking=True) for name, value in batch.links.items()}
-            out.metadata = batch.metadata(index.input_id, neg_sampling)
-            return out
-
-        return finish_with_links
 
     def _negatives(self, neg_sampling: NegativeSampling, batch_key: int) -> tuple[Tensor | None, Tensor]:
         index, graph = self.index, self.sampler.graph
@@ -339,10 +336,29 @@ class LocalLinks:
         if exclude is None or self.edge_type is None:
             return None
         pairs = exclusions(self.index, self.edge_type, graph.schema, graph.edge_dir, exclude)
-        return [
-            _core.Exclusions(pairs[at][0].numpy(), pairs[at][1].numpy()) if at in pairs else None
-            for at in range(len(graph.schema.edge_types))
-        ]
+        return native_exclusions(pairs, len(graph.schema.edge_types))
+
+
+def begin_around(
+    sampler: NeighborSampler, batch: LinkBatch, metadata: Callable[[], tuple[Tensor | None, ...]], **options: Any
+) -> Finish:
+    """Begins a sample around seeds, with the options of :meth:`NeighborSampler.sample`; its output has the examples of
+    trees, and the metadata as they are once links are where the sample is."""
+    sampled = sampler.begin_or_sample(batch.seeds, batch.seed_time, **options)
+
+    def finish() -> Output:
+        out = sampled()
+        if batch.example is not None and isinstance(out.batch, dict):
+            out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
+        elif batch.example is not None:
+            out.batch = _examples(batch.example, out.batch)
+        if sampler.accelerator is not None:
+            device = sampler.on_device.device
+            batch.links = {name: value.to(device, non_blocking=True) for name, value in batch.links.items()}
+        out.metadata = metadata()
+        return out
+
+    return finish
 
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:

@@ -29,6 +29,20 @@ if DISTRIBUTED:
     from not_distributed import NOT_ASKED
 FLAGS = ("WITH_PYG_LIB", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE")
 
+SUBGRAPHS = (
+    "ClusterData",
+    "ClusterLoader",
+    "GraphSAINTEdgeSampler",
+    "GraphSAINTNodeSampler",
+    "GraphSAINTRandomWalkSampler",
+    "HGTLoader",
+    "RandomNodeLoader",
+    "ShaDowKHopSampler",
+)
+# What PyG's own loaders need and glt's do not: of subgraphs, torch-sparse too, but for the tests that make its tensors.
+REPLACED = ("pyg_lib", "torch_sparse") if os.environ.get("GLT_PYG_SUBGRAPHS") else ("pyg_lib",)
+OF_SPARSE_TENSORS = ("test_shadow_k_hop_sampler", "test_hgt_loader")
+
 if MODE == "sampler":
     for module in (
         torch_geometric.loader.neighbor_loader,
@@ -39,12 +53,14 @@ if MODE == "sampler":
         module.NeighborSampler = glt.sampler.NeighborSampler
 else:
     place = glt.loader if MODE == "loader" else dist_loaders
-    for name in ("NeighborLoader", "LinkNeighborLoader"):
+    for name in ("NeighborLoader", "LinkNeighborLoader", *(SUBGRAPHS if MODE == "loader" else ())):
         setattr(torch_geometric.loader, name, getattr(place, name))
 
 _decorators = torch_geometric.testing.decorators
 _has_package = _decorators.has_package
-_decorators.has_package = lambda package: package == "pyg_lib" or _has_package(package)
+NO_SPARSE = not _has_package("torch_sparse")
+_decorators.has_package = lambda package: package in REPLACED or _has_package(package)
+torch_geometric.testing.withMETIS = lambda test: test
 _decorators.WITH_PYG_LIB = True
 
 # Tests ask these while they are imported; PyG's layers ask them when they run, and must not find a pyg-lib.
@@ -62,6 +78,9 @@ def pytest_collection_finish(session):
 
 
 def pytest_collection_modifyitems(items):
+    for item in items if NO_SPARSE else ():
+        if item.originalname in OF_SPARSE_TENSORS:
+            item.add_marker(pytest.mark.skip(reason="makes a SparseTensor, and there is no torch-sparse"))
     for item in items if DISTRIBUTED else ():
         reason = NOT_ASKED.get(item.originalname)
         if reason is not None:

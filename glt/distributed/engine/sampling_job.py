@@ -11,8 +11,9 @@ from torch import Tensor
 from glt.channel.message import MessageKind, MessageLayout, read_message
 from glt.channel.shm import SharedMemory
 from glt.distributed.engine.node_sets import ClusterSeeds, HgtSeeds, SaintSeeds
-from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, Seeds
+from glt.distributed.engine.seeds import AnchorSeeds, LinkSeeds, Negatives, NodeSeeds, Seeds
 from glt.distributed.engine.walks import WalkSeeds
+from glt.sampler.anchors import KINDS, Supervision
 from glt.sampler.config import SamplingConfig
 from glt.sampler.order import SeedOrder
 from glt.sampler.walk_options import WalkOptions
@@ -24,6 +25,11 @@ def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds
     match options["seeds"]:
         case "nodes":
             return NodeSeeds(**given)
+        case "anchors":
+            source, target = given["ends"]
+            # In an order of their own: a message's tensors come in any.
+            labels = {kind: extras[kind] for kind in KINDS if kind in extras}
+            return AnchorSeeds(Supervision(given["edge_type"], (source, target), labels))
         case "walks":
             node_type, walks_per_node = given.pop("node_type"), given.pop("walks_per_node")
             return WalkSeeds(node_type, WalkOptions.from_json(given), walks_per_node)

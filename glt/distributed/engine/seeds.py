@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.sampler.link import exclusions, link_batch
+from glt.sampler.anchors import Supervision
+from glt.sampler.link import exclusions, link_batch, native_exclusions
 from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
 
 if TYPE_CHECKING:
@@ -47,10 +48,7 @@ class BatchStart:
 
     def native_exclusions(self, num_edge_types: int) -> list[_core.Exclusions | None]:
         """The exclusions by edge type, as native samplers take them."""
-        found: list[_core.Exclusions | None] = [None] * num_edge_types
-        for r, pairs in self.exclusions.items():
-            found[r] = _core.Exclusions(*(side.numpy() for side in pairs))
-        return found
+        return native_exclusions(self.exclusions, num_edge_types)
 
 
 class Seeds(ABC):
@@ -205,4 +203,38 @@ class NodeSeeds(Seeds):
         start.seed_time = sampler.config.latest(start.seed_time)
         if self.with_mapping:
             start.known[f"mapping/n{self.node_type}"] = torch.arange(len(nodes))
+        return start
+
+
+# Seeds that are nodes, and others that are their labels.
+
+
+class AnchorSeeds(NodeSeeds):
+    """Each row is an anchor, as of :class:`NodeSeeds`; columns ``positive_at`` and ``negative_at`` tell where its
+    labels are: the bounds of :class:`glt.sampler.anchors.Supervision`. Edges to positives are not sampled, as
+    ``exclude_edges`` says.
+    """
+
+    def __init__(self, supervision: Supervision) -> None:
+        super().__init__(supervision.ends[0])
+        self.supervision = supervision
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seeds": "anchors", "edge_type": self.supervision.edge_type, "ends": list(self.supervision.ends)}
+
+    def extras(self) -> dict[str, Tensor]:
+        return self.supervision.labels
+
+    async def start(
+        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
+    ) -> BatchStart:
+        start = await super().start(sampler, rows, input_id, batch_key)
+        given, config = self.supervision, sampler.config
+        bounds = {kind: rows[f"{kind}_at"] for kind in given.labels}
+        batch, hidden = given.batch(rows["node"], start.seed_time, bounds, config.disjoint)
+        start.seeds, start.seed_time, start.example = batch.seeds, batch.seed_time, batch.example
+        start.exclusions = given.exclusions(
+            hidden, sampler.dataset.schema, sampler.dataset.edge_dir, config.exclude_edges
+        )
+        start.known |= {f"{name}/n{self.node_type}": y for name, y in batch.links.items()}
         return start

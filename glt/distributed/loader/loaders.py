@@ -518,6 +518,8 @@ class DistNeighborLoader(DistLoader):
         [14, 14, 14, 14]
     """
 
+    _exclude_edges: Any = None
+
     def __init__(
         self,
         data: DistDataset | None,
@@ -574,13 +576,15 @@ class DistNeighborLoader(DistLoader):
             directed=directed,
             disjoint=disjoint,
             with_edge=with_edge,
+            exclude_edges=self._exclude_edges,
         )
         given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
         self._seed_type, columns = node_columns(graph, config, given, input_time, input_id)
-        super().__init__(graph, config, self._seeds(), SeedTable(columns), options)
+        super().__init__(graph, config, *self._input(graph, columns), options)
 
-    def _seeds(self) -> NodeSeeds:
-        return NodeSeeds(self._seed_type)
+    def _input(self, graph: LoaderData, columns: dict[str, Tensor]) -> tuple[NodeSeeds, SeedTable]:
+        """The kind of seeds, and their table; ``columns`` are those of :func:`node_columns`."""
+        return NodeSeeds(self._seed_type), SeedTable(columns)
 
     def _collate(self, message: Message) -> Data | HeteroData:
         return with_batch_size(super()._collate(message), self.data.schema, self._seed_type)
@@ -616,5 +620,5 @@ class DistSubGraphLoader(DistNeighborLoader):
             )
         super().__init__(data, num_neighbors, input_nodes, *args, subgraph_type="induced", **kwargs)
 
-    def _seeds(self) -> NodeSeeds:
-        return NodeSeeds(self._seed_type, with_mapping=True)
+    def _input(self, graph: LoaderData, columns: dict[str, Tensor]) -> tuple[NodeSeeds, SeedTable]:
+        return NodeSeeds(self._seed_type, with_mapping=True), SeedTable(columns)
