@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/check.h"
 #include "core/memory.h"
 #include "core/relabel.h"
 
@@ -36,13 +37,13 @@ class HgtNodes {
   bool is_done() const { return iteration_ == num_iterations_; }
   uint32_t iteration() const { return iteration_; }
   // The nodes whose neighbours are asked for: those that came last, each once.
-  const std::vector<int64_t>& newest(uint32_t node_type) const { return newest_[node_type]; }
+  const std::vector<int64_t>& newest(uint32_t node_type) const { return of_type(newest_, node_type); }
   // The edges of the rows of newest() of the type that is expanded: count [n] and neighbours, row after row. Throws
   // std::invalid_argument if there are as many counts or neighbours as do not fit.
   void take(uint32_t edge_type, const uint32_t* count, int64_t n, const int64_t* neighbor, int64_t num_edges);
   void draw();
   // All nodes that were drawn, in that order; seeds are not among them.
-  const std::vector<int64_t>& drawn(uint32_t node_type) const { return drawn_[node_type]; }
+  const std::vector<int64_t>& drawn(uint32_t node_type) const { return of_type(drawn_, node_type); }
 
  private:
   struct Entry {
@@ -51,6 +52,10 @@ class HgtNodes {
     bool is_taken;
   };
   void draw_of(uint32_t node_type);
+  static const std::vector<int64_t>& of_type(const std::vector<std::vector<int64_t>>& all, uint32_t node_type) {
+    require(node_type < all.size(), "node type ", node_type, ": expected below ", all.size());
+    return all[node_type];
+  }
 
   HgtSpec spec_;
   std::vector<std::pair<uint32_t, uint32_t>> ends_;

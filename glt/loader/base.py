@@ -332,12 +332,14 @@ class KeyedBatches(KeyedLoader):
         where = f"in {self.num_workers} processes" if self.num_workers else place
         count, size = self._num_batches(), self.batch_size
         batches = f"{'' if count is None else f'{count} '}batches{'' if size is None else f' of {size} {self._seeds}'}"
-        sampler = self.node_sampler if self._seeds == "nodes" else self.link_sampler
-        how = sampler.config.says() if isinstance(sampler, NeighborSampler) else f"sampler {type(sampler).__name__}"
         negatives = getattr(self, "neg_sampling", None)  # of links
         given = {"neg_sampling": None if negatives is None else negatives.mode.value}
         given |= {"shuffle": self._shuffles, "drop_last": self.drop_last, "random_seed": self.random_seed}
-        return f"{where}, {batches}, {len(self.dataset)} seeds, {how}, {options(given)}"
+        return f"{where}, {batches}, {len(self.dataset)} seeds, {self._says()}, {options(given)}"
+
+    def _says(self) -> str:
+        sampler = self._sampler
+        return sampler.config.says() if isinstance(sampler, NeighborSampler) else f"sampler {type(sampler).__name__}"
 
     def __str__(self) -> str:  # PyG's contract, which its own tests hold
         return f"{type(self).__name__}()"

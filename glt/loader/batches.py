@@ -41,7 +41,7 @@ class BatchFeatures:
         custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
         accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
-        with_ids: Add ``n_id`` and ``e_id``.
+        with_sample: Add what tells of the sample: ``n_id``, ``e_id``, ``batch``, and the counts of hops.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class BatchFeatures:
         custom_cls: Any = None,
         num_threads: int = 1,
         accelerator: Accelerator | None = None,
-        with_ids: bool = True,
+        with_sample: bool = True,
     ) -> None:
         self.source: Any = source
-        self.with_ids = with_ids
+        self.with_sample = with_sample
         self.accelerator = accelerator
         self._whole: dict[int, bool] = {}
         self.custom_cls = custom_cls
@@ -104,22 +104,26 @@ class BatchFeatures:
                 self._add_tables(data, out, rows)
             else:
                 self._add_tensors(data, out)
-        for node_type, node in _items(out.node):
-            store = _store(data, node_type)
-            if self.with_ids and "n_id" not in store:
-                store.n_id = node
-        for edge_type, edge in _items(out.edge):
-            store = _store(data, edge_type)
-            if self.with_ids and edge is not None and "e_id" not in store:
-                store.e_id = edge.to(torch.int64)
-        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
-            if hetero:
-                data.set_value_dict(name, getattr(out, name))
-            else:
-                data[name] = getattr(out, name)
+        if self.with_sample:
+            self._tell_of_sample(data, out)
         for edge_type, row in _items(out.orig_row):
             _store(data, edge_type)._orig_edge_index = torch.stack([row, _of(out.orig_col, edge_type)])
         return data
+
+    def _tell_of_sample(self, data: Any, out: Output) -> None:
+        for node_type, node in _items(out.node):
+            store = _store(data, node_type)
+            if "n_id" not in store:
+                store.n_id = node
+        for edge_type, edge in _items(out.edge):
+            store = _store(data, edge_type)
+            if edge is not None and "e_id" not in store:
+                store.e_id = edge.to(torch.int64)
+        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+            if isinstance(out, HeteroSamplerOutput):
+                data.set_value_dict(name, getattr(out, name))
+            else:
+                data[name] = getattr(out, name)
 
     def _of_data(self, out: Output) -> Data | HeteroData:
         data = copy.copy(self.source)
@@ -155,7 +159,10 @@ class BatchFeatures:
                     join_all(self.source.schema.frames_of(level, at), _store(data, type_))
 
     def _rows(self, store: Any, key: str, value: Any, ids: Tensor) -> Any:
-        """Rows ``ids`` of an attribute: our gather where rows are contiguous, PyG's indexing for the rest."""
+        """Rows ``ids`` of an attribute: our gather where rows are contiguous, PyG's indexing for the rest. Of a
+        list, its elements."""
+        if isinstance(value, list | tuple):
+            return [value[i] for i in ids.tolist()]
         dim = store._parent().__cat_dim__(key, value, store)
         if isinstance(value, np.ndarray) and dim == 0 and value.flags.c_contiguous and _is_plain(value.dtype):
             value = from_array(value)  # memory-mapped files too: only the rows of the batch are read

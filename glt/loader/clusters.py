@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import index_sort, remove_self_loops, to_undirected
 
-from glt._checks import check_at_least, check_flag, check_one_of
+from glt._checks import check_at_least, check_flag, check_one_of, check_path
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_in_range
-from glt.loader.node_sets import NodeSetLoader, reordered
+from glt.loader.node_sets import NodeSetLoader, kept_arrays, reordered
 from glt.sampler.order import BatchIndex, crc32_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ClusterData(torch_geometric.loader.ClusterData):
         num_parts: How many clusters. Default: as many as ``cluster`` has.
         recursive: Divides into halves, over and over, in place of into all parts at once.
         save_dir, filename: Where the cluster of each node is kept, and read from if it is there:
-            ``save_dir/part_<num_parts>/metis.npy``.
+            ``save_dir/part_<num_parts>/metis.npz``.
         log: Says on stderr when METIS begins and ends.
         keep_inter_cluster_edges, sparse_format: As in PyG. The edges of batches are sorted by source for ``'csr'``, by
             destination for ``'csc'``.
@@ -77,36 +77,39 @@ class ClusterData(torch_geometric.loader.ClusterData):
             check_flag(name, flag)
         self.source, self.recursive, self.sparse_format = data, recursive, sparse_format
         self.keep_inter_cluster_edges = keep_inter_cluster_edges
+        check_flag("log", log)
+        num_nodes = int(data.num_nodes or 0)
+        require_in_range("edge_index", data.edge_index.reshape(-1), num_nodes, f" (num_nodes = {num_nodes})")
         if cluster is None:
             check_at_least("num_parts", num_parts, 1)
             self.num_parts = int(num_parts or 1)
-            cluster = self._kept(save_dir, filename, log)
-        elif save_dir is not None or filename is not None:
+            self.cluster: Tensor = torch.from_numpy(self._kept(save_dir, filename, log))
+            return
+        if save_dir is not None or filename is not None:
             raise ValueError("cluster and save_dir are given: the clusters are known; leave save_dir and filename out")
-        self.cluster: Tensor = as_ids(cluster, "cluster")
-        if len(self.cluster) != data.num_nodes:
-            raise ValueError(f"cluster has {len(self.cluster)} elements: expected one per node, {data.num_nodes}")
-        if num_parts is None:
-            self.num_parts = int(self.cluster.max()) + 1 if len(self.cluster) else 0
-        require_in_range("cluster", self.cluster, self.num_parts, f" (num_parts = {self.num_parts})")
+        self.cluster = checked_clusters("cluster", cluster, num_nodes, num_parts)
+        self.num_parts = num_clusters([self.cluster]) if num_parts is None else num_parts
 
-    def _kept(self, save_dir: str | None, filename: str | None, log: bool) -> Tensor:
+    def _kept(self, save_dir: str | None, filename: str | None, log: bool) -> np.ndarray:
         """The clusters of a run before, or of METIS."""
-        folder = Path(save_dir or "") / f"part_{self.num_parts}{'_recursive' if self.recursive else ''}"
-        path = folder / (filename or "metis.npy")
-        if save_dir is not None and path.exists():
-            return torch.from_numpy(np.load(path, allow_pickle=False))
-        if log:
-            print("Computing METIS partitioning...", file=sys.stderr)
-        cluster = self._metis(self.source.edge_index, int(self.source.num_nodes or 0))
-        if log:
-            print("Done!", file=sys.stderr)
+        num_nodes = int(self.source.num_nodes or 0)
+
+        def make() -> dict[str, np.ndarray]:
+            if log:
+                print("Computing METIS partitioning...", file=sys.stderr)
+            cluster = self._metis(self.source.edge_index, num_nodes)
+            if log:
+                print("Done!", file=sys.stderr)
+            return {"cluster": cluster.numpy()}
+
+        path = None
         if save_dir is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(path.name + ".part")
-            with partial.open("wb") as file:
-                np.save(file, cluster.numpy())
-            partial.replace(path)
+            check_path("save_dir", save_dir, "a folder for the clusters")
+            folder = f"part_{self.num_parts}{'_recursive' if self.recursive else ''}"
+            path = Path(save_dir) / folder / (filename or "metis.npz")
+        cluster = kept_arrays(path, {"cluster": num_nodes}, make)["cluster"]
+        if len(cluster) and not 0 <= cluster.min() <= cluster.max() < self.num_parts:
+            raise ValueError(f"{path} has other clusters than 0 to {self.num_parts - 1}: remove it")
         return cluster
 
     def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
@@ -122,8 +125,8 @@ class ClusterData(torch_geometric.loader.ClusterData):
         row, col = to_undirected(remove_self_loops(edge_index.cpu().long())[0], num_nodes=num_nodes)
         indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
         indptr[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
-        adjacency = {"xadj": indptr.numpy(), "adjncy": col.numpy()}
-        _, owner = pymetis.part_graph(self.num_parts, recursive=self.recursive, **adjacency)
+        adjacency = pymetis.CSRAdjacency(indptr.numpy(), col.numpy())
+        _, owner = pymetis.part_graph(self.num_parts, adjacency, recursive=self.recursive)
         return torch.tensor(owner, dtype=torch.int64)
 
     @cached_property
@@ -138,6 +141,35 @@ class ClusterData(torch_geometric.loader.ClusterData):
 
     def __len__(self) -> int:
         return self.num_parts
+
+    def __getitem__(self, idx: int) -> Data:
+        if self.keep_inter_cluster_edges:
+            return super().__getitem__(idx)
+        if not 0 <= idx < self.num_parts:
+            raise IndexError(f"cluster_data[{idx}]: expected 0 to {self.num_parts - 1}")
+        return self._one_by_one.collate_fn(BatchIndex(torch.tensor([idx]), 0, 0, 0))  # type: ignore[no-any-return]
+
+    @cached_property
+    def _one_by_one(self) -> ClusterLoader:
+        return ClusterLoader(self, random_seed=0)
+
+
+def checked_clusters(name: str, given: Any, num_nodes: int, num_parts: int | None) -> Tensor:
+    """The cluster of each node ``[num_nodes]``, int64; raises IndexError, TypeError or ValueError."""
+    if getattr(given, "dtype", None) in (torch.bool, np.bool_):
+        raise TypeError(f"{name} has dtype bool: expected integers from 0, the cluster of each node")
+    ids = as_ids(given, name)
+    if len(ids) != num_nodes:
+        raise ValueError(f"{name} has {len(ids)} elements: expected one per node, {num_nodes}")
+    if num_parts is not None:
+        check_at_least("num_parts", num_parts, 1)
+    most = max(num_nodes, 1) if num_parts is None else num_parts
+    require_in_range(name, ids, most, f" (num_parts = {most})" if num_parts is not None else ", as many as nodes")
+    return ids
+
+
+def num_clusters(clusters: Sequence[Tensor]) -> int:
+    return max((int(each.max()) + 1 for each in clusters if len(each)), default=0)
 
 
 @short_traceback
@@ -201,4 +233,5 @@ class ClusterLoader(NodeSetLoader):
         return {"num_parts": self.cluster_data.num_parts}
 
     def _fingerprint(self) -> dict[str, Any]:
-        return super()._fingerprint() | {"clusters_crc32": self._clusters_crc32}
+        own = {"sparse_format": self.cluster_data.sparse_format, "clusters_crc32": self._clusters_crc32}
+        return super()._fingerprint() | own

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glt._reprs import options
 from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
 from glt.loader.loaders import NeighborLoader
@@ -62,3 +63,9 @@ class HGTLoader(NeighborLoader):
             num_threads=num_threads,
             **kwargs,
         )
+
+    def _says(self) -> str:
+        return options(self.node_sampler.told())
+
+    def _fingerprint(self) -> dict[str, Any]:
+        return super()._fingerprint() | {"num_samples": self.node_sampler.num_samples}

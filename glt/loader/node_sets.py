@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import uuid
+import zipfile
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from glt import _core
 from glt._checks import check_at_least, check_function, refuse_unknown
 from glt._reprs import options, says
 from glt._tracebacks import short_traceback
+from glt.data.arrays import require_in_range
 from glt.data.dataset import Dataset
 from glt.data.pyg import counted
 from glt.loader.batches import BatchFeatures
@@ -62,7 +66,7 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
         self.transform: Callable[[Any], Any] | None = transform
         self._graph = sampled_graph(data, edge_dir=edge_dir, time_attr=None, weight_attr=None)
         self._sampler = self._sampler_of(self._graph, num_threads)
-        self._features = BatchFeatures(data, num_threads=num_threads, with_ids=isinstance(data, Dataset))  # type: ignore[arg-type]
+        self._features = BatchFeatures(data, num_threads=num_threads, with_sample=isinstance(data, Dataset))  # type: ignore[arg-type]
 
     def _sampler_of(self, graph: SampledGraph, num_threads: int) -> NeighborSampler:
         # Along out-edges as along in-edges, edges keep their direction in a batch.
@@ -87,8 +91,14 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
 
     def collate_fn(self, index: BatchIndex) -> Any:  # type: ignore[override]
         """Makes a batch."""
+        require_in_range("positions that sampler yields", index.input_id, len(self.dataset), "")
         out = self._sample(index)
-        batch = self._finish(self._features.batch(out), out)
+        batch = self._features.batch(out)
+        for node_type, node in out.node.items() if isinstance(out.node, dict) else [(None, out.node)]:
+            store = batch._store if node_type is None else batch[node_type]
+            if not store.can_infer_num_nodes:
+                store.num_nodes = len(node)
+        batch = self._finish(batch, out)
         return batch if self.transform is None else self.transform(batch)
 
     def _told(self) -> dict[str, Any]:
@@ -124,6 +134,32 @@ def reordered(row: Tensor, col: Tensor, order: Tensor) -> tuple[Tensor, Tensor, 
     )
 
 
+def kept_arrays(
+    path: Path | None, lengths: Mapping[str, int], make: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """The arrays that a run before has kept at ``path``, or new ones, kept there; None: nowhere. Raises ValueError,
+    naming the file, if it does not hold arrays of these lengths."""
+    if path is None:
+        return make()
+    if path.exists():
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                found = {name: kept[name] for name in lengths}
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} is damaged, or no file of this loader: remove it, and it is made anew") from error
+        sizes = {name: each.size for name, each in found.items()}
+        if sizes != dict(lengths):
+            raise ValueError(f"{path} is of another graph: it has {sizes}, expected {dict(lengths)}; remove it")
+        return found
+    made = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")  # trainers may begin at the same time
+    with partial.open("wb") as file:
+        np.savez(file, **made)  # type: ignore[arg-type]
+    partial.replace(path)
+    return made
+
+
 @short_traceback
 class RandomNodeLoader(NodeSetLoader):
     """A drop-in ``torch_geometric.loader.RandomNodeLoader``: divides the nodes into parts at random, and yields the
@@ -135,7 +171,7 @@ class RandomNodeLoader(NodeSetLoader):
     Args:
         data: A PyG ``Data`` or ``HeteroData``, or a :class:`glt.data.Dataset`, whose batches also have ``n_id`` and
             ``e_id``.
-        num_parts: How many parts, which are the batches of an epoch.
+        num_parts: How many parts, which are the batches of an epoch; fewer where nodes run out, parts being equal.
         transform: Called with each batch; what it returns is yielded.
         random_seed: Seed of shuffling, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads that find edges and gather rows.

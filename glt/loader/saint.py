@@ -16,11 +16,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from glt import _core
-from glt._checks import check_at_least
+from glt._checks import check_at_least, check_flag, check_path
 from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.topology import EdgeWeights
-from glt.loader.node_sets import NodeSetLoader
+from glt.loader.node_sets import NodeSetLoader, kept_arrays
 from glt.sampler.negatives import drawn_items
 from glt.sampler.order import BatchIndex
 from glt.sampler.walks import RandomWalkSampler
@@ -57,6 +57,7 @@ class GraphSAINTSampler(NodeSetLoader):
         for name in ("node_norm", "edge_norm") if sample_coverage else ():
             if isinstance(data, Data) and name in data:
                 raise ValueError(f"data has {name} already, which batches are to have: rename it")
+        check_flag("log", log)
         kwargs["batch_size"] = 1  # of steps
         self._open(data, random_seed, num_threads, transform, kwargs, edge_dir="out")
         if self._graph.schema.is_hetero:
@@ -66,6 +67,8 @@ class GraphSAINTSampler(NodeSetLoader):
         self.num_samples, self.num_steps, self.sample_coverage = batch_size, num_steps, sample_coverage
         self.num_nodes = int(self._graph.num_nodes[0])
         self.num_edges = int(self._graph.topologies[0].num_edges)
+        if self.num_nodes == 0:
+            raise ValueError("data has no nodes: GraphSAINT has nothing to draw")
         self._prepare(num_threads)
         self._complete(num_steps, kwargs)
         self.node_norm: Tensor | None = None
@@ -92,29 +95,18 @@ class GraphSAINTSampler(NodeSetLoader):
         return batch  # type: ignore[no-any-return]
 
     def _norms(self, save_dir: str | os.PathLike[str] | None, log: bool) -> tuple[Tensor, Tensor]:
-        told = "_".join(str(each) for each in self._told().values())
-        path = Path(save_dir or "") / f"{type(self).__name__.lower()}_{told}.npz"
-        size = {"num_nodes": self.num_nodes, "num_edges": self.num_edges}
-        if save_dir is not None and path.exists():
-            with np.load(path, allow_pickle=False) as kept:
-                norms = [torch.from_numpy(kept[name]) for name in ("node_norm", "edge_norm")]
-            if [len(each) for each in norms] != [*size.values()]:
-                raise ValueError(
-                    f"{path} is of a graph of another size than {size}: remove it, or name another save_dir"
-                )
-            return norms[0], norms[1]
-        if log:
-            print("Computing GraphSAINT normalization...", file=sys.stderr)
-        node_norm, edge_norm = self._count()
+        path = None
         if save_dir is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(path.name + ".part")
-            with partial.open("wb") as file:
-                np.savez(file, node_norm=node_norm.numpy(), edge_norm=edge_norm.numpy())
-            partial.replace(path)
-        return node_norm, edge_norm
+            check_path("save_dir", save_dir, "a folder for the counts")
+            told = "_".join(str(each) for each in self._told().values())
+            path = Path(save_dir) / f"{type(self).__name__.lower()}_{told}.npz"
+        if log and not (path is not None and path.exists()):
+            print("Computing GraphSAINT normalization...", file=sys.stderr)
+        lengths = {"node_norm": self.num_nodes, "edge_norm": self._num_edge_ids}
+        kept = kept_arrays(path, lengths, self._count)
+        return torch.from_numpy(kept["node_norm"]), torch.from_numpy(kept["edge_norm"])
 
-    def _count(self) -> tuple[Tensor, Tensor]:
+    def _count(self) -> dict[str, np.ndarray]:
         """Counts how often nodes and edges are in subgraphs, until nodes have been ``sample_coverage`` times on
         average."""
         num_of_node, num_of_edge = torch.zeros(self.num_nodes), torch.zeros(self._num_edge_ids)
@@ -122,7 +114,7 @@ class GraphSAINTSampler(NodeSetLoader):
         for step in count():
             if total >= self.num_nodes * self.sample_coverage:
                 break
-            key = _core.batch_key(self.random_seed, _BEFOREHAND, step)
+            key = _core.batch_key(0, _BEFOREHAND, step)  # whatever random_seed is: a loader that resumes has another
             out = self._sampler.sample([(0, self._nodes_of(key))], batch_key=key)
             num_of_node[out.node.long()] += 1
             num_of_edge[out.edge.long()] += 1
@@ -135,7 +127,8 @@ class GraphSAINTSampler(NodeSetLoader):
         edge_norm = (of_edge / num_of_edge).clamp(0, 1e4)
         edge_norm[edge_norm.isnan()] = 0.1
         num_of_node[num_of_node == 0] = 0.1
-        return num_sampled / num_of_node / self.num_nodes, edge_norm
+        node_norm = num_sampled / num_of_node / self.num_nodes
+        return {"node_norm": node_norm.numpy(), "edge_norm": edge_norm.numpy()}
 
     @property
     def _num_edge_ids(self) -> int:
@@ -160,6 +153,10 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
         >>> len(loader), next(iter(loader)).num_nodes
         (3, 9)
     """
+
+    def _prepare(self, num_threads: int) -> None:
+        if self.num_edges == 0:
+            raise ValueError("data has no edges: expected some, whose sources are drawn; RandomNodeLoader needs none")
 
     def _draw(self, key: int) -> np.ndarray:
         edges, topology = drawn_items(key, self.num_edges, np.arange(self.num_samples)), self._graph.topologies[0]

@@ -18,6 +18,7 @@ from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.loader.node_sets import NodeSetLoader, reordered
 from glt.loader.seeds import checked_nodes, ids_of_keys
+from glt.sampler.config import SamplingConfig
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.order import BatchIndex, crc32_of
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from glt.sampler.graph import Output, SampledGraph
 
 
+_OF_BATCHES = ("batch", "ptr", "_num_nodes")  # not to come from data that is a batch itself
 _VALUE = "edge_value"  # of adj_t, while it is edges
 
 
@@ -86,6 +88,7 @@ class ShaDowKHopSampler(NodeSetLoader):
         **kwargs: Any,
     ) -> None:
         check_at_least("depth", depth, 0)
+        SamplingConfig.checked([num_neighbors], replace=replace)  # whatever the depth
         self.depth, self.num_neighbors, self.replace = depth, num_neighbors, replace
         self._is_sparse = isinstance(data, Data) and data.edge_index is None and data.get("adj_t") is not None
         self._open(_with_edges(data) if self._is_sparse else data, random_seed, num_threads, transform, kwargs)
@@ -94,6 +97,7 @@ class ShaDowKHopSampler(NodeSetLoader):
                 "data has several types: expected one; glt.NeighborLoader with disjoint=True and "
                 "subgraph_type='induced' samples such subgraphs of any graph"
             )
+        self._has_node_labels = isinstance(data, Dataset) or ("y" in data and data.is_node_attr("y"))
         num_nodes = int(self._graph.num_nodes[0])
         given = torch.arange(num_nodes) if node_idx is None else node_idx
         given = ids_of_keys(given, data.ids) if isinstance(data, Dataset) else given
@@ -135,8 +139,8 @@ class ShaDowKHopSampler(NodeSetLoader):
             batch = ToSparseTensor(attr=_VALUE)(batch)
         whole = Batch(batch=out.batch.long(), ptr=ptr)
         for name, value in batch.to_dict().items():
-            if name != "batch":
-                whole[name] = value[root] if name == "y" and len(value) == len(out.node) else value
+            if name not in _OF_BATCHES:
+                whole[name] = value[root] if name == "y" and self._has_node_labels else value
         whole.root_n_id = root
         return whole
 

@@ -37,13 +37,13 @@ def samples_per_type(num_samples: Any, schema: Schema) -> list[list[int]]:
         if len(counts) > MAX_HOPS:
             raise ValueError(f"{what} has {len(counts)} iterations: expected at most {MAX_HOPS}")
         for iteration, each in enumerate(counts):
-            if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < 2**31:
+            if isinstance(each, bool) or not hasattr(each, "__index__") or not 0 <= each < 2**31:
                 raise ValueError(f"{what}[{iteration}] = {each!r}: expected an integer, 0 to 2^31 - 1")
     lengths = {len(counts): name for name, counts in by_type.items()}
     if len(lengths) > 1:
         told = " and ".join(f"{length} of {name!r}" for length, name in lengths.items())
         raise ValueError(f"num_samples: expected as many iterations of each node type, but there are {told}")
-    return [list(by_type[name]) for name in schema.node_types]
+    return [[int(each) for each in by_type[name]] for name in schema.node_types]
 
 
 @short_traceback
@@ -114,12 +114,21 @@ class HGTSampler(NeighborSampler):
             nodes.draw()
         return drawn_nodes(nodes, num_types)
 
+    def sample_prob(self, *given: Any, **options: Any) -> Any:
+        """Raises NotImplementedError: budgets do not follow edges one by one, as hops do."""
+        raise NotImplementedError(
+            "sample_prob of an HGTSampler: it is estimated for hops alone; count the nodes of batches, and give these "
+            "to glt.sampler.hotness_from_counts"
+        )
+
+    def told(self) -> dict[str, Any]:
+        """``num_samples`` as users give it."""
+        by_type = self.graph.schema.by_node_type(self.num_samples)
+        return {"num_samples": by_type if self.is_hetero else self.num_samples[0]}
+
     @says
     def __repr__(self) -> str:
-        told = self.graph.schema.by_node_type(self.num_samples)
-        return options(
-            {"num_samples": told if self.is_hetero else self.num_samples[0], "random_seed": self.random_seed}
-        )
+        return f"{options(self.told())}, random_seed={self.random_seed}"
 
 
 def hgt_nodes(

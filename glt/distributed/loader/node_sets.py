@@ -21,6 +21,7 @@ from glt.distributed.loader.base import DistLoader, LoaderOptions, collate, take
 from glt.distributed.loader.deployment import LoaderData, opened
 from glt.distributed.loader.loaders import node_columns, seeds_by_name, with_batch_size
 from glt.distributed.options import WorkerOptions
+from glt.loader.clusters import checked_clusters, num_clusters
 from glt.sampler.config import SamplingConfig
 from glt.sampler.hgt import samples_per_type
 from glt.sampler.walk_options import WalkOptions
@@ -171,13 +172,8 @@ class DistClusterLoader(_NodeSets):
         clusters = []
         for node_type, num_nodes in zip(schema.node_types, graph.num_nodes_of, strict=True):
             name = f"cluster[{node_type!r}]" if schema.is_hetero else "cluster"
-            ids = as_ids(by_type[node_type], name)
-            if len(ids) != num_nodes:
-                raise ValueError(f"{name} has {len(ids)} elements: expected one per node, {num_nodes}")
-            if len(ids) and int(ids.min()) < 0:
-                raise IndexError(f"{name} has {int(ids.min())}: expected integers from 0")
-            clusters.append(ids)
-        self.num_clusters = max((int(ids.max()) + 1 for ids in clusters if len(ids)), default=0)
+            clusters.append(checked_clusters(name, by_type[node_type], num_nodes, None))
+        self.num_clusters = num_clusters(clusters)
         wanted = torch.arange(self.num_clusters) if input_clusters is None else as_ids(input_clusters, "input_clusters")
         require_in_range("input_clusters", wanted, self.num_clusters, f" (there are {self.num_clusters} clusters)")
         seeds = ClusterSeeds.of(clusters, self.num_clusters)
