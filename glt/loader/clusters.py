@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import index_sort, remove_self_loops, to_undirected
 
 from glt._checks import check_at_least, check_flag, check_one_of, check_path
+from glt._reprs import says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_in_range
 from glt.loader.node_sets import NodeSetLoader, kept_arrays, reordered
@@ -87,7 +88,10 @@ class ClusterData(torch_geometric.loader.ClusterData):
             return
         if save_dir is not None or filename is not None:
             raise ValueError("cluster and save_dir are given: the clusters are known; leave save_dir and filename out")
-        self.cluster = checked_clusters("cluster", cluster, num_nodes, num_parts)
+        if num_parts is not None:
+            check_at_least("num_parts", num_parts, 1)
+        bound = (max(num_nodes, 1), "number of nodes") if num_parts is None else (num_parts, "num_parts")
+        self.cluster = checked_clusters("cluster", cluster, num_nodes, *bound)
         self.num_parts = num_clusters([self.cluster]) if num_parts is None else num_parts
 
     def _kept(self, save_dir: str | None, filename: str | None, log: bool) -> np.ndarray:
@@ -149,22 +153,24 @@ class ClusterData(torch_geometric.loader.ClusterData):
             raise IndexError(f"cluster_data[{idx}]: expected 0 to {self.num_parts - 1}")
         return self._one_by_one.collate_fn(BatchIndex(torch.tensor([idx]), 0, 0, 0))  # type: ignore[no-any-return]
 
+    @says
+    def __repr__(self) -> str:
+        return str(self.num_parts)
+
     @cached_property
     def _one_by_one(self) -> ClusterLoader:
         return ClusterLoader(self, random_seed=0)
 
 
-def checked_clusters(name: str, given: Any, num_nodes: int, num_parts: int | None) -> Tensor:
-    """The cluster of each node ``[num_nodes]``, int64; raises IndexError, TypeError or ValueError."""
+def checked_clusters(name: str, given: Any, num_nodes: int, most: int, bound: str) -> Tensor:
+    """The cluster of each node ``[num_nodes]``, int64, below ``most``, which an error calls ``bound``; raises
+    IndexError, TypeError or ValueError."""
     if getattr(given, "dtype", None) in (torch.bool, np.bool_):
         raise TypeError(f"{name} has dtype bool: expected integers from 0, the cluster of each node")
     ids = as_ids(given, name)
     if len(ids) != num_nodes:
         raise ValueError(f"{name} has {len(ids)} elements: expected one per node, {num_nodes}")
-    if num_parts is not None:
-        check_at_least("num_parts", num_parts, 1)
-    most = max(num_nodes, 1) if num_parts is None else num_parts
-    require_in_range(name, ids, most, f" (num_parts = {most})" if num_parts is not None else ", as many as nodes")
+    require_in_range(name, ids, most, f" ({bound} = {most})")
     return ids
 
 

@@ -33,7 +33,7 @@ class HGTLoader(NeighborLoader):
         >>> data = glt.testing.ring_graph().to_data()
         >>> loader = glt.loader.HGTLoader(data, [4, 4], torch.arange(10), batch_size=5, random_seed=7)
         >>> next(iter(loader)).num_nodes
-        13
+        9
     """
 
     def __init__(

@@ -178,7 +178,7 @@ class GraphSAINTEdgeSampler(GraphSAINTSampler):
         >>> data = glt.testing.ring_graph().to_data()
         >>> loader = glt.loader.GraphSAINTEdgeSampler(data, batch_size=10, num_steps=3, random_seed=7)
         >>> len(loader), next(iter(loader)).num_nodes
-        (3, 15)
+        (3, 18)
     """
 
     def _prepare(self, num_threads: int) -> None:
@@ -236,7 +236,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         >>> data = glt.testing.ring_graph().to_data()
         >>> loader = glt.loader.GraphSAINTRandomWalkSampler(data, 4, walk_length=2, num_steps=3, random_seed=7)
         >>> len(loader), next(iter(loader)).num_nodes
-        (3, 11)
+        (3, 10)
     """
 
     def __init__(

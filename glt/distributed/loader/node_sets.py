@@ -169,10 +169,10 @@ class DistClusterLoader(_NodeSets):
         if not isinstance(by_type, Mapping) or {*by_type} != {*schema.node_types}:
             names = list(schema.node_types)
             raise ValueError(f"cluster: expected a dict with the cluster of each node, by node type, {names}")
-        clusters = []
+        clusters, total = [], max(1, sum(graph.num_nodes_of))
         for node_type, num_nodes in zip(schema.node_types, graph.num_nodes_of, strict=True):
             name = f"cluster[{node_type!r}]" if schema.is_hetero else "cluster"
-            clusters.append(checked_clusters(name, by_type[node_type], num_nodes, None))
+            clusters.append(checked_clusters(name, by_type[node_type], num_nodes, total, "number of nodes"))
         self.num_clusters = num_clusters(clusters)
         wanted = torch.arange(self.num_clusters) if input_clusters is None else as_ids(input_clusters, "input_clusters")
         require_in_range("input_clusters", wanted, self.num_clusters, f" (there are {self.num_clusters} clusters)")
@@ -213,7 +213,7 @@ class DistGraphSAINTRandomWalkSampler(_NodeSets):
         ...     dataset, batch_size=4, walk_length=2, num_steps=3, random_seed=7, worker_options=options
         ... ) as loader:
         ...     [batch.num_nodes for batch in loader]
-        [12, 12, 12]
+        [10, 12, 8]
     """
 
     _seed_kind = "steps"
