@@ -13,7 +13,7 @@ from glt.distributed.engine.partitions import RowsPart
 from glt.distributed.engine.requests import OneHopRequest
 from glt.distributed.engine.seeds import BatchStart, NodeSeeds, Seeds
 from glt.distributed.engine.walks import walks_from
-from glt.sampler.hgt import MOST_NEIGHBORS, drawn_nodes, hgt_nodes
+from glt.sampler.budgets import MOST_NEIGHBORS, drawn_nodes, hgt_nodes
 from glt.sampler.negatives import drawn_items
 from glt.sampler.walk_options import WalkOptions
 

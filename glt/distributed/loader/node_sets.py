@@ -22,8 +22,8 @@ from glt.distributed.loader.deployment import LoaderData, opened
 from glt.distributed.loader.loaders import node_columns, seeds_by_name, with_batch_size
 from glt.distributed.options import WorkerOptions
 from glt.loader.clusters import checked_clusters, num_clusters
+from glt.sampler.budgets import samples_per_type
 from glt.sampler.config import SamplingConfig
-from glt.sampler.hgt import samples_per_type
 from glt.sampler.walk_options import WalkOptions
 
 
