@@ -256,14 +256,13 @@ void Batch::end_hop() {
 void Batch::begin_induce() {
   require_whole();
   for (EdgeSet& edges : edges_) edges.start();
-  for (NodeSet& nodes : nodes_)
-    if (disjoint_) nodes.index_members();
   induced_ = true;
 }
 
 void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
   require_graphs(graphs);
   begin_induce();
+  for (NodeSet& nodes : nodes_) nodes.index_members();
   num_threads_ = num_threads;
   for (size_t r = 0; r < graphs.size(); ++r) {
     if (!graphs[r].has_edges()) continue;
@@ -272,7 +271,9 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
     const Rows rows{centers.node(), centers.size(), disjoint_ ? centers.tree() : nullptr};
     induce_in_order(
         graphs[r], rows, {with_edge_, /*local_ids=*/true}, num_threads, buffers_, "nodes",
-        [&](const auto* ids, int64_t n, uint32_t* local, uint32_t tree) { neighbors.find(ids, n, local, tree); },
+        [&](const auto* ids, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) {
+          return neighbors.select(ids, n, tree, position, local);
+        },
         [&](const RowSamples& rows, int64_t, int64_t num_rows) {
           const int64_t num_edges = rows.neighbor.size();
           edges.row.append(rows.neighbor.data(), num_edges);

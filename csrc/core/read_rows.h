@@ -221,35 +221,34 @@ struct InduceSpec {
 };
 
 // The edges among the nodes of a batch. Appends to `out`, for each of `rows` and in row order, the edges whose
-// neighbour is a member: those that find(ids, n, local, tree) does not answer with kAbsent, where tree is that of the
-// row, 0 where rows have none. `find` is called from several threads at a time. Hubs cost their degree; their rows are
-// only read.
-template <typename Find>
+// neighbour is a member: those that select(ids, n, tree, position, local) names, of n at most kLookUpBlock neighbours,
+// by position and local id; it returns how many, and `tree` is that of the row, 0 where rows have none. `select` is
+// called from several threads at a time. Hubs cost their degree; their rows are only read.
+template <typename Select>
 void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, RowScratch& scratch, RowSamples& out,
-                 const char* name, int64_t first_index, const Find& find) {
+                 const char* name, int64_t first_index, const Select& select) {
   find_spans(csr, rows, {}, scratch.spans, name, first_index);
   out.count.reserve_more(rows.n);
   std::visit(
       [&](auto* indices, auto* edge_ids) {
-        uint32_t local[kLookUpBlock];
+        uint32_t position[kLookUpBlock], local[kLookUpBlock];
         for (int64_t i = 0; i < rows.n; ++i) {
           const int64_t end = scratch.spans.begin[i] + scratch.spans.degree[i], found_before = out.neighbor.size();
           const uint32_t tree = rows.tree ? rows.tree[i] : 0;
           for (int64_t begin = scratch.spans.begin[i]; begin < end; begin += kLookUpBlock) {
             const int64_t n = std::min(kLookUpBlock, end - begin);
-            find(indices + begin, n, local, tree);
-            out.neighbor.reserve_more(n);
-            if (spec.with_edge) out.edge.reserve_more(n);
+            const int64_t num_found = select(indices + begin, n, tree, position, local);
+            out.neighbor.reserve_more(num_found);
             int64_t* neighbor = out.neighbor.end();
-            int64_t num_found = 0;
-            for (int64_t j = 0; j < n; ++j) {
-              // Unconditional store, conditional step, as in relabelling.
-              neighbor[num_found] = spec.local_ids ? static_cast<int64_t>(local[j]) : indices[begin + j];
-              if (spec.with_edge) out.edge.end()[num_found] = csr.has_edge_ids ? edge_ids[begin + j] : begin + j;
-              num_found += local[j] != kAbsent;
-            }
+            for (int64_t k = 0; k < num_found; ++k)
+              neighbor[k] = spec.local_ids ? static_cast<int64_t>(local[k]) : indices[begin + position[k]];
             out.neighbor.added(num_found);
-            if (spec.with_edge) out.edge.added(num_found);
+            if (!spec.with_edge) continue;
+            out.edge.reserve_more(num_found);
+            int64_t* edge = out.edge.end();
+            for (int64_t k = 0; k < num_found; ++k)
+              edge[k] = csr.has_edge_ids ? edge_ids[begin + position[k]] : begin + position[k];
+            out.edge.added(num_found);
           }
           const int64_t count = out.neighbor.size() - found_before;
           require(count <= UINT32_MAX, name, "[", first_index + i, "] = ", rows.node[i],
@@ -261,12 +260,12 @@ void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, R
 }
 
 // The same for many rows on several threads, handed in order to consume(rows, first, count) on the calling one.
-template <typename Find, typename Consume>
+template <typename Select, typename Consume>
 void induce_in_order(const PartedCsr& graph, const Rows& rows, const InduceSpec& spec, int num_threads,
-                     ReadBuffers& buffers, const char* name, const Find& find, const Consume& consume) {
+                     ReadBuffers& buffers, const char* name, const Select& select, const Consume& consume) {
   const auto read = [&](int64_t first, int64_t count, ReadScratch& scratch, RowSamples& out) {
     const auto induce = [&](const CsrView& csr, const Rows& some, RowSamples& found, const char* name, int64_t first) {
-      induce_rows(csr, some, spec, scratch.rows, found, name, first, find);
+      induce_rows(csr, some, spec, scratch.rows, found, name, first, select);
     };
     graph.read_rows(rows.slice(first, count), scratch.parts, out, name, first, induce);
   };

@@ -100,26 +100,27 @@ void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, 
 }
 
 void NodeSet::index_members() {
-  constexpr int kMinWidth = 8;  // of the hashes of a tree's nodes, in bits
-  constexpr uint64_t kBitsPerNode = 32;
-  uint32_t num_trees = 0;
-  for (int64_t i = 0; i < size(); ++i) num_trees = std::max(num_trees, tree()[i] + 1);
-  members_.resize(num_trees);
-  std::fill_n(members_.data(), num_trees, Members{0, 0});
-  for (int64_t i = 0; i < size(); ++i) ++members_[tree()[i]].first;  // the number of its nodes, until below
+  constexpr int kMinWidth = 8;  // of the hashes of a group's nodes, in bits
+  constexpr uint64_t kBitsPerNode = 16;
+  const auto group_of = [&](int64_t i) { return disjoint_ ? static_cast<int64_t>(tree()[i]) : 0; };
+  int64_t num_groups = 0;
+  for (int64_t i = 0; i < size(); ++i) num_groups = std::max(num_groups, group_of(i) + 1);
+  members_.resize(num_groups);
+  std::fill_n(members_.data(), num_groups, Members{0, 0});
+  for (int64_t i = 0; i < size(); ++i) ++members_[group_of(i)].first;  // the number of its nodes, until below
   int64_t num_words = 0;
-  for (uint32_t t = 0; t < num_trees; ++t) {
-    Members& each = members_[t];
-    const int width = std::max<int>(kMinWidth, std::bit_width(static_cast<uint64_t>(each.first) * kBitsPerNode));
-    each = {num_words, 64 - width};
+  for (int64_t g = 0; g < num_groups; ++g) {
+    const auto num_bits = static_cast<uint64_t>(members_[g].first) * kBitsPerNode;
+    const int width = std::max<int>(kMinWidth, std::bit_width(num_bits));
+    members_[g] = {num_words, 64 - width};
     num_words += int64_t{1} << (width - 6);
   }
   member_bits_.resize(num_words);
   std::fill_n(member_bits_.data(), num_words, uint64_t{0});
   for (int64_t i = 0; i < size(); ++i) {
-    const Members& of_tree = members_[tree()[i]];
-    const uint64_t bit = hash(node()[i]) >> of_tree.shift;
-    member_bits_[of_tree.first + static_cast<int64_t>(bit >> 6)] |= uint64_t{1} << (bit & 63);
+    const Members& group = members_[group_of(i)];
+    const uint64_t bit = hash(node()[i]) >> group.shift;
+    member_bits_[group.first + static_cast<int64_t>(bit >> 6)] |= uint64_t{1} << (bit & 63);
   }
 }
 

@@ -162,12 +162,15 @@ class NodeSet {
   void find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
 
   // Writes the local ids of node[0, n), kAbsent for those that are not in the batch. Only reads, so several threads may
-  // call it at a time. In a disjoint batch, of which index_members was called, those of one tree; else `tree` plays no
-  // role. Throws std::out_of_range for an id outside the graph.
+  // call it at a time. In a disjoint batch those of one tree; else `tree` plays no role. Throws std::out_of_range for
+  // an id outside the graph.
   template <typename Id>
   void find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) const;
 
-  // Makes find() fast for nodes that are in no tree of a disjoint batch. No nodes may be added afterwards.
+  // Writes which of node[0, n) are in the batch: their positions, ascending, and local ids; returns how many. As find,
+  // but fast where few are. index_members comes before it, and no nodes are added in between.
+  template <typename Id>
+  int64_t select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const;
   void index_members();
 
   // What has been added since the last call is the frontier now.
@@ -206,8 +209,8 @@ class NodeSet {
   HashTable hash_;
   PooledBuffer<int64_t> node_;  // global id per local id
   Buffer<uint32_t> tree_;       // tree per local id, when disjoint
-  // Of each tree, a bit for each hash of a node: set where one of its nodes has that hash. Rows of hubs are mostly of
-  // nodes without such a bit, and a tree has so few that they stay in the L1 cache, where the hash table does not.
+  // Of each tree, or of the whole batch, a bit for each hash of a node: set where one of its nodes has that hash. Rows
+  // of hubs are mostly of nodes without such a bit, and the bits are in a nearer cache than the tables.
   struct Members {
     int64_t first;  // word
     int shift;      // of hashes
@@ -233,27 +236,47 @@ void NodeSet::require_all_known(const Id* node, int64_t n) const {
 template <typename Id>
 void NodeSet::find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) const {
   require_all_known(node, n);
-  const auto look_up = [&](const auto& table) {
-    for (int64_t i = 0; i < n; ++i) table.prefetch(node[i]);
-    for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, static_cast<int64_t>(node[i]));
+  const auto look_up = [&](const auto& table, auto... of_tree) {
+    for (int64_t i = 0; i < n; ++i) table.prefetch(node[i], of_tree...);
+    for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, static_cast<int64_t>(node[i]), of_tree...);
   };
-  if (dense()) {
+  if (dense())
     look_up(dense_);
-  } else if (!disjoint_) {
+  else if (disjoint_)
+    look_up(hash_, tree);
+  else
     look_up(hash_);
-  } else {
-    if (tree >= members_.size()) {
-      std::fill_n(local, n, kAbsent);
-      return;
-    }
-    const uint64_t* bits = member_bits_.data() + members_[tree].first;
-    const int shift = members_[tree].shift;
-    for (int64_t i = 0; i < n; ++i) {
-      const uint64_t bit = hash(node[i]) >> shift;
-      const bool may_be = bits[bit >> 6] >> (bit & 63) & 1;
-      local[i] = may_be ? find_in(hash_, static_cast<int64_t>(node[i]), tree) : kAbsent;
-    }
+}
+
+template <typename Id>
+int64_t NodeSet::select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const {
+  require_all_known(node, n);
+  const int64_t group = disjoint_ ? tree : 0;
+  if (group >= members_.size()) return 0;
+  const uint64_t* bits = member_bits_.data() + members_[group].first;
+  const int shift = members_[group].shift;
+  int64_t num_maybe = 0, num_found = 0;
+  for (int64_t i = 0; i < n; ++i) {  // without branches, which would not be foreseen
+    const uint64_t bit = hash(node[i]) >> shift;
+    position[num_maybe] = static_cast<uint32_t>(i);
+    num_maybe += static_cast<int64_t>(bits[bit >> 6] >> (bit & 63) & 1);
   }
+  const auto look_up = [&](const auto& table, auto... of_tree) {
+    for (int64_t k = 0; k < num_maybe; ++k) table.prefetch(node[position[k]], of_tree...);
+    for (int64_t k = 0; k < num_maybe; ++k) {
+      const uint32_t at = position[k], found = find_in(table, static_cast<int64_t>(node[at]), of_tree...);
+      position[num_found] = at;
+      local[num_found] = found;
+      num_found += found != kAbsent;
+    }
+  };
+  if (dense())
+    look_up(dense_);
+  else if (disjoint_)
+    look_up(hash_, tree);
+  else
+    look_up(hash_);
+  return num_found;
 }
 
 }  // namespace glt

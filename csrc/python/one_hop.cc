@@ -88,12 +88,18 @@ class InducedRows : public RowsAnswer {
       table.find_or_add(member[i], static_cast<uint32_t>(i), tree_of_member ? tree_of_member[i] : 0);
     }
     ReadBuffers buffers;
-    const auto find = [&](const auto* ids, int64_t n, uint32_t* local, uint32_t of_tree) {
+    const auto select = [&](const auto* ids, int64_t n, uint32_t of_tree, uint32_t* position, uint32_t* local) {
+      int64_t num_found = 0;
       for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i], of_tree);
-      for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, static_cast<int64_t>(ids[i]), of_tree);
+      for (int64_t i = 0; i < n; ++i) {
+        position[num_found] = static_cast<uint32_t>(i);
+        local[num_found] = find_in(table, static_cast<int64_t>(ids[i]), of_tree);
+        num_found += local[num_found] != kAbsent;
+      }
+      return num_found;
     };
-    induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes", find,
-                    [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
+    induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes",
+                    select, [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
   }
 };
 
