@@ -343,6 +343,7 @@ class HgtNodes:
 
     def __init__(
         self,
+        num_nodes: Sequence[int],
         ends: Sequence[tuple[int, int]],
         seeds: Sequence[np.ndarray],
         num_samples: Sequence[Sequence[int]],

@@ -269,17 +269,13 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
     EdgeSet& edges = edges_[r];
     const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
     const Rows rows{centers.node(), centers.size(), disjoint_ ? centers.tree() : nullptr};
-    induce_in_order(
-        graphs[r], rows, {with_edge_, /*local_ids=*/true}, num_threads, buffers_, "nodes",
-        [&](const auto* ids, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) {
-          return neighbors.select(ids, n, tree, position, local);
-        },
-        [&](const RowSamples& rows, int64_t, int64_t num_rows) {
-          const int64_t num_edges = rows.neighbor.size();
-          edges.row.append(rows.neighbor.data(), num_edges);
-          if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
-          edges.count.append(rows.count.data(), num_rows);
-        });
+    induce_in_order(graphs[r], rows, {with_edge_, /*local_ids=*/true}, num_threads, buffers_, "nodes", neighbors,
+                    [&](const RowSamples& rows, int64_t, int64_t num_rows) {
+                      const int64_t num_edges = rows.neighbor.size();
+                      edges.row.append(rows.neighbor.data(), num_edges);
+                      if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
+                      edges.count.append(rows.count.data(), num_rows);
+                    });
   }
 }
 

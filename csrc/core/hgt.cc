@@ -28,10 +28,11 @@ void check_hgt(const HgtSpec& spec, int64_t num_node_types) {
   }
 }
 
-HgtNodes::HgtNodes(HgtSpec spec, std::vector<std::pair<uint32_t, uint32_t>> ends,
+HgtNodes::HgtNodes(HgtSpec spec, std::vector<int64_t> num_nodes, std::vector<std::pair<uint32_t, uint32_t>> ends,
                    const std::vector<std::pair<const int64_t*, int64_t>>& seeds)
-    : spec_(std::move(spec)), ends_(std::move(ends)) {
-  const size_t num_types = seeds.size();
+    : spec_(std::move(spec)), num_nodes_(std::move(num_nodes)), ends_(std::move(ends)) {
+  const size_t num_types = num_nodes_.size();
+  require(seeds.size() == num_types, "seeds has ", seeds.size(), " lists: expected one per node type, ", num_types);
   check_hgt(spec_, static_cast<int64_t>(num_types));
   for (const auto& [expanded, neighbor] : ends_)
     require(expanded < num_types && neighbor < num_types, "ends has node types ", expanded, " and ", neighbor,
@@ -59,6 +60,9 @@ void HgtNodes::take(uint32_t edge_type, const uint32_t* count, int64_t n, const 
   int64_t at = 0;
   for (int64_t i = 0; i < n; ++i) at += count[i];
   require(at == num_edges, "neighbor has ", num_edges, " elements: expected the sum of count, ", at);
+  for (int64_t j = 0; j < num_edges; ++j)
+    require_index(static_cast<uint64_t>(neighbor[j]) < static_cast<uint64_t>(num_nodes_[type]), "neighbour id ",
+                  neighbor[j], " is outside [0, ", num_nodes_[type], "): the graph's columns are damaged");
   constexpr int64_t kAhead = 16;  // places in the table that are on their way
   for (int64_t j = 0; j < std::min(kAhead, num_edges); ++j) table_.prefetch(neighbor[j], type);
   at = 0;

@@ -30,8 +30,9 @@ void check_hgt(const HgtSpec& spec, int64_t num_node_types);
 // with take(), in the order of edge types, and calls draw().
 class HgtNodes {
  public:
-  // `ends` are the node types (expanded, neighbour) of each edge type; seeds[t] are of type t.
-  HgtNodes(HgtSpec spec, std::vector<std::pair<uint32_t, uint32_t>> ends,
+  // `num_nodes` by node type; `ends` are the node types (expanded, neighbour) of each edge type; seeds[t] are of type
+  // t.
+  HgtNodes(HgtSpec spec, std::vector<int64_t> num_nodes, std::vector<std::pair<uint32_t, uint32_t>> ends,
            const std::vector<std::pair<const int64_t*, int64_t>>& seeds);
 
   bool is_done() const { return iteration_ == num_iterations_; }
@@ -39,7 +40,8 @@ class HgtNodes {
   // The nodes whose neighbours are asked for: those that came last, each once.
   const std::vector<int64_t>& newest(uint32_t node_type) const { return of_type(newest_, node_type); }
   // The edges of the rows of newest() of the type that is expanded: count [n] and neighbours, row after row. Throws
-  // std::invalid_argument if there are as many counts or neighbours as do not fit.
+  // std::invalid_argument if there are as many counts or neighbours as do not fit, std::out_of_range for a neighbour
+  // outside the graph.
   void take(uint32_t edge_type, const uint32_t* count, int64_t n, const int64_t* neighbor, int64_t num_edges);
   void draw();
   // All nodes that were drawn, in that order; seeds are not among them.
@@ -58,6 +60,7 @@ class HgtNodes {
   }
 
   HgtSpec spec_;
+  std::vector<int64_t> num_nodes_;
   std::vector<std::pair<uint32_t, uint32_t>> ends_;
   uint32_t iteration_ = 0, num_iterations_ = 0;
   HashTable table_;  // positions in entries_ by (id, type)

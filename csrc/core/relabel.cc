@@ -14,6 +14,7 @@ void NodeSet::start(int64_t num_seeds, bool disjoint) {
   tree_.end_use();
   member_bits_.end_use();
   members_.end_use();
+  groups_.end_use();
   frontier_begin_ = frontier_end_ = 0;
   num_sampled_.clear();
   if (dense())
@@ -105,22 +106,32 @@ void NodeSet::index_members() {
   const auto group_of = [&](int64_t i) { return disjoint_ ? static_cast<int64_t>(tree()[i]) : 0; };
   int64_t num_groups = 0;
   for (int64_t i = 0; i < size(); ++i) num_groups = std::max(num_groups, group_of(i) + 1);
-  members_.resize(num_groups);
-  std::fill_n(members_.data(), num_groups, Members{0, 0});
-  for (int64_t i = 0; i < size(); ++i) ++members_[group_of(i)].first;  // the number of its nodes, until below
-  int64_t num_words = 0;
-  for (int64_t g = 0; g < num_groups; ++g) {
-    const auto num_bits = static_cast<uint64_t>(members_[g].first) * kBitsPerNode;
+  groups_.resize(num_groups);
+  std::fill_n(groups_.data(), num_groups, Group{0, 0, 0, 0});
+  for (int64_t i = 0; i < size(); ++i) ++groups_[group_of(i)].size;
+  int64_t num_words = 0, num_members = 0;
+  for (Group* group = groups_.data(); group != groups_.end(); ++group) {
+    const auto num_bits = static_cast<uint64_t>(group->size) * kBitsPerNode;
     const int width = std::max<int>(kMinWidth, std::bit_width(num_bits));
-    members_[g] = {num_words, 64 - width};
+    *group = {num_members, 0, num_words, 64 - width};
+    num_members += static_cast<int64_t>(num_bits / kBitsPerNode);
     num_words += int64_t{1} << (width - 6);
   }
+  members_.resize(num_members);
   member_bits_.resize(num_words);
   std::fill_n(member_bits_.data(), num_words, uint64_t{0});
   for (int64_t i = 0; i < size(); ++i) {
-    const Members& group = members_[group_of(i)];
+    Group& group = groups_[group_of(i)];
+    members_[group.first + group.size++] = {node()[i], static_cast<uint32_t>(i)};
     const uint64_t bit = hash(node()[i]) >> group.shift;
-    member_bits_[group.first + static_cast<int64_t>(bit >> 6)] |= uint64_t{1} << (bit & 63);
+    member_bits_[group.first_word + static_cast<int64_t>(bit >> 6)] |= uint64_t{1} << (bit & 63);
+  }
+  for (Group* group = groups_.data(); group != groups_.end(); ++group) {
+    Member *first = members_.data() + group->first, *last = first + group->size;
+    std::sort(first, last,
+              [](const Member& a, const Member& b) { return a.id != b.id ? a.id < b.id : a.local < b.local; });
+    last = std::unique(first, last, [](const Member& a, const Member& b) { return a.id == b.id; });
+    group->size = last - first;
   }
 }
 

@@ -167,11 +167,25 @@ class NodeSet {
   template <typename Id>
   void find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) const;
 
+  // Prepares select and members, which name the nodes of the batch, in a disjoint one those of a tree; no nodes are
+  // added afterwards.
+  void index_members();
+
   // Writes which of node[0, n) are in the batch: their positions, ascending, and local ids; returns how many. As find,
-  // but fast where few are. index_members comes before it, and no nodes are added in between.
+  // but fast where few are.
   template <typename Id>
   int64_t select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const;
-  void index_members();
+
+  // All of them by id, each once, with the local id that find gives.
+  struct Member {
+    int64_t id;
+    uint32_t local;
+  };
+  std::pair<const Member*, int64_t> members(uint32_t tree) const {
+    const int64_t group = disjoint_ ? tree : 0;
+    if (group >= groups_.size()) return {nullptr, 0};
+    return {members_.data() + groups_[group].first, groups_[group].size};
+  }
 
   // What has been added since the last call is the frontier now.
   void end_hop();
@@ -211,12 +225,14 @@ class NodeSet {
   Buffer<uint32_t> tree_;       // tree per local id, when disjoint
   // Of each tree, or of the whole batch, a bit for each hash of a node: set where one of its nodes has that hash. Rows
   // of hubs are mostly of nodes without such a bit, and the bits are in a nearer cache than the tables.
-  struct Members {
-    int64_t first;  // word
-    int shift;      // of hashes
+  struct Group {
+    int64_t first, size;  // in members_
+    int64_t first_word;   // in member_bits_
+    int shift;            // of hashes
   };
+  Buffer<Group> groups_;
+  Buffer<Member> members_;
   Buffer<uint64_t> member_bits_;
-  Buffer<Members> members_;
   int64_t frontier_begin_ = 0, frontier_end_ = 0;
   std::vector<int64_t> num_sampled_;  // per hop, seeds first
 };
@@ -252,9 +268,9 @@ template <typename Id>
 int64_t NodeSet::select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const {
   require_all_known(node, n);
   const int64_t group = disjoint_ ? tree : 0;
-  if (group >= members_.size()) return 0;
-  const uint64_t* bits = member_bits_.data() + members_[group].first;
-  const int shift = members_[group].shift;
+  if (group >= groups_.size()) return 0;
+  const uint64_t* bits = member_bits_.data() + groups_[group].first_word;
+  const int shift = groups_[group].shift;
   int64_t num_maybe = 0, num_found = 0;
   for (int64_t i = 0; i < n; ++i) {  // without branches, which would not be foreseen
     const uint64_t bit = hash(node[i]) >> shift;

@@ -1,3 +1,4 @@
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -9,38 +10,53 @@
 namespace glt::python {
 namespace {
 
-HgtNodes begin_hgt(const std::vector<std::pair<uint32_t, uint32_t>>& ends, const std::vector<py::array>& seeds,
-                   const std::vector<std::vector<int64_t>>& num_samples, uint64_t batch_key) {
+std::unique_ptr<OneUser<HgtNodes>> begin_hgt(const std::vector<int64_t>& num_nodes,
+                                             const std::vector<std::pair<uint32_t, uint32_t>>& ends,
+                                             const std::vector<py::array>& seeds,
+                                             const std::vector<std::vector<int64_t>>& num_samples, uint64_t batch_key) {
   std::vector<std::pair<const int64_t*, int64_t>> of_type;
   for (const py::array& each : seeds) of_type.emplace_back(read<int64_t>(each, "seeds"), each.size());
-  return HgtNodes({batch_key, num_samples}, ends, of_type);
+  return std::make_unique<OneUser<HgtNodes>>(HgtSpec{batch_key, num_samples}, num_nodes, ends, of_type);
 }
 
 void take(HgtNodes& nodes, uint32_t edge_type, const py::array& count, const py::array& neighbor) {
   const uint32_t* counts = read<uint32_t>(count, "count");
   const int64_t* neighbors = read<int64_t>(neighbor, "neighbor");
-  nodes.take(edge_type, counts, count.size(), neighbors, neighbor.size());
+  const int64_t n = count.size(), num_edges = neighbor.size();
+  WithoutGil nogil;
+  nodes.take(edge_type, counts, n, neighbors, num_edges);
+}
+
+void draw(HgtNodes& nodes) {
+  WithoutGil nogil;
+  nodes.draw();
 }
 
 py::array_t<int64_t> array_of(const std::vector<int64_t>& values) {
   return copied_array(values.data(), static_cast<int64_t>(values.size()));
 }
 
+py::array_t<int64_t> newest(HgtNodes& nodes, uint32_t node_type) {
+  return array_of(nodes.newest(node_type));
+}
+
+py::array_t<int64_t> drawn(HgtNodes& nodes, uint32_t node_type) {
+  return array_of(nodes.drawn(node_type));
+}
+
 }  // namespace
 
 void register_node_sets(py::module_& m) {
-  py::class_<HgtNodes>(m, "HgtNodes", "The nodes of a batch by HGT's budgets, under way; see csrc/core/hgt.h.")
-      .def(py::init(&begin_hgt), py::arg("ends"), py::arg("seeds"), py::arg("num_samples"), py::arg("batch_key"))
+  constexpr OneUserMethods<HgtNodes> method{"HgtNodes"};
+  py::class_<OneUser<HgtNodes>>(m, "HgtNodes", "The nodes of a batch by HGT's budgets, under way; see csrc/core/hgt.h.")
+      .def(py::init(&begin_hgt), py::arg("num_nodes"), py::arg("ends"), py::arg("seeds"), py::arg("num_samples"),
+           py::arg("batch_key"))
       .def_property_readonly("is_done", &HgtNodes::is_done)
       .def_property_readonly("iteration", &HgtNodes::iteration)
-      .def(
-          "newest", [](const HgtNodes& nodes, uint32_t type) { return array_of(nodes.newest(type)); },
-          py::arg("node_type"))
-      .def("take", &take, py::arg("edge_type"), py::arg("count"), py::arg("neighbor"))
-      .def("draw", &HgtNodes::draw)
-      .def(
-          "drawn", [](const HgtNodes& nodes, uint32_t type) { return array_of(nodes.drawn(type)); },
-          py::arg("node_type"));
+      .def("newest", method(&newest), py::arg("node_type"))
+      .def("take", method(&take), py::arg("edge_type"), py::arg("count"), py::arg("neighbor"))
+      .def("draw", method(&draw))
+      .def("drawn", method(&drawn), py::arg("node_type"));
 
   m.def(
       "order_by_tree",

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "core/read_rows.h"
 #include "core/rows.h"
@@ -80,26 +81,36 @@ class InducedRows : public RowsAnswer {
     const int64_t num_members = members.size(), num_ids = csr.view().num_neighbor_nodes;
     checked_threads(num_threads);
     WithoutGil nogil;
-    HashTable table;
-    table.begin(num_members);
-    for (int64_t i = 0; i < num_members; ++i) {
+    for (int64_t i = 0; i < num_members; ++i)
       require_index(static_cast<uint64_t>(member[i]) < static_cast<uint64_t>(num_ids), "members[", i, "] = ", member[i],
                     " is outside [0, ", num_ids, ")");
-      table.find_or_add(member[i], static_cast<uint32_t>(i), tree_of_member ? tree_of_member[i] : 0);
+    // Trees get numbers without gaps: a request may name any.
+    std::vector<uint32_t> trees, tree_of_row;
+    Buffer<uint32_t> tree_of;
+    if (tree_of_member) {
+      trees.assign(tree_of_member, tree_of_member + num_members);
+      std::sort(trees.begin(), trees.end());
+      trees.erase(std::unique(trees.begin(), trees.end()), trees.end());
+      const auto number_of = [&](uint32_t wanted) {
+        const auto at = std::lower_bound(trees.begin(), trees.end(), wanted);
+        return static_cast<uint32_t>(at == trees.end() || *at != wanted ? trees.size() : at - trees.begin());
+      };
+      tree_of.resize(num_members);
+      std::transform(tree_of_member, tree_of_member + num_members, tree_of.data(), number_of);
+      tree_of_member = tree_of.data();
+      tree_of_row.resize(rows.n);
+      std::transform(rows.tree, rows.tree + rows.n, tree_of_row.begin(), number_of);
+      rows.tree = tree_of_row.data();
     }
+    NodeSet batch(num_ids, /*dense_limit=*/0);
+    batch.start(num_members, tree_of_member != nullptr);
+    Buffer<int64_t> local;
+    local.resize(num_members);
+    batch.find_or_add(member, tree_of_member, num_members, local.data());
+    batch.index_members();
     ReadBuffers buffers;
-    const auto select = [&](const auto* ids, int64_t n, uint32_t of_tree, uint32_t* position, uint32_t* local) {
-      int64_t num_found = 0;
-      for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i], of_tree);
-      for (int64_t i = 0; i < n; ++i) {
-        position[num_found] = static_cast<uint32_t>(i);
-        local[num_found] = find_in(table, static_cast<int64_t>(ids[i]), of_tree);
-        num_found += local[num_found] != kAbsent;
-      }
-      return num_found;
-    };
-    induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes",
-                    select, [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
+    induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes", batch,
+                    [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
   }
 };
 

@@ -15,7 +15,7 @@ from glt.data.schema import Schema
 from glt.loader.loaders import NeighborLoader
 from glt.loader.seeds import checked_edges, is_edge_type, links_of_keys, matching_types
 from glt.sampler.anchors import KINDS, Supervision, label_lists, labels_of
-from glt.sampler.link import find_reverse
+from glt.sampler.link import find_reverse, refuse_induced_trees
 from glt.sampler.neighbor_sampler import NeighborSampler
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class ABLPLoader(NeighborLoader):
                 f"neighbor_sampler has type {type(sampler).__name__}: expected a glt NeighborSampler, which can leave "
                 "edges out; or leave it out"
             )
+        refuse_induced_trees(sampler.config.disjoint, sampler.config.subgraph_type)
         return sampler
 
     def _begin(self, index: BatchIndex) -> Finish:

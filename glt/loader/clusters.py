@@ -31,8 +31,9 @@ class ClusterData(torch_geometric.loader.ClusterData):
     """A drop-in ``torch_geometric.loader.ClusterData``: a graph whose nodes are divided into clusters.
 
     METIS divides them, by ``pymetis``, unless ``cluster`` says which cluster each node is in, such as the owner of each
-    node in a directory of partitions. Nothing is copied for :class:`ClusterLoader`; ``cluster_data[i]``, the subgraph
-    of one cluster, makes the copy of the graph in the order of clusters that PyG's class always has.
+    node in a directory of partitions. Nothing is copied, but for PyG's ``data`` and ``partition``, and for
+    ``cluster_data[i]``, the subgraph of one cluster, with ``keep_inter_cluster_edges``: they make the copy of the graph
+    in the order of clusters that PyG's class always has.
 
     Args:
         data: A PyG ``Data``.
@@ -98,20 +99,21 @@ class ClusterData(torch_geometric.loader.ClusterData):
         """The clusters of a run before, or of METIS."""
         num_nodes = int(self.source.num_nodes or 0)
 
-        def make() -> dict[str, np.ndarray]:
+        cluster = np.empty(num_nodes, np.int64)
+
+        def make() -> None:
             if log:
                 print("Computing METIS partitioning...", file=sys.stderr)
-            cluster = self._metis(self.source.edge_index, num_nodes)
+            cluster[:] = self._metis(self.source.edge_index, num_nodes).numpy()
             if log:
                 print("Done!", file=sys.stderr)
-            return {"cluster": cluster.numpy()}
 
         path = None
         if save_dir is not None:
             check_path("save_dir", save_dir, "a folder for the clusters")
             folder = f"part_{self.num_parts}{'_recursive' if self.recursive else ''}"
             path = Path(save_dir) / folder / (filename or "metis.npz")
-        cluster = kept_arrays(path, {"cluster": num_nodes}, make)["cluster"]
+        kept_arrays(path, {"cluster": cluster}, make, crc32_of({"edge_index": self.source.edge_index}))
         if len(cluster) and not 0 <= cluster.min() <= cluster.max() < self.num_parts:
             raise ValueError(f"{path} has other clusters than 0 to {self.num_parts - 1}: remove it")
         return cluster
@@ -165,7 +167,8 @@ class ClusterData(torch_geometric.loader.ClusterData):
 def checked_clusters(name: str, given: Any, num_nodes: int, most: int, bound: str) -> Tensor:
     """The cluster of each node ``[num_nodes]``, int64, below ``most``, which an error calls ``bound``; raises
     IndexError, TypeError or ValueError."""
-    if getattr(given, "dtype", None) in (torch.bool, np.bool_):
+    dtype = given.dtype if isinstance(given, Tensor) else np.asarray(given).dtype
+    if dtype in (torch.bool, np.bool_):
         raise TypeError(f"{name} has dtype bool: expected integers from 0, the cluster of each node")
     ids = as_ids(given, name)
     if len(ids) != num_nodes:
@@ -217,9 +220,8 @@ class ClusterLoader(NodeSetLoader):
         self._open(cluster_data.source, random_seed, num_threads, transform, kwargs)
         self.cluster_data: ClusterData = cluster_data
         cluster = cluster_data.cluster
-        self._order_of_nodes = index_sort(cluster, max_value=cluster_data.num_parts, stable=True)[1]
-        counts = torch.bincount(cluster, minlength=cluster_data.num_parts)
-        self._by_cluster = self._order_of_nodes.split(counts.tolist())
+        nodes = index_sort(cluster, max_value=cluster_data.num_parts, stable=True)[1]
+        self._by_cluster = nodes.split(torch.bincount(cluster, minlength=cluster_data.num_parts).tolist())
         self._clusters_crc32 = crc32_of({"cluster": cluster})
         self._complete(cluster_data.num_parts, kwargs)
 

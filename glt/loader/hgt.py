@@ -8,6 +8,7 @@ from typing import Any
 from glt._reprs import options
 from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
+from glt.loader.base import SAMPLING
 from glt.loader.loaders import NeighborLoader
 from glt.sampler.hgt import HGTSampler
 
@@ -50,6 +51,8 @@ class HGTLoader(NeighborLoader):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
+        for name in kwargs.keys() & {*SAMPLING} - {"sampler"}:
+            raise TypeError(f"HGTLoader has no argument {name}: nodes are drawn by budget, as num_samples says")
         sampler = HGTSampler(data, num_samples, random_seed=random_seed, num_threads=num_threads)
         super().__init__(
             data,

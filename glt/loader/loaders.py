@@ -34,7 +34,7 @@ from glt.loader.seeds import (
     split_node_type,
 )
 from glt.sampler.config import GIVEN, refuse_conflicts
-from glt.sampler.link import checked_negatives, require_summable
+from glt.sampler.link import checked_negatives, refuse_induced_trees, require_summable
 from glt.sampler.neighbor_sampler import NeighborSampler
 
 if TYPE_CHECKING:
@@ -335,6 +335,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         sampler = self._choose_sampler(given)
         if isinstance(sampler, NeighborSampler):
             time_attr = sampler.time_attr
+            refuse_induced_trees(sampler.config.disjoint, sampler.config.subgraph_type)
         elif exclude_edges is not None:
             raise ValueError(f"exclude_edges = {exclude_edges!r}: the neighbor_sampler given does not know that option")
         refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)

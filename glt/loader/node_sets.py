@@ -6,7 +6,7 @@ import math
 import uuid
 import zipfile
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,13 +52,12 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
         transform: Callable[[Any], Any] | None,
         kwargs: dict[str, Any],
         *,
-        own: frozenset[str] = frozenset(),
         edge_dir: str = "in",
     ) -> None:
-        """Checks what all of them take; ``own`` are arguments of DataLoader that the loader chooses."""
+        """Checks what all of them take."""
         for name in ("dataset", "collate_fn"):  # PyTorch Lightning gives them
             kwargs.pop(name, None)
-        refuse_unknown(type(self).__name__, kwargs, OF_TORCH - {"dataset", "collate_fn", *own})
+        refuse_unknown(type(self).__name__, kwargs, OF_TORCH - {"dataset", "collate_fn"})
         check_function("transform", transform, "a batch")
         check_at_least("num_threads", num_threads, 1)
         self._choose_seed(random_seed, kwargs)
@@ -134,30 +133,30 @@ def reordered(row: Tensor, col: Tensor, order: Tensor) -> tuple[Tensor, Tensor, 
     )
 
 
-def kept_arrays(
-    path: Path | None, lengths: Mapping[str, int], make: Callable[[], dict[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
-    """The arrays that a run before has kept at ``path``, or new ones, kept there; None: nowhere. Raises ValueError,
-    naming the file, if it does not hold arrays of these lengths."""
+def kept_arrays(path: Path | None, like: dict[str, np.ndarray], make: Callable[[], None], graph_crc32: int) -> None:
+    """Fills arrays with what a run before has kept at ``path`` of the graph with this checksum; else has them made, and
+    keeps them there. None: nowhere. Raises ValueError, naming the file, if it is of another graph, or damaged."""
     if path is None:
-        return make()
+        make()
+        return
     if path.exists():
         try:
             with np.load(path, allow_pickle=False) as kept:
-                found = {name: kept[name] for name in lengths}
+                found = {name: kept[name] for name in (*like, "graph_crc32")}
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is damaged, or no file of this loader: remove it, and it is made anew") from error
-        sizes = {name: each.size for name, each in found.items()}
-        if sizes != dict(lengths):
-            raise ValueError(f"{path} is of another graph: it has {sizes}, expected {dict(lengths)}; remove it")
-        return found
-    made = make()
+        fits = all(found[name].shape == each.shape and found[name].dtype == each.dtype for name, each in like.items())
+        if not fits or found["graph_crc32"] != graph_crc32:
+            raise ValueError(f"{path} is of another graph, whose edges differ: remove it, or name another place")
+        for name, each in like.items():
+            each[:] = found[name]
+        return
+    make()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")  # trainers may begin at the same time
     with partial.open("wb") as file:
-        np.savez(file, **made)  # type: ignore[arg-type]
+        np.savez(file, graph_crc32=np.array(graph_crc32), **like)  # type: ignore[arg-type]
     partial.replace(path)
-    return made
 
 
 @short_traceback

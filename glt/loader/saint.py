@@ -22,7 +22,7 @@ from glt.data.dataset import Dataset
 from glt.data.topology import EdgeWeights
 from glt.loader.node_sets import NodeSetLoader, kept_arrays
 from glt.sampler.negatives import drawn_items
-from glt.sampler.order import BatchIndex
+from glt.sampler.order import BatchIndex, crc32_of
 from glt.sampler.walks import RandomWalkSampler
 
 if TYPE_CHECKING:
@@ -102,11 +102,16 @@ class GraphSAINTSampler(NodeSetLoader):
             path = Path(save_dir) / f"{type(self).__name__.lower()}_{told}.npz"
         if log and not (path is not None and path.exists()):
             print("Computing GraphSAINT normalization...", file=sys.stderr)
-        lengths = {"node_norm": self.num_nodes, "edge_norm": self._num_edge_ids}
-        kept = kept_arrays(path, lengths, self._count)
-        return torch.from_numpy(kept["node_norm"]), torch.from_numpy(kept["edge_norm"])
+        norms = {
+            "node_norm": np.empty(self.num_nodes, np.float32),
+            "edge_norm": np.empty(self._num_edge_ids, np.float32),
+        }
+        topology = self._graph.topologies[0]
+        rows = {"indptr": topology.indptr, "indices": topology.indices, "edge_ids": topology.edge_ids}
+        kept_arrays(path, norms, lambda: self._count(norms), crc32_of(rows) if path is not None else 0)
+        return torch.from_numpy(norms["node_norm"]), torch.from_numpy(norms["edge_norm"])
 
-    def _count(self) -> dict[str, np.ndarray]:
+    def _count(self, norms: dict[str, np.ndarray]) -> None:
         """Counts how often nodes and edges are in subgraphs, until nodes have been ``sample_coverage`` times on
         average."""
         num_of_node, num_of_edge = torch.zeros(self.num_nodes), torch.zeros(self._num_edge_ids)
@@ -127,8 +132,8 @@ class GraphSAINTSampler(NodeSetLoader):
         edge_norm = (of_edge / num_of_edge).clamp(0, 1e4)
         edge_norm[edge_norm.isnan()] = 0.1
         num_of_node[num_of_node == 0] = 0.1
-        node_norm = num_sampled / num_of_node / self.num_nodes
-        return {"node_norm": node_norm.numpy(), "edge_norm": edge_norm.numpy()}
+        norms["node_norm"][:] = (num_sampled / num_of_node / self.num_nodes).numpy()
+        norms["edge_norm"][:] = edge_norm.numpy()
 
     @property
     def _num_edge_ids(self) -> int:
@@ -222,7 +227,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         walk_length: Steps of a walk, 1 to 255.
         num_steps: Batches of an epoch.
         sample_coverage: How often nodes are to be sampled on average to count how likely each is. 0: no normalization.
-        save_dir: Where these counts are kept, and read from if they are there.
+        save_dir: Where norms are kept, and read from if they are there and of the same edges.
         log: Says on stderr when counting begins.
         transform, random_seed, num_threads: As of :class:`RandomNodeLoader`.
         **kwargs: Arguments of ``torch.utils.data.DataLoader``, such as ``num_workers``.

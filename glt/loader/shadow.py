@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _OF_BATCHES = ("batch", "ptr", "_num_nodes")  # not to come from data that is a batch itself
-_VALUE = "edge_value"  # of adj_t, while it is edges
+_VALUE = "_edge_value_of_adj_t"  # of adj_t, while it is edges
 
 
 def _with_edges(data: Any) -> Data:

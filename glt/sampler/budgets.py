@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.arrays import require_in_range
 from glt.data.schema import Schema
 from glt.sampler.config import MAX_HOPS
 
@@ -42,16 +43,17 @@ def samples_per_type(num_samples: Any, schema: Schema) -> list[list[int]]:
 
 def hgt_nodes(
     seeds: Sequence[tuple[int, Tensor]],
-    num_types: int,
+    num_nodes: Sequence[int],
     ends: Sequence[tuple[int, int]],
     num_samples: Sequence[Sequence[int]],
     batch_key: int,
 ) -> _core.HgtNodes:
     """The nodes of a batch around seeds, which the caller answers for: see ``csrc/core/hgt.h``."""
-    of_type: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in range(num_types)]
+    of_type: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in num_nodes]
     for t, ids in seeds:
+        require_in_range("seeds", ids, num_nodes[t])
         of_type[t].append(ids.numpy())
-    return _core.HgtNodes(ends, [np.concatenate(each) for each in of_type], num_samples, batch_key)
+    return _core.HgtNodes(num_nodes, ends, [np.concatenate(each) for each in of_type], num_samples, batch_key)
 
 
 def drawn_nodes(nodes: _core.HgtNodes, num_types: int) -> list[tuple[int, Tensor]]:

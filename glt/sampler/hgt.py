@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 class HGTSampler(NeighborSampler):
     """Samples a fixed number of nodes of each type, as ``torch_geometric.sampler.HGTSampler``.
 
-    A node that joins the batch gives each node that has an edge to it one part of as many as it has such edges, along
-    each edge type; nodes are drawn, without replacement, in proportion to the squares of what they have been given. A
-    node with more than 50 edges of a type gives to 50 of them, drawn anew for each batch, as in PyG. A batch has all
-    edges among its nodes, where PyG leaves out edges of such nodes at random.
+    A node that joins the batch gives each of its neighbours, the nodes that have an edge to it (or, with
+    ``edge_dir='out'``, that it has an edge to), one part of as many as it has such edges, along each edge type. Nodes are drawn,
+    without replacement, in proportion to the squares of what they have been given. A node with more than 50 edges of a
+    type gives to 50 of them, drawn anew for each batch, as in PyG. A batch has all edges among its nodes, where PyG
+    leaves out edges of such nodes at random.
 
     Args:
         data: As of :class:`NeighborSampler`; a graph of one type is a graph with types.
@@ -67,14 +68,17 @@ class HGTSampler(NeighborSampler):
         shared_key: int | None = None,
         exclusions: Any = None,
     ) -> Output:
-        """Samples around seeds of any types, as :meth:`NeighborSampler.sample`."""
+        """Samples around seeds of any types, as :meth:`NeighborSampler.sample`; there are no times."""
+        for name, value in (("seed_time", seed_time), ("shared_key", shared_key)):
+            if value is not None:
+                raise ValueError(f"{name} is given: nodes are drawn by budget, which knows no times and numbers")
         key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
         drawn = self._drawn(seeds, key)
         return super().sample([*seeds, *drawn], batch_key=key, exclusions=exclusions)
 
     def _drawn(self, seeds: Sequence[tuple[int, Tensor]], key: int) -> list[tuple[int, Tensor]]:
-        num_types, ends = len(self.graph.num_nodes), self.graph.ends
-        nodes = hgt_nodes(seeds, num_types, ends, self.num_samples, key)
+        num_nodes, ends = [int(each) for each in self.graph.num_nodes], self.graph.ends
+        nodes = hgt_nodes(seeds, num_nodes, ends, self.num_samples, key)
         while not nodes.is_done:
             for r, (expanded, _) in enumerate(ends):
                 newest = nodes.newest(expanded)
@@ -85,7 +89,7 @@ class HGTSampler(NeighborSampler):
                 hop.copy_out(count, neighbor)
                 nodes.take(r, count, neighbor)
             nodes.draw()
-        return drawn_nodes(nodes, num_types)
+        return drawn_nodes(nodes, len(num_nodes))
 
     def sample_prob(self, *given: Any, **options: Any) -> Any:
         """Raises NotImplementedError: budgets do not follow edges one by one, as hops do."""

@@ -243,6 +243,15 @@ def require_amount(amount: Any, batch_size: int) -> None:
 # Link batches in this process: negatives checked against the whole graph, then one sample around all ends.
 
 
+def refuse_induced_trees(disjoint: bool, subgraph_type: Any) -> None:
+    """Raises ValueError of options that give each end of a link a subgraph of its own, under the number of the link."""
+    if disjoint and getattr(subgraph_type, "value", subgraph_type) == "induced":
+        raise ValueError(
+            "subgraph_type = 'induced' and disjoint = True: each end of a link would have a subgraph of its own, and no "
+            "edges between both; leave one out, or use SubGraphLoader around the ends"
+        )
+
+
 class LocalLinks:
     """Seed edges of a sampler that has the whole graph. Raises IndexError, KeyError or ValueError if they do not fit
     the graph or the sampler."""
@@ -252,6 +261,7 @@ class LocalLinks:
     ) -> None:
         self.sampler, self.index, self.neg_sampling = sampler, index, neg_sampling
         graph, schema, exclude = sampler.graph, sampler.graph.schema, sampler.config.exclude_edges
+        refuse_induced_trees(sampler.config.disjoint, sampler.config.subgraph_type)
         if (index.input_type is not None) != schema.is_hetero:
             kind = "an edge type" if schema.is_hetero else "None, the graph being homogeneous"
             raise ValueError(f"input_type = {index.input_type!r}: expected {kind}")

@@ -61,7 +61,7 @@ class NeighborSampler(BaseSampler):
         num_neighbors: Edges per node and hop: a list for all edge types, a dict by edge type, or PyG's
             ``NumNeighbors``; -1 takes all, 0 none. A node is expanded once, at the hop that discovers it.
         subgraph_type: ``'directional'``: the sampled edges; ``'bidirectional'``: and their reverses; ``'induced'``: all
-            edges among the sampled nodes.
+            edges among the sampled nodes, with ``disjoint`` among those of each tree.
         replace: Draw with replacement: exactly that many edges for every node that has one; -1 still takes each once.
         disjoint: A tree of its own for each seed; ``batch`` tells the trees apart.
         temporal_strategy: With ``time_attr``, of the edges up to the seed's time: ``'uniform'`` draws; the ``'last'``

@@ -377,7 +377,7 @@ def differ(trainer, path, label_file, drawn):
     glt.distributed.DistLinkNeighborLoader(data, [2], (RATES, edges), **given)
 
 
-@pytest.mark.parametrize("option", ["whole_node_label_file", "weights of negatives"])
+@pytest.mark.parametrize("option", ["whole_node_label_file", "tensors beside the seeds"])
 def test_options_of_one_rank_are_refused(typed_world, tmp_path, option):
     torch.save(torch.arange(90), tmp_path / "y.pt")
     labelled = option == "whole_node_label_file"

@@ -13,6 +13,7 @@ from glt.distributed.engine.partitions import RowsPart
 from glt.distributed.engine.requests import OneHopRequest
 from glt.distributed.engine.seeds import BatchStart, NodeSeeds, Seeds
 from glt.distributed.engine.walks import walks_from
+from glt.errors import MessageError
 from glt.sampler.budgets import MOST_NEIGHBORS, drawn_nodes, hgt_nodes
 from glt.sampler.negatives import drawn_items
 from glt.sampler.walk_options import WalkOptions
@@ -41,11 +42,11 @@ class HgtSeeds(NodeSeeds):
         start = await super().start(sampler, rows, input_id, batch_key)
         start.stats = dict.fromkeys(("sampling_s", "remote_s", "remote_bytes"), 0.0)
         sampler.partitions.require_sound()
-        num_types, ends = len(sampler.dataset.num_nodes_of), sampler.dataset.ends
-        nodes = hgt_nodes(start.seeds, num_types, ends, self.num_samples, batch_key)
+        num_nodes, ends = sampler.dataset.num_nodes_of, sampler.dataset.ends
+        nodes = hgt_nodes(start.seeds, num_nodes, ends, self.num_samples, batch_key)
         while not nodes.is_done:
             await self._iterate(sampler, nodes, batch_key, start.stats)
-        start.seeds = [*start.seeds, *drawn_nodes(nodes, num_types)]
+        start.seeds = [*start.seeds, *drawn_nodes(nodes, len(num_nodes))]
         return start
 
     async def _iterate(
@@ -72,9 +73,16 @@ class HgtSeeds(NodeSeeds):
 
 def in_order(num_rows: int, parts: Sequence[RowsPart]) -> tuple[np.ndarray, np.ndarray]:
     """The answers of partitions in the order of the question: edges of each row ``[num_rows]``, uint32, and the
-    neighbours, row after row, int64."""
+    neighbours, row after row, int64. Raises MessageError if they do not fit the question."""
     count = np.zeros(num_rows, np.uint32)
-    for positions, counts, *_ in parts:
+    for positions, counts, neighbors, _ in parts:
+        most = int(counts.max(initial=0))
+        total = int(counts.sum(dtype=np.int64))
+        if len(counts) != len(positions) or len(neighbors) != total or most > MOST_NEIGHBORS:
+            raise MessageError(
+                f"an answer has {len(counts)} rows of up to {most} edges, and {len(neighbors)} neighbours: expected "
+                f"{len(positions)} rows of up to {MOST_NEIGHBORS}, and {total}; its sampler is another glt's"
+            )
         count[positions] = counts
     begin = np.cumsum(count, dtype=np.int64) - count
     neighbor = np.empty(int(count.sum(dtype=np.int64)), np.int64)
@@ -88,6 +96,7 @@ class ClusterSeeds(Seeds):
     """Each row is a cluster: column ``cluster``. ``nodes[t]`` are the nodes of type t, cluster after cluster, and those
     of cluster c begin at ``first[t][c]``."""
 
+    is_whole_batch = True
     input_id = "input_id/n0"
 
     def __init__(self, nodes: Sequence[Tensor], first: Sequence[Tensor]) -> None:

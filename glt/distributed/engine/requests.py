@@ -170,8 +170,8 @@ class InducedRequest:
     def encode(self) -> Tensor:
         tensors = {"nodes": self.nodes, "members": self.members}
         tensors["spec"] = torch.tensor([self.edge_type, self.with_edge])
-        if self.tree is not None and self.member_tree is not None:
-            tensors |= {"tree": self.tree, "member_tree": self.member_tree}
+        trees = {"tree": self.tree, "member_tree": self.member_tree}
+        tensors |= {name: each for name, each in trees.items() if each is not None}
         return encode_message(tensors, MessageKind.REQUEST)
 
     @classmethod

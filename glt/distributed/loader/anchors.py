@@ -17,6 +17,7 @@ from glt.distributed.loader.deployment import LoaderData
 from glt.distributed.loader.loaders import DistNeighborLoader
 from glt.loader.anchors import supervision_of
 from glt.sampler.anchors import KINDS, label_lists
+from glt.sampler.link import refuse_induced_trees
 
 
 @short_traceback
@@ -70,6 +71,8 @@ class DistABLPLoader(DistNeighborLoader):
         **kwargs: Any,
     ) -> None:
         check_flag("use_label_edge_index_output", use_label_edge_index_output)
+        subgraph_type = kwargs.get("subgraph_type") if kwargs.get("directed", True) else "induced"
+        refuse_induced_trees(bool(kwargs.get("disjoint")), subgraph_type)
         self.use_label_edge_index_output: bool = use_label_edge_index_output
         self._exclude_edges = exclude_edges
         self._given = {"positive": positives, "negative": negatives}, supervision_edge_type

@@ -189,7 +189,7 @@ class DistLoader(Resumable):
             **config.to_json(),
             **seeds.to_json(),
             "columns": sorted(table.columns.keys() - {"input_id"}),
-            "weights of negatives": sorted(table.extras),
+            "tensors beside the seeds": sorted(table.extras),
             "collect_features": options.collect_features,
             "batch_size": batch_size,
             "shuffle": options.shuffle,
@@ -329,8 +329,10 @@ class DistLoader(Resumable):
         tensors = message.tensors
         self._count(tensors)
         with_written_rows(tensors, self._written, self.config)
-        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
-        return self._to_device(data)
+        return self._to_device(self._made(tensors))
+
+    def _made(self, tensors: dict[str, Tensor]) -> Data | HeteroData:
+        return collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
 
     def _count(self, tensors: dict[str, Tensor]) -> None:
         """Takes what a batch reports about its making out of its tensors."""

@@ -37,7 +37,7 @@ from glt.loader.seeds import (
     split_edge_type,
 )
 from glt.sampler.config import GIVEN, TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
-from glt.sampler.link import checked_negatives, find_reverse, require_summable
+from glt.sampler.link import checked_negatives, find_reverse, refuse_induced_trees, require_summable
 from glt.sampler.negatives import Endpoint
 
 # PyG's sampling options, checked against what the partition directory holds.
@@ -335,6 +335,7 @@ class DistLinkNeighborLoader(DistLoader):
             with_edge=with_edge,
             exclude_edges=exclude_edges,
         )
+        refuse_induced_trees(config.disjoint, config.subgraph_type)
         edge_label_index = links_of_keys(edge_label_index, graph.ids)
         links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
         source, _, target = graph.schema.edge_types[links.edge_type]

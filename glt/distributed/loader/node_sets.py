@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt._checks import check_at_least, check_flag
@@ -17,7 +18,7 @@ from glt.data.schema import NodeType
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.node_sets import ClusterSeeds, HgtSeeds, SaintSeeds
 from glt.distributed.engine.sampling_job import SeedTable
-from glt.distributed.loader.base import DistLoader, LoaderOptions, collate, take_over, with_written_rows
+from glt.distributed.loader.base import DistLoader, LoaderOptions, collate
 from glt.distributed.loader.deployment import LoaderData, opened
 from glt.distributed.loader.loaders import node_columns, seeds_by_name, with_batch_size
 from glt.distributed.options import WorkerOptions
@@ -99,17 +100,13 @@ class DistHGTLoader(DistLoader):
 class _NodeSets(DistLoader):
     """Loaders without seed nodes: edges keep the direction that they have in the graph."""
 
-    def _collate(self, message: Message) -> Data | HeteroData:
-        take_over(message)
-        tensors = message.tensors
-        self._count(tensors)
-        with_written_rows(tensors, self._written, self.config)
+    def _made(self, tensors: dict[str, Tensor]) -> Data | HeteroData:
         tensors.pop(self.seeds.input_id)
         batch = collate(tensors, self.data.schema, "in", self.config.subgraph_type)
         for store in batch.edge_stores if self.data.edge_dir == "out" else ():
             if "edge_index" in store:
                 store.edge_index = store.edge_index.flip(0)
-        return self._to_device(batch)
+        return batch
 
 
 @short_traceback
@@ -125,7 +122,7 @@ class DistClusterLoader(_NodeSets):
         data, batch_size, shuffle, drop_last, with_edge, collect_features, to_device, transform, random_seed,
             worker_options: As of :class:`glt.distributed.DistNeighborLoader`.
         cluster: The cluster of each node of the whole graph, ``[num_nodes]``, integers from 0; of a heterogeneous graph
-            a dict by node type.
+            a dict by node type. Samplers share them, 8 bytes for each node; a client sends them to its servers.
         input_clusters: The clusters of this trainer. Default: all.
 
     Raises:
@@ -174,7 +171,11 @@ class DistClusterLoader(_NodeSets):
             name = f"cluster[{node_type!r}]" if schema.is_hetero else "cluster"
             clusters.append(checked_clusters(name, by_type[node_type], num_nodes, total, "number of nodes"))
         self.num_clusters = num_clusters(clusters)
-        wanted = torch.arange(self.num_clusters) if input_clusters is None else as_ids(input_clusters, "input_clusters")
+        wanted = (
+            torch.arange(self.num_clusters)
+            if input_clusters is None
+            else as_ids(input_clusters, "input_clusters", self.num_clusters)
+        )
         require_in_range("input_clusters", wanted, self.num_clusters, f" (there are {self.num_clusters} clusters)")
         seeds = ClusterSeeds.of(clusters, self.num_clusters)
         super().__init__(
@@ -238,6 +239,8 @@ class DistGraphSAINTRandomWalkSampler(_NodeSets):
             check_at_least(name, value, 1)
         if graph.schema.is_hetero:
             raise ValueError("data has several types: GraphSAINT's laws are for one; use DistHGTLoader")
+        if graph.num_nodes_of[0] == 0:
+            raise ValueError("data has no nodes: walks have none to begin at")
         WalkOptions.checked(graph.schema, graph.ends, walk_length)
         self.num_samples, self.walk_length = batch_size, walk_length
         table = SeedTable({"step": torch.arange(num_steps)})
