@@ -311,6 +311,32 @@ class Walks:
     def checks(self) -> tuple[np.ndarray, np.ndarray]: ...
     def judge(self, found: np.ndarray) -> None: ...
 
+class PageRanks:
+    """Page ranks under way, which ask for degrees and rows; see csrc/core/page_rank_steps.h."""
+
+    def __init__(
+        self,
+        ends: Sequence[tuple[int, int]],
+        num_types: int,
+        seed_type: int,
+        wanted_type: int,
+        seeds: np.ndarray,
+        count: np.ndarray,
+        neighbor: np.ndarray,
+        score: np.ndarray,
+        *,
+        num_neighbors: int,
+        stop: float,
+        residual_per_edge: float,
+    ) -> None: ...
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def wants_rows(self) -> bool: ...
+    def asked(self, node_type: int) -> np.ndarray: ...
+    def take(self, edge_type: int, position: np.ndarray, count: np.ndarray, neighbor: np.ndarray) -> None: ...
+    def go_on(self) -> None: ...
+
 def walk(
     csrs: Sequence[Csr | Sequence[Csr] | None],
     seeds: np.ndarray,

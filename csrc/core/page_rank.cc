@@ -25,15 +25,18 @@ void check_page_rank(const PageRankSpec& spec) {
           ": expected 1 to 2^31 - 1");
 }
 
-Push::Push(const std::vector<PartedCsr>& graphs, const std::vector<std::pair<uint32_t, uint32_t>>& ends,
-           uint32_t num_types, const PageRankSpec& spec)
-    : graphs_(graphs),
-      ends_(ends),
-      num_neighbors_(spec.num_neighbors),
+Push::Push(uint32_t num_types, const PageRankSpec& spec)
+    : num_neighbors_(spec.num_neighbors),
       stop_(static_cast<uint64_t>(std::llround(spec.stop * 4294967296.0))),
-      least_(static_cast<uint64_t>(std::llround(spec.residual_per_edge * kCertain))) {
-  by_type_.resize(num_types);
-  share_.resize(num_types);
+      least_(static_cast<uint64_t>(std::llround(spec.residual_per_edge * kCertain))),
+      listed_(num_types),
+      share_(num_types) {}
+
+void Push::begin(uint32_t type, int64_t seed) {
+  table_.begin(0);
+  nodes_.clear();
+  touched_.clear();
+  receive(type, seed, uint64_t{1} << kChanceBits);
 }
 
 void Push::receive(uint32_t type, int64_t id, uint64_t chance) {
@@ -47,47 +50,17 @@ void Push::receive(uint32_t type, int64_t id, uint64_t chance) {
   touched_.push_back(at);
 }
 
-template <typename Read, typename Each>
-void Push::read_rows(uint32_t edge_type, const char* name, int64_t index, const Read& read, const Each& each) {
-  const PartedCsr& graph = graphs_[edge_type];
-  const std::vector<uint32_t>& nodes = by_type_[ends_[edge_type].first];
-  if (!graph.has_edges()) return;
-  const int64_t n = static_cast<int64_t>(nodes.size()), chunk = graph.chunk_rows();
-  asked_.resize(n);
-  for (int64_t i = 0; i < n; ++i) asked_[i] = nodes_[nodes[i]].id;
-  for (int64_t first = 0; first < n; first += chunk) {
-    const Rows rows{asked_.data() + first, std::min(chunk, n - first)};
-    rows_.clear();
-    graph.read_rows(rows, scratch_.parts, rows_, name, index, read);
-    const int64_t* neighbor = rows_.neighbor.data();
-    for (int64_t i = 0; i < rows.n; neighbor += rows_.count[i], ++i) each(first + i, neighbor, rows_.count[i]);
-  }
-}
-
-void Push::find_degrees(const char* name, int64_t index) {
-  for (auto& nodes : by_type_) nodes.clear();
+void Push::list_unknown() {
+  for (auto& nodes : listed_) nodes.clear();
   for (const uint32_t at : touched_)
     if (nodes_[at].degree < 0) {
       nodes_[at].degree = 0;
-      by_type_[nodes_[at].type].push_back(at);
+      listed_[nodes_[at].type].push_back(at);
     }
-  // In the place of neighbours come numbers of them: a row of one.
-  const auto read = [&](const CsrView& csr, const Rows& rows, RowSamples& out, const char* what, int64_t first) {
-    RowSpans& spans = scratch_.rows.spans;
-    find_spans(csr, rows, {}, spans, what, first);
-    for (int64_t i = 0; i < rows.n; ++i) {
-      out.count.push_back(1);
-      out.neighbor.push_back(spans.degree[i]);
-    }
-  };
-  for (uint32_t r = 0; r < graphs_.size(); ++r)
-    read_rows(r, name, index, read, [&](int64_t i, const int64_t* degree, uint32_t) {
-      nodes_[by_type_[ends_[r].first][i]].degree += *degree;
-    });
 }
 
-void Push::push_round() {
-  for (auto& nodes : by_type_) nodes.clear();
+void Push::list_pushed() {
+  for (auto& nodes : listed_) nodes.clear();
   for (auto& shares : share_) shares.clear();
   for (const uint32_t at : touched_) {
     Node& node = nodes_[at];
@@ -99,38 +72,22 @@ void Push::push_round() {
     const uint64_t share = degree == 0 ? 0 : (chance - ends) / degree;
     node.score += chance - share * degree;  // what cannot be divided stays
     if (share == 0) continue;
-    by_type_[node.type].push_back(at);
+    listed_[node.type].push_back(at);
     share_[node.type].push_back(share);
   }
   touched_.clear();
-  const auto read = [&](const CsrView& csr, const Rows& rows, RowSamples& out, const char* what, int64_t first) {
-    HopSpec all{-1};
-    all.with_edge = false;
-    sample_rows(csr, rows, all, scratch_.rows, out, what, first);
-  };
-  for (uint32_t r = 0; r < graphs_.size(); ++r) {
-    const auto [from, to] = ends_[r];
-    read_rows(r, "nodes", 0, read, [&, from = from, to = to](int64_t i, const int64_t* neighbor, uint32_t count) {
-      const uint64_t share = share_[from][i];
-      for (uint32_t j = 0; j < std::min<uint32_t>(count, kAhead); ++j) table_.prefetch(neighbor[j], to);
-      for (uint32_t j = 0; j < count; ++j) {
-        if (j + kAhead < count) table_.prefetch(neighbor[j + kAhead], to);
-        receive(to, neighbor[j], share);
-      }
-    });
+}
+
+void Push::pass_on(uint32_t type, int64_t i, uint32_t to, const int64_t* neighbor, int64_t count) {
+  const uint64_t share = share_[type][i];
+  for (int64_t j = 0; j < std::min(count, kAhead); ++j) table_.prefetch(neighbor[j], to);
+  for (int64_t j = 0; j < count; ++j) {
+    if (j + kAhead < count) table_.prefetch(neighbor[j + kAhead], to);
+    receive(to, neighbor[j], share);
   }
 }
 
-uint32_t Push::run(uint32_t seed_type, int64_t seed, uint32_t wanted_type, int64_t index, int64_t* neighbor,
-                   double* score) {
-  table_.begin(0);
-  nodes_.clear();
-  touched_.clear();
-  receive(seed_type, seed, uint64_t{1} << kChanceBits);
-  for (bool is_first = true; !touched_.empty(); is_first = false) {
-    find_degrees(is_first ? "seeds" : "nodes", is_first ? index : 0);
-    push_round();
-  }
+uint32_t Push::best(uint32_t wanted_type, int64_t* neighbor, double* score) {
   best_.clear();
   for (uint32_t at = 1; at < nodes_.size(); ++at)  // the seed is 0
     if (nodes_[at].type == wanted_type && nodes_[at].score > 0) best_.push_back(at);
@@ -147,19 +104,104 @@ uint32_t Push::run(uint32_t seed_type, int64_t seed, uint32_t wanted_type, int64
   return static_cast<uint32_t>(count);
 }
 
-void page_ranks(const std::vector<PartedCsr>& graphs, const std::vector<std::pair<uint32_t, uint32_t>>& ends,
-                uint32_t num_types, const PageRankSpec& spec, uint32_t seed_type, uint32_t wanted_type,
-                const int64_t* seed, int64_t n, int num_threads, uint32_t* count, int64_t* neighbor, double* score) {
-  check_page_rank(spec);
-  require(ends.size() == graphs.size(), "ends has ", ends.size(), " edge types: expected ", graphs.size());
+namespace {
+
+// A push along edges that are all here.
+class PushHere {
+ public:
+  PushHere(const std::vector<PartedCsr>& graphs, const std::vector<std::pair<uint32_t, uint32_t>>& ends,
+           uint32_t num_types, const PageRankSpec& spec)
+      : graphs_(graphs), ends_(ends), push_(num_types, spec) {}
+
+  // `index` is the seed's position, for errors.
+  uint32_t run(uint32_t seed_type, int64_t seed, uint32_t wanted_type, int64_t index, int64_t* neighbor,
+               double* score) {
+    push_.begin(seed_type, seed);
+    for (bool is_first = true; !push_.is_done(); is_first = false) {
+      find_degrees(is_first ? "seeds" : "nodes", is_first ? index : 0);
+      push_round();
+    }
+    return push_.best(wanted_type, neighbor, score);
+  }
+
+ private:
+  // Has read(csr, rows, ...) read the edges of the nodes that are listed, and calls each(i, neighbours, count) of node
+  // i there.
+  template <typename Read, typename Each>
+  void read_rows(uint32_t edge_type, const char* name, int64_t index, const Read& read, const Each& each) {
+    const PartedCsr& graph = graphs_[edge_type];
+    const std::vector<uint32_t>& nodes = push_.listed(ends_[edge_type].first);
+    if (!graph.has_edges()) return;
+    const int64_t n = static_cast<int64_t>(nodes.size()), chunk = graph.chunk_rows();
+    asked_.resize(n);
+    for (int64_t i = 0; i < n; ++i) asked_[i] = push_.id(nodes[i]);
+    for (int64_t first = 0; first < n; first += chunk) {
+      const Rows rows{asked_.data() + first, std::min(chunk, n - first)};
+      rows_.clear();
+      graph.read_rows(rows, scratch_.parts, rows_, name, index, read);
+      const int64_t* neighbor = rows_.neighbor.data();
+      for (int64_t i = 0; i < rows.n; neighbor += rows_.count[i], ++i) each(first + i, neighbor, rows_.count[i]);
+    }
+  }
+
+  void find_degrees(const char* name, int64_t index) {
+    push_.list_unknown();
+    // In the place of neighbours come numbers of them: a row of one.
+    const auto read = [&](const CsrView& csr, const Rows& rows, RowSamples& out, const char* what, int64_t first) {
+      RowSpans& spans = scratch_.rows.spans;
+      find_spans(csr, rows, {}, spans, what, first);
+      for (int64_t i = 0; i < rows.n; ++i) {
+        out.count.push_back(1);
+        out.neighbor.push_back(spans.degree[i]);
+      }
+    };
+    for (uint32_t r = 0; r < graphs_.size(); ++r)
+      read_rows(r, name, index, read, [&](int64_t i, const int64_t* degree, uint32_t) {
+        push_.add_degree(push_.listed(ends_[r].first)[i], *degree);
+      });
+  }
+
+  void push_round() {
+    push_.list_pushed();
+    const auto read = [&](const CsrView& csr, const Rows& rows, RowSamples& out, const char* what, int64_t first) {
+      HopSpec all{-1};
+      all.with_edge = false;
+      sample_rows(csr, rows, all, scratch_.rows, out, what, first);
+    };
+    for (uint32_t r = 0; r < graphs_.size(); ++r)
+      read_rows(r, "nodes", 0, read, [&](int64_t i, const int64_t* neighbor, uint32_t count) {
+        push_.pass_on(ends_[r].first, i, ends_[r].second, neighbor, count);
+      });
+  }
+
+  const std::vector<PartedCsr>& graphs_;
+  const std::vector<std::pair<uint32_t, uint32_t>>& ends_;
+  Push push_;
+  Buffer<int64_t> asked_;
+  ReadScratch scratch_;
+  RowSamples rows_;
+};
+
+}  // namespace
+
+void check_types(const std::vector<std::pair<uint32_t, uint32_t>>& ends, uint32_t num_types, uint32_t seed_type,
+                 uint32_t wanted_type) {
   for (const auto& [from, to] : ends)
     require(from < num_types && to < num_types, "ends has node types ", from, " and ", to, ": expected below ",
             num_types);
   require(seed_type < num_types && wanted_type < num_types, "node types ", seed_type, " and ", wanted_type,
           ": expected below ", num_types);
+}
+
+void page_ranks(const std::vector<PartedCsr>& graphs, const std::vector<std::pair<uint32_t, uint32_t>>& ends,
+                uint32_t num_types, const PageRankSpec& spec, uint32_t seed_type, uint32_t wanted_type,
+                const int64_t* seed, int64_t n, int num_threads, uint32_t* count, int64_t* neighbor, double* score) {
+  check_page_rank(spec);
+  require(ends.size() == graphs.size(), "ends has ", ends.size(), " edge types: expected ", graphs.size());
+  check_types(ends, num_types, seed_type, wanted_type);
   const int64_t k = spec.num_neighbors;
   for_chunks_with(n, kSeedsTogether, num_threads - 1, [&] {
-    return [&, push = std::make_unique<Push>(graphs, ends, num_types, spec)](int64_t first, int64_t last) {
+    return [&, push = std::make_unique<PushHere>(graphs, ends, num_types, spec)](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
         count[i] = push->run(seed_type, seed[i], wanted_type, i, neighbor + i * k, score + i * k);
     };

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory.h"
 #include "core/read_rows.h"
 #include "core/relabel.h"
 
@@ -30,16 +29,29 @@ struct PageRankSpec {
 // Throws std::invalid_argument for values that mean nothing.
 void check_page_rank(const PageRankSpec& spec);
 
-// One round after the other for one seed at a time; kept between seeds for its memory.
+// The push from one seed, round after round: the caller tells how many edges nodes have, and where they lead, from
+// wherever rows are. Kept between seeds for its memory: up to 100 bytes for each node that received something.
 class Push {
  public:
-  // `ends` are the node types (from, to) of each graph.
-  Push(const std::vector<PartedCsr>& graphs, const std::vector<std::pair<uint32_t, uint32_t>>& ends, uint32_t num_types,
-       const PageRankSpec& spec);
+  Push(uint32_t num_types, const PageRankSpec& spec);
 
-  // Writes the nodes of `wanted_type` around a seed, num_neighbors at most, by falling score, of equal ones the lowest
-  // id first; returns how many. `index` is the seed's position, for errors.
-  uint32_t run(uint32_t seed_type, int64_t seed, uint32_t wanted_type, int64_t index, int64_t* neighbor, double* score);
+  void begin(uint32_t type, int64_t seed);
+  bool is_done() const { return touched_.empty(); }
+
+  // A round. First lists the nodes whose degrees are not known: the caller adds them, one for each edge type.
+  void list_unknown();
+  void add_degree(uint32_t node, int64_t degree) { nodes_[node].degree += degree; }
+  // Then lists the nodes that are pushed: the caller passes on what they have, along the edges of each edge type to
+  // nodes of type `to`, `i` being the position in the list.
+  void list_pushed();
+  void pass_on(uint32_t type, int64_t i, uint32_t to, const int64_t* neighbor, int64_t count);
+
+  const std::vector<uint32_t>& listed(uint32_t type) const { return listed_[type]; }
+  int64_t id(uint32_t node) const { return nodes_[node].id; }
+
+  // Writes the nodes of `wanted_type`, num_neighbors at most, by falling score, of equal ones the lowest id first;
+  // returns how many.
+  uint32_t best(uint32_t wanted_type, int64_t* neighbor, double* score);
 
  private:
   struct Node {
@@ -50,28 +62,23 @@ class Push {
     uint64_t score, residual;
   };
   void receive(uint32_t type, int64_t id, uint64_t chance);
-  void find_degrees(const char* name, int64_t index);
-  void push_round();
-  // Has read(csr, rows, ...) read the edges of by_type_'s nodes, and calls each(i, neighbours, count) of node i there.
-  template <typename Read, typename Each>
-  void read_rows(uint32_t edge_type, const char* name, int64_t index, const Read& read, const Each& each);
 
-  const std::vector<PartedCsr>& graphs_;
-  const std::vector<std::pair<uint32_t, uint32_t>>& ends_;
   int64_t num_neighbors_;
   uint64_t stop_, least_;
   HashTable table_;  // local numbers by (id, type)
   std::vector<Node> nodes_;
-  std::vector<uint32_t> touched_;               // whose residual may be enough
-  std::vector<std::vector<uint32_t>> by_type_;  // those that are read
-  std::vector<std::vector<uint64_t>> share_;    // by position there, what goes along each edge
+  std::vector<uint32_t> touched_;              // whose residual may be enough
+  std::vector<std::vector<uint32_t>> listed_;  // by type
+  std::vector<std::vector<uint64_t>> share_;   // by position there, what goes along each edge
   std::vector<uint32_t> best_;
-  Buffer<int64_t> asked_;
-  ReadScratch scratch_;
-  RowSamples rows_;
 };
 
-// As Push::run for each seed: count [n], neighbor and score [n, num_neighbors].
+// Throws std::invalid_argument unless all types are below num_types.
+void check_types(const std::vector<std::pair<uint32_t, uint32_t>>& ends, uint32_t num_types, uint32_t seed_type,
+                 uint32_t wanted_type);
+
+// The nodes of `wanted_type` around each seed, in graphs that are all here, with `ends` the node types (from, to) of
+// each; as Push::best for each seed: count [n], neighbor and score [n, num_neighbors].
 void page_ranks(const std::vector<PartedCsr>& graphs, const std::vector<std::pair<uint32_t, uint32_t>>& ends,
                 uint32_t num_types, const PageRankSpec& spec, uint32_t seed_type, uint32_t wanted_type,
                 const int64_t* seed, int64_t n, int num_threads, uint32_t* count, int64_t* neighbor, double* score);

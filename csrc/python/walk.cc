@@ -6,12 +6,19 @@
 #include <vector>
 
 #include "core/page_rank.h"
+#include "core/page_rank_steps.h"
 #include "python/arrays.h"
 #include "python/csr.h"
 #include "python/gil.h"
 
 namespace glt::python {
 namespace {
+
+template <typename T>
+std::vector<T> copied(const py::array& array, const char* name) {
+  const T* first = read<T>(array, name);
+  return {first, first + array.size()};
+}
 
 // Walks whose steps the caller answers, from wherever the rows are.
 class SteppedWalks {
@@ -65,16 +72,52 @@ class SteppedWalks {
   }
 
  private:
-  template <typename T>
-  static std::vector<T> copied(const py::array& array, const char* name) {
-    const T* first = read<T>(array, name);
-    return {first, first + array.size()};
-  }
-
   WalkSpec spec_;
   py::array out_;
   std::vector<int64_t> seed_, time_;
   Walks walks_;
+};
+
+// Page ranks whose steps the caller answers. Keeps the arrays that it writes to.
+class SteppedPageRanks {
+ public:
+  SteppedPageRanks(const std::vector<std::pair<uint32_t, uint32_t>>& ends, uint32_t num_types, uint32_t seed_type,
+                   uint32_t wanted_type, const py::array& seeds, py::array count, py::array neighbor, py::array score,
+                   const PageRankSpec& spec)
+      : count_(std::move(count)), neighbor_(std::move(neighbor)), score_(std::move(score)) {
+    check_page_rank(spec);
+    const int64_t n = seeds.size();
+    require_size(count_, "count", n);
+    require_size(neighbor_, "neighbor", n * spec.num_neighbors);
+    require_size(score_, "score", n * spec.num_neighbors);
+    steps_ = std::make_unique<PageRankSteps>(ends, num_types, spec, seed_type, wanted_type,
+                                             copied<int64_t>(seeds, "seeds"), write<uint32_t>(count_, "count"),
+                                             write<int64_t>(neighbor_, "neighbor"), write<double>(score_, "score"));
+  }
+
+  bool is_done() const { return steps_->is_done(); }
+  bool wants_rows() const { return steps_->wants_rows(); }
+
+  py::array_t<int64_t> asked(uint32_t type) const {
+    const std::vector<int64_t>& ids = steps_->asked(type);
+    return copied_array(ids.data(), static_cast<int64_t>(ids.size()));
+  }
+
+  void take(uint32_t edge_type, const py::array& position, const py::array& count, const py::array& neighbor) {
+    require_size(count, "count", position.size());
+    steps_->take(edge_type, read<uint32_t>(position, "position"), read<uint32_t>(count, "count"), position.size(),
+                 read_ids(neighbor, "neighbor"), neighbor.size());
+  }
+
+  void go_on() {
+    require(!is_done(), "go_on: all seeds are done");
+    const WithoutGil nogil;
+    steps_->go_on();
+  }
+
+ private:
+  py::array count_, neighbor_, score_;
+  std::unique_ptr<PageRankSteps> steps_;
 };
 
 }  // namespace
@@ -99,6 +142,25 @@ void register_walk(py::module_& m) {
       .def("take", &SteppedWalks::take, py::arg("count"), py::arg("neighbor"), py::arg("time") = py::none())
       .def("checks", &SteppedWalks::checks, "Pairs of which it is asked whether they are edges: nodes and neighbours.")
       .def("judge", &SteppedWalks::judge, py::arg("found"));
+
+  py::class_<SteppedPageRanks>(m, "PageRanks",
+                               "Page ranks under way, which ask for degrees and rows; see csrc/core/page_rank_steps.h.")
+      .def(py::init([](const std::vector<std::pair<uint32_t, uint32_t>>& ends, uint32_t num_types, uint32_t seed_type,
+                       uint32_t wanted_type, const py::array& seeds, py::array count, py::array neighbor,
+                       py::array score, int64_t num_neighbors, double stop, double residual_per_edge) {
+             return std::make_unique<SteppedPageRanks>(ends, num_types, seed_type, wanted_type, seeds, std::move(count),
+                                                       std::move(neighbor), std::move(score),
+                                                       PageRankSpec{stop, residual_per_edge, num_neighbors});
+           }),
+           py::arg("ends"), py::arg("num_types"), py::arg("seed_type"), py::arg("wanted_type"), py::arg("seeds"),
+           py::arg("count"), py::arg("neighbor"), py::arg("score"), py::kw_only(), py::arg("num_neighbors"),
+           py::arg("stop"), py::arg("residual_per_edge"))
+      .def_property_readonly("is_done", &SteppedPageRanks::is_done)
+      .def_property_readonly("wants_rows", &SteppedPageRanks::wants_rows)
+      .def("asked", &SteppedPageRanks::asked, py::arg("node_type"))
+      .def("take", &SteppedPageRanks::take, py::arg("edge_type"), py::arg("position"), py::arg("count"),
+           py::arg("neighbor"))
+      .def("go_on", &SteppedPageRanks::go_on);
 
   m.attr("most_walk_steps") = kMostSteps;
   m.def(

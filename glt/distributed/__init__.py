@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
     from glt.distributed.loader.node_sets import DistClusterLoader, DistGraphSAINTRandomWalkSampler, DistHGTLoader
     from glt.distributed.loader.oneshot import SamplingClient
+    from glt.distributed.loader.page_rank import DistPageRankLoader
     from glt.distributed.loader.walks import DistRandomWalkLoader
     from glt.distributed.options import (
         CollocatedDistSamplingWorkerOptions,
@@ -71,6 +72,7 @@ __all__ = [
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
     "DistNeighborSampler",
+    "DistPageRankLoader",
     "DistRandomWalkLoader",
     "DistRole",
     "DistSubGraphLoader",
@@ -139,6 +141,7 @@ __getattr__, __dir__ = lazy_names(
         "loader.anchors": ["DistABLPLoader"],
         "loader.loaders": ["DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"],
         "loader.node_sets": ["DistClusterLoader", "DistGraphSAINTRandomWalkSampler", "DistHGTLoader"],
+        "loader.page_rank": ["DistPageRankLoader"],
         "loader.walks": ["DistRandomWalkLoader"],
         "loader.oneshot": ["SamplingClient"],
         "options": [

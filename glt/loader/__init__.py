@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from glt.loader.hgt import HGTLoader
     from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
     from glt.loader.node_sets import RandomNodeLoader
+    from glt.loader.page_rank import PageRankLoader
     from glt.loader.relbench import LinkTable, RelBenchLinkNeighborLoader
     from glt.loader.saint import GraphSAINTEdgeSampler, GraphSAINTNodeSampler, GraphSAINTRandomWalkSampler
     from glt.loader.shadow import ShaDowKHopSampler
@@ -26,6 +27,7 @@ __all__ = [
     "LinkNeighborLoader",
     "LinkTable",
     "NeighborLoader",
+    "PageRankLoader",
     "RandomNodeLoader",
     "RandomWalkLoader",
     "RelBenchLinkNeighborLoader",
@@ -41,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
         "hgt": ["HGTLoader"],
         "loaders": ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"],
         "node_sets": ["RandomNodeLoader"],
+        "page_rank": ["PageRankLoader"],
         "relbench": ["LinkTable", "RelBenchLinkNeighborLoader"],
         "saint": ["GraphSAINTEdgeSampler", "GraphSAINTNodeSampler", "GraphSAINTRandomWalkSampler"],
         "shadow": ["ShaDowKHopSampler"],

@@ -24,10 +24,10 @@ class HGTSampler(NeighborSampler):
     """Samples a fixed number of nodes of each type, as ``torch_geometric.sampler.HGTSampler``.
 
     A node that joins the batch gives each of its neighbours, the nodes that have an edge to it (or, with
-    ``edge_dir='out'``, that it has an edge to), one part of as many as it has such edges, along each edge type. Nodes are drawn,
-    without replacement, in proportion to the squares of what they have been given. A node with more than 50 edges of a
-    type gives to 50 of them, drawn anew for each batch, as in PyG. A batch has all edges among its nodes, where PyG
-    leaves out edges of such nodes at random.
+    ``edge_dir='out'``, that it has an edge to), one part of as many as it has such edges, along each edge type. Nodes
+    are drawn, without replacement, in proportion to the squares of what they have been given. A node with more than 50
+    edges of a type gives to 50 of them, drawn anew for each batch, as in PyG. A batch has all edges among its nodes,
+    where PyG leaves out edges of such nodes at random.
 
     Args:
         data: As of :class:`NeighborSampler`; a graph of one type is a graph with types.

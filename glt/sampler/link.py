@@ -247,8 +247,8 @@ def refuse_induced_trees(disjoint: bool, subgraph_type: Any) -> None:
     """Raises ValueError of options that give each end of a link a subgraph of its own, under the number of the link."""
     if disjoint and getattr(subgraph_type, "value", subgraph_type) == "induced":
         raise ValueError(
-            "subgraph_type = 'induced' and disjoint = True: each end of a link would have a subgraph of its own, and no "
-            "edges between both; leave one out, or use SubGraphLoader around the ends"
+            "subgraph_type = 'induced' and disjoint = True: each end of a link would have a subgraph of its own, and "
+            "no edges between both; leave one out, or use SubGraphLoader around the ends"
         )
 
 

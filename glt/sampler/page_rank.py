@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-from glt._checks import check_at_least, real_number
-from glt._reprs import options, says
+from glt._checks import check_at_least
+from glt._reprs import options as told_options
+from glt._reprs import says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, require_in_range
 from glt.data.schema import NodeType
 from glt.sampler.graph import NeighborOutput, SampledGraph, sampled_graph
+from glt.sampler.page_rank_options import PageRankOptions, PageRanks
 
 if TYPE_CHECKING:
     from glt.sampler.graph import Source
 
+_SEEDS_PER_CALL = 1024  # and thread
 _MOST_BYTES = 256 << 20  # of the room for neighbours and scores, before it is known how many there are
 
 
@@ -37,7 +39,7 @@ class PageRankSampler:
             with ``edge_dir='in'``, against them.
         num_neighbors: How many nodes of each seed at most, the seed itself left out.
         alpha: 1e-4 to 1.
-        epsilon: 1e-9 to 1. A seed takes up to 1 / (``alpha`` ``epsilon``) steps along edges.
+        epsilon: 1e-9 to 1. A seed takes up to 1 / (``alpha`` ``epsilon``) steps along edges, 67,000 by default.
         node_type: Of the seeds; needed if there are several.
         neighbor_type: Of the nodes that are found. Default: that of the seeds.
         num_threads: Threads per call.
@@ -66,21 +68,20 @@ class PageRankSampler:
         neighbor_type: NodeType | None = None,
         num_threads: int = 1,
     ) -> None:
-        check_at_least("num_neighbors", num_neighbors, 1)
         check_at_least("num_threads", num_threads, 1)
-        self.num_neighbors: int = num_neighbors
-        self.alpha: float = real_number("alpha", alpha, 1e-4)
-        self.epsilon: float = real_number("epsilon", epsilon, 1e-9)
-        for name, value in (("alpha", self.alpha), ("epsilon", self.epsilon)):
-            if value > 1:
-                raise ValueError(f"{name} = {value!r}: expected at most 1")
         self.num_threads: int = num_threads
         self.graph: SampledGraph = sampled_graph(data, edge_dir="out", time_attr=None, weight_attr=None)
         schema = self.graph.schema
         if node_type is None and len(schema.node_types) > 1:
             raise ValueError(f"node_type is not given: expected that of the seeds, one of {list(schema.node_types)}")
-        self._seed_type = schema.node_index(node_type)
-        self._neighbor_type = self._seed_type if neighbor_type is None else schema.node_index(neighbor_type)
+        self.options: PageRankOptions = PageRankOptions.checked(
+            schema,
+            schema.node_index(node_type),
+            num_neighbors,
+            alpha=alpha,
+            epsilon=epsilon,
+            neighbor_type=neighbor_type,
+        )
 
     def sample(self, seeds: Any) -> tuple[NeighborOutput, Tensor]:
         """Finds the nodes around each seed; around all nodes, ``torch.arange(num_nodes)``, that is a table.
@@ -97,42 +98,28 @@ class PageRankSampler:
             TypeError, ValueError: If they are no ids.
         """
         ids = as_ids(seeds, "seeds")
-        num_nodes = [int(each) for each in self.graph.num_nodes]
-        require_in_range("seeds", ids, num_nodes[self._seed_type], f" (num_nodes = {num_nodes[self._seed_type]})")
-        most = max(1, min(self.num_neighbors, num_nodes[self._neighbor_type]))
-        csrs = [topology.csr_unweighted for topology in self.graph.topologies]
+        seed_type, num_nodes = self.options.seed_type, [int(each) for each in self.graph.num_nodes]
+        require_in_range("seeds", ids, num_nodes[seed_type], f" (num_nodes = {num_nodes[seed_type]})")
+        most = self.options.room(0, num_nodes).most
         together = max(1, _MOST_BYTES // (16 * most))
-        counts, neighbors, scores = [], [], []
-        for first in range(0, max(len(ids), 1), together):
-            some = ids[first : first + together].numpy()
-            count = np.empty(len(some), np.uint32)
-            neighbor = np.empty(len(some) * most, np.int64)
-            score = np.empty(len(some) * most)
-            _core.page_ranks(
-                csrs,
-                self.graph.ends,
-                len(num_nodes),
-                self._seed_type,
-                self._neighbor_type,
-                some,
-                count,
-                neighbor,
-                score,
-                num_neighbors=most,
-                stop=self.alpha,
-                residual_per_edge=self.epsilon,
-                num_threads=self.num_threads,
-            )
-            kept = (np.arange(most) < count[:, None]).reshape(-1)
-            counts.append(torch.from_numpy(count.astype(np.int64)))
-            neighbors.append(torch.from_numpy(neighbor[kept]))
-            scores.append(torch.from_numpy(score[kept]))
-        return NeighborOutput(torch.cat(neighbors), torch.cat(counts), None), torch.cat(scores)
+        found = [self.ranks(some).found() for some in ids.split(together)]
+        count, neighbor, score = (torch.cat(each) for each in zip(*found, strict=True))
+        return NeighborOutput(neighbor, count, None), score
+
+    def ranks(self, seeds: Tensor) -> PageRanks:
+        """As :meth:`sample`, of ids ``[n]`` that are known to be in the graph, before they are packed."""
+        options, num_nodes = self.options, self.graph.num_nodes
+        room = options.room(len(seeds), num_nodes)
+        csrs = [topology.csr_unweighted for topology in self.graph.topologies]
+        types = self.graph.ends, len(num_nodes), options.seed_type, options.neighbor_type
+        native = {**options.native(room.most), "num_threads": self.num_threads}
+        # A native call cannot be interrupted; between two of them Ctrl-C is heeded.
+        together = _SEEDS_PER_CALL * self.num_threads
+        for first in range(0, len(seeds), together):
+            some = seeds[first : first + together].numpy()
+            _core.page_ranks(csrs, *types, some, *room.of(first, len(some)), **native)
+        return room
 
     @says
     def __repr__(self) -> str:
-        types = self.graph.schema.node_types
-        told: dict[str, Any] = {"num_neighbors": self.num_neighbors, "alpha": self.alpha, "epsilon": self.epsilon}
-        if len(types) > 1:
-            told |= {"node_type": types[self._seed_type], "neighbor_type": types[self._neighbor_type]}
-        return options(told)
+        return told_options(self.options.told(self.graph.schema))

@@ -28,6 +28,7 @@ from glt.data.arrays import map_npy
 from glt.data.device import HOST, accelerator_of
 from glt.distributed.engine.partitions import EdgeDirectory
 from glt.distributed.engine.requests import (
+    DegreesRequest,
     EarliestRequest,
     HasEdgesRequest,
     InducedRequest,
@@ -170,6 +171,7 @@ class Reader:
         requests = [
             hop,
             InducedRequest(0, mine, seeds, True),
+            DegreesRequest(0, mine),
             HasEdgesRequest(0, mine[:9], seeds.new_zeros(len(mine[:9]))),
         ]
         requests += [RowsRequest("node", 0, mine, tuple(own.node_tables[0])), EarliestRequest(0)]

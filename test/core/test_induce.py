@@ -156,3 +156,45 @@ def test_damaged_neighbours_are_found_before_they_index_anything():
     batch.start([(0, np.array([0]))])
     with pytest.raises(IndexError, match="neighbour id 1000000000000 is outside"):
         batch.induce([csr])
+
+
+@pytest.mark.parametrize("id_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("order", ["ascending", "shuffled"])
+def test_few_members_in_long_rows(order, id_dtype):
+    """Rows of thousands, with parallel edges, are looked through where they are shuffled; where they ascend, members
+    are looked up."""
+    rng = np.random.default_rng(5)
+    num_nodes, degrees = 5000, np.array([4000, 3, 0, 2500])
+    rows = [rng.integers(0, num_nodes, each) for each in degrees]
+    rows = [np.sort(each) if order == "ascending" else each for each in rows]
+    indptr = np.zeros(num_nodes + 1, np.int64)
+    indptr[1:] = np.pad(degrees, (0, num_nodes - 4)).cumsum()
+    csr = _core.Csr(indptr, np.concatenate(rows).astype(id_dtype))
+    members = np.concatenate([[0, 3], rows[0][[0, 1, 2, -1]], rng.integers(4, num_nodes, 30), [num_nodes - 1, 3]])
+    batch = _core.Batch([num_nodes], [(0, 0)])
+    for disjoint in (False, True):
+        batch.start([(0, members)], disjoint=disjoint)
+        batch.induce([csr])
+        row, col, edge = np.zeros((3, batch.num_edges(0)), np.int64)
+        batch.copy_edges(0, row, col, edge)
+        first = {int(node): i for i, node in reversed(list(enumerate(members.tolist())))}
+        wanted = [
+            ((i if disjoint else first[int(other)]), i, int(indptr[node]) + at)
+            for i, node in enumerate(members.tolist())
+            for at, other in enumerate(rows[node] if node < 4 else [])
+            if (other == node if disjoint else int(other) in first)
+        ]
+        assert list(zip(row.tolist(), col.tolist(), edge.tolist(), strict=True)) == wanted and (
+            disjoint or len(wanted) > 10
+        )
+
+
+def test_long_rows_that_leave_the_graph_are_damaged():
+    for row in ([0] * 40 + [7], [-1] + [0] * 40):
+        csr = _core.Csr(np.array([0, 41, 41, 41, 41, 41]), np.array(row), check_indices=False)
+        batch = _core.Batch([5], [(0, 0)])
+        batch.start([(0, np.array([0]))])
+        with pytest.raises(IndexError, match="the graph's columns are damaged"):
+            batch.induce([csr])
+        with pytest.raises(IndexError, match="the graph's columns are damaged"):
+            _core.InducedRows(csr, np.array([0]), np.array([1]))

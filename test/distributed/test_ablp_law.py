@@ -308,6 +308,7 @@ def test_random_negatives_come_from_a_loader_of_their_own(typed_world, alone):
         ({"input_nodes": ("item", [0])}, ValueError, "input_nodes is of type 'item': expected 'user'"),
         ({"exclude_edges": FOLLOWS}, ValueError, "exclude_edges = .*expected 'self', 'reverse' or an edge type from"),
         ({"subgraph_type": "induced"}, ValueError, "exclude_edges = 'reverse' and subgraph_type = 'induced'"),
+        ({"subgraph_type": "induced", "disjoint": True}, ValueError, "subgraph_type = 'induced' and disjoint = True"),
         ({"time_attr": "time"}, ValueError, "input_time"),
         ({"use_label_edge_index_output": "yes"}, TypeError, "use_label_edge_index_output = 'yes'"),
         ({"neg_sampling": "binary"}, TypeError, "neg_sampling"),

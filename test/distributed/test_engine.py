@@ -17,7 +17,14 @@ import glt
 from glt.channel.message import MessageKind, encode_message, read_message
 from glt.data import HOMOGENEOUS
 from glt.distributed.engine.partitions import PartitionRouter
-from glt.distributed.engine.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.distributed.engine.requests import (
+    DegreesRequest,
+    EarliestRequest,
+    HasEdgesRequest,
+    InducedRequest,
+    OneHopRequest,
+    RowsRequest,
+)
 from glt.distributed.engine.sampler import BatchStart
 from glt.distributed.engine.seeds import LinkSeeds, Negatives
 from glt.distributed.wire.transport import Peer, Transport
@@ -47,6 +54,7 @@ REQUESTS = [
     RowsRequest("edge", 11, IDS, ("edge_attr",)),
     RowsRequest("node", 0, NONE, ("x", "größe y", "time")),
     InducedRequest(2, IDS, NONE, True),
+    DegreesRequest(4, IDS),
     HasEdgesRequest(5, IDS, -IDS),
     EarliestRequest(9),
 ]

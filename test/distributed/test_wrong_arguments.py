@@ -24,7 +24,7 @@ from glt.distributed import (
     SparseAdagrad,
     SparseAdam,
 )
-from glt.distributed.engine.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.distributed.engine.requests import DegreesRequest, HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
 from glt.errors import MessageError
 from glt.partition import RandomPartitioner
 
@@ -283,6 +283,8 @@ def test_requests_name_the_types_that_they_lack(typed):
         (OneHopRequest(3, IDS, seed_time=IDS, **hop), ValueError, "times"),
         (OneHopRequest(0, IDS, tree=torch.zeros(2, dtype=torch.uint32), **hop), MessageError, r"'tree' is .*\[2\]"),
         (InducedRequest(-1, IDS, IDS, False), ValueError, "edge type -1"),
+        (DegreesRequest(7, IDS), ValueError, "edge type 7"),
+        (DegreesRequest(1, IDS + 57), IndexError, "60"),
         (InducedRequest(0, IDS, IDS + 59, False), IndexError, r"members\[1\] = 60"),
         (HasEdgesRequest(0, IDS, IDS[:2]), MessageError, r"'neighbors' is .*\[2\], expected .*\[5\]"),
         (RowsRequest("node", 2, IDS, ("x",)), ValueError, r"no node tables \['x'\] of tag"),

@@ -286,6 +286,11 @@ class OfAnotherMake(BaseSampler):
         ({"exclude_edges": "all"}, ValueError, "exclude_edges = 'all'"),
         ({"exclude_edges": RATES}, ValueError, "exclude_edges = .*expected 'self', 'reverse' or an edge type from"),
         ({"subgraph_type": "induced"}, ValueError, "exclude_edges = 'reverse' and subgraph_type = 'induced'"),
+        (
+            {"subgraph_type": "induced", "exclude_edges": None, "disjoint": True},
+            ValueError,
+            "subgraph_type = 'induced' and disjoint = True: each end of a link",
+        ),
         ({"use_label_edge_index_output": 1}, TypeError, "use_label_edge_index_output = 1"),
         ({"neighbor_sampler": OfAnotherMake()}, TypeError, "neighbor_sampler has type OfAnotherMake: expected a glt"),
         ({"positive": None}, TypeError, "positive"),

@@ -213,6 +213,11 @@ def test_nothing_at_all_is_refused_by_name():
         (lambda: links(float("nan")), ValueError, "amount of neg_sampling = nan: expected a number above 0"),
         (lambda: links(float("inf")), ValueError, "amount of neg_sampling = inf: expected a number above 0"),
         (lambda: links(1e9), ValueError, r"amount .* = 1e\+09: .* below 2\^31 negatives in a batch of 8"),
+        (
+            lambda: LinkNeighborLoader(DATA, [2], EDGES, disjoint=True, subgraph_type="induced"),
+            ValueError,
+            "subgraph_type = 'induced' and disjoint = True: each end of a link",
+        ),
         (lambda: LinkNeighborLoader(DATA, [2], EDGES, neg_sampling="some"), ValueError, "neg_sampling = 'some': exp"),
     ]:
         with pytest.raises(error, match=words):

@@ -369,12 +369,12 @@ def test_what_does_not_fit_is_named(num_samples, error, words):
 def test_arguments_that_sampling_does_not_have_are_refused():
     data = graph(t=torch.arange(200), w=torch.rand(1200))
     for options, words in (
-        ({"time_attr": "t", "input_time": torch.arange(200)}, "time_attr = 't'"),
-        ({"disjoint": True}, "disjoint = True"),
-        ({"replace": True}, "replace = True"),
-        ({"weight_attr": "w"}, "weight_attr = 'w'"),
+        ({"time_attr": "t", "input_time": torch.arange(200)}, "HGTLoader has no argument time_attr"),
+        ({"disjoint": True}, "HGTLoader has no argument disjoint"),
+        ({"replace": True}, "HGTLoader has no argument replace"),
+        ({"weight_attr": "w"}, "HGTLoader has no argument weight_attr"),
         ({"num_neighbors": [2]}, "num_neighbors"),
-        ({"subgraph_type": "directional"}, "subgraph_type"),
+        ({"subgraph_type": "directional"}, "HGTLoader has no argument subgraph_type"),
         ({"nonsense": 2}, "HGTLoader has no argument nonsense"),
     ):
         with pytest.raises((TypeError, ValueError), match=words):
@@ -405,14 +405,14 @@ def test_a_loader_tells_what_it_draws():
 def test_the_core_refuses_what_cannot_be():
     one = [np.array([0])]
     for arguments, words in (
-        (([(0, 0)], one, [], 0), "num_samples has 0 lists: expected one per node type, 1"),
-        (([(0, 0)], one, [[-1]], 0), r"num_samples\[0\] has -1: expected 0 or more"),
-        (([(0, 1)], one, [[1]], 0), "ends has node types 0 and 1: expected below 1"),
-        (([(0, 0)], one * 2, [[1], [1, 1]], 0), r"num_samples\[1\] has 2 iterations, num_samples\[0\] has 1"),
+        (([9], [(0, 0)], one, [], 0), "num_samples has 0 lists: expected one per node type, 1"),
+        (([9], [(0, 0)], one, [[-1]], 0), r"num_samples\[0\] has -1: expected 0 or more"),
+        (([9], [(0, 1)], one, [[1]], 0), "ends has node types 0 and 1: expected below 1"),
+        (([9, 9], [(0, 0)], one * 2, [[1], [1, 1]], 0), r"num_samples\[1\] has 2 iterations, num_samples\[0\] has 1"),
     ):
         with pytest.raises(ValueError, match=words):
             _core.HgtNodes(*arguments)
-    nodes = _core.HgtNodes([(0, 0)], [np.array([4, 4, 2])], [[1]], 0)
+    nodes = _core.HgtNodes([9], [(0, 0)], [np.array([4, 4, 2])], [[1]], 0)
     assert nodes.newest(0).tolist() == [4, 2]
     count, none = np.array([1, 1], np.uint32), np.empty(0, np.int64)
     for arguments, words in (
@@ -422,6 +422,11 @@ def test_the_core_refuses_what_cannot_be():
     ):
         with pytest.raises(ValueError, match=words):
             nodes.take(*arguments)
+    for wrong in (9, -1, 2**40):
+        with pytest.raises(
+            IndexError, match=rf"neighbour id {wrong} is outside \[0, 9\): the graph's columns are damaged"
+        ):
+            nodes.take(0, count, np.array([2, wrong]))
     nodes.take(0, count, np.array([2, 7]))
     nodes.draw()
     assert nodes.is_done and nodes.drawn(0).tolist() == [7]
@@ -435,7 +440,7 @@ def test_the_core_looks_up_no_type_that_is_not_there():
     import sys
 
     code = (
-        "import numpy as np; from glt import _core; n = _core.HgtNodes([(0, 0)], [np.array([0])], [[1]], 0)\n"
+        "import numpy as np; from glt import _core; n = _core.HgtNodes([9], [(0, 0)], [np.array([0])], [[1]], 0)\n"
         "for call in (n.newest, n.drawn):\n"
         "    try: call(10**6)\n"
         "    except (IndexError, ValueError): print('refused')\n"

@@ -86,6 +86,14 @@ def test_scores_are_near_the_exact_ones_from_below():
     assert near.sum() > 50
 
 
+def test_seeds_of_several_native_calls_are_those_of_one():
+    sampler = PageRankSampler(graph(), 4, epsilon=1e-2)
+    once, score = sampler.sample(torch.arange(120))
+    many, scores = sampler.sample(torch.arange(120).repeat(20))
+    assert torch.equal(many.nbr, once.nbr.repeat(20)) and torch.equal(scores, score.repeat(20))
+    assert torch.equal(many.nbr_num, once.nbr_num.repeat(20))
+
+
 def test_all_edge_types_are_walked():
     data = random_hetero_graph(seed=4)
     types = list(data.node_types)
@@ -151,3 +159,99 @@ def test_seeds_outside_and_none():
     del typed["z"]
     with pytest.raises(ValueError, match=r"node_type is not given: expected that of the seeds, one of \['a', 'b'\]"):
         PageRankSampler(typed, 3)
+
+
+def stepped(seeds, rows, ask):
+    """Ranks of a graph of one type, whose rows are a list; ``ask`` is told what is asked, and answers it."""
+    count, neighbor, score = np.empty(len(seeds), np.uint32), np.full(len(seeds) * 9, -1), np.zeros(len(seeds) * 9)
+    ranks = _core.PageRanks(
+        *([(0, 0)], 1, 0, 0, seeds, count, neighbor, score), num_neighbors=9, stop=0.15, residual_per_edge=1e-4
+    )
+    while not ranks.is_done:
+        ask(ranks)
+        ranks.go_on()
+    return count, neighbor, score
+
+
+def test_steps_find_what_one_call_finds_and_ask_for_each_row_once():
+    """More seeds than are pushed side by side; a node's answer in one of two parts."""
+    data = graph()
+    rows = [rows_of(data.edge_index).get(v, []) for v in range(120)]
+    seeds = np.arange(240) % 120
+    asked = {True: [], False: []}
+
+    def ask(ranks):
+        nodes = ranks.asked(0)
+        asked[ranks.wants_rows] += nodes.tolist()
+        for part in (1, 0):
+            at = np.flatnonzero(nodes % 2 == part).astype(np.uint32)
+            count = np.array([len(rows[v]) for v in nodes[at]], np.uint32)
+            ends = [each for v in nodes[at] for each in rows[v]] if ranks.wants_rows else []
+            ranks.take(0, at, count, np.array(ends, np.int32 if part else np.int64))
+
+    made = stepped(seeds, rows, ask)
+    whole = np.empty(240, np.uint32), np.full(240 * 9, -1), np.zeros(240 * 9)
+    csr = PageRankSampler(data, 9).graph.topologies[0].csr_unweighted
+    _core.page_ranks([csr], [(0, 0)], 1, 0, 0, seeds, *whole, num_neighbors=9, stop=0.15, residual_per_edge=1e-4)
+    assert all(np.array_equal(a, b) for a, b in zip(made, whole, strict=True))
+    for nodes in asked.values():
+        assert len(nodes) == len(set(nodes)) > 60
+    assert {*asked[True]} <= {*asked[False]} and 0 not in [len(rows[v]) for v in asked[True]]
+
+
+def test_hubs_that_are_not_pushed_are_asked_for_their_degrees_alone():
+    """A star: the hub of 100,000 edges holds no more than what is left at it."""
+    rows = [[1] if v == 0 else [0] * 100_000 if v == 1 else [] for v in range(2)]
+    told = []
+
+    def ask(ranks):
+        nodes = ranks.asked(0).tolist()
+        told.append((ranks.wants_rows, nodes))
+        ends = [each for v in nodes for each in rows[v]] if ranks.wants_rows else []
+        ranks.take(0, np.arange(len(nodes), dtype=np.uint32), np.uint32([len(rows[v]) for v in nodes]), np.int64(ends))
+
+    count, _, _ = stepped(np.array([0]), rows, ask)
+    assert told == [(False, [0]), (True, [0]), (False, [1])] and count.tolist() == [0]
+
+
+NOTHING = np.empty(0, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("position", "count", "neighbor", "words"),
+    [
+        ([0, 1], [1], NOTHING, "count has 1 elements: expected 2"),
+        ([2], [1], NOTHING, r"position\[0\] = 2: expected one of 2 nodes"),
+        ([1, 1], [1, 1], NOTHING, r"position\[1\] = 1: expected more than the one before, 1"),
+        ([0, 1], [1, 1], np.array([0, 1]), "neighbor has 2 elements: expected 0"),
+        ([0], [1], NOTHING, "go_on: 1 nodes are answered along edge type 0: expected 2"),
+    ],
+)
+def test_answers_that_were_not_asked_for_are_refused(position, count, neighbor, words):
+    def ask(ranks):
+        ranks.take(0, np.uint32(position), np.uint32(count), neighbor)
+
+    with pytest.raises(ValueError, match=words):
+        stepped(np.array([5, 9]), [], ask)
+
+
+def test_rows_must_have_as_many_edges_as_was_told():
+    def ask(ranks):
+        count, edges = (2, [0, 1]) if ranks.wants_rows else (3, [])
+        ranks.take(0, np.uint32([0]), np.uint32([count]), np.int64(edges))
+
+    with pytest.raises(ValueError, match="node 5 has 2 edges: expected as many as told before, 3"):
+        stepped(np.array([5]), [], ask)
+    out = np.empty(1, np.uint32), np.empty(9, np.int64), np.empty(9)
+    given = {"num_neighbors": 9, "stop": 0.15, "residual_per_edge": 1e-4}
+    ranks = _core.PageRanks([(0, 0)], 1, 0, 0, np.array([5]), *out, **given)
+    with pytest.raises(ValueError, match="edge_type = 1: expected below 1"):
+        ranks.take(1, np.uint32([0]), np.uint32([1]), NOTHING)
+    with pytest.raises(IndexError):
+        ranks.asked(1)
+    with pytest.raises(ValueError, match="ends has node types 0 and 1"):
+        _core.PageRanks([(0, 1)], 1, 0, 0, np.array([5]), *out, **given)
+    none = _core.PageRanks([(0, 0)], 1, 0, 0, NOTHING, out[0][:0], NOTHING, out[2][:0], **given)
+    assert none.is_done
+    with pytest.raises(ValueError, match="go_on: all seeds are done"):
+        none.go_on()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from glt.data.feature import NO_ROW, Feature, TieredRows
 from glt.data.schema import PartitionBook
 from glt.data.topology import Topology, layout_of
 from glt.distributed.engine.requests import (
+    DegreesRequest,
     EarliestRequest,
     HasEdgesRequest,
     InducedRequest,
@@ -84,6 +85,20 @@ class Placing:
     split_ratio: float = 0.0
 
 
+EdgesRequest = OneHopRequest | InducedRequest | DegreesRequest
+
+
+@dataclass(frozen=True, eq=False)
+class Degrees:
+    """The answer to a :class:`DegreesRequest`: counts alone, no edges."""
+
+    count: np.ndarray
+    num_edges: ClassVar[int] = 0
+
+    def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None:
+        count[:] = self.count
+
+
 class LocalPartition:
     """What can be read of a partition that this process has mapped. A type is its position in the schema.
 
@@ -144,6 +159,7 @@ class LocalPartition:
         answers: dict[str, Handler] = {
             OneHopRequest.method: partial(self._answer_edges, OneHopRequest),
             InducedRequest.method: partial(self._answer_edges, InducedRequest),
+            DegreesRequest.method: partial(self._answer_edges, DegreesRequest),
             RowsRequest.method: self._answer_rows,
             HasEdgesRequest.method: self._answer_has_edges,
             EarliestRequest.method: self._answer_earliest,
@@ -154,7 +170,7 @@ class LocalPartition:
         self.require_sound()
         return answer(request)
 
-    def _answer_edges(self, kind: type[OneHopRequest | InducedRequest], request: Tensor) -> Tensor:
+    def _answer_edges(self, kind: type[EdgesRequest], request: Tensor) -> Tensor:
         """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]``, as int32 where all ids
         fit, or the times of edges."""
         asked = kind.decode(request)
@@ -203,9 +219,11 @@ class LocalPartition:
             return topology.csr_by_time
         return topology.csr if weighted else topology.csr_unweighted
 
-    def edges(self, asked: OneHopRequest | InducedRequest) -> _core.OneHop | _core.InducedRows:
-        """Answers either request for edges."""
-        return self.induced(asked) if isinstance(asked, InducedRequest) else self.one_hop(asked)
+    def edges(self, asked: EdgesRequest) -> _core.OneHop | _core.InducedRows | Degrees:
+        """Answers any request for edges."""
+        if isinstance(asked, OneHopRequest):
+            return self.one_hop(asked)
+        return self.induced(asked) if isinstance(asked, InducedRequest) else self.degrees(asked)
 
     def one_hop(self, asked: OneHopRequest) -> _core.OneHop:
         """Samples one hop."""
@@ -249,6 +267,16 @@ class LocalPartition:
         trees = {name: getattr(asked, name) for name in ("tree", "member_tree")}
         given = {name: each.numpy() for name, each in trees.items() if each is not None}
         return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge, **given)
+
+    def degrees(self, asked: DegreesRequest) -> Degrees:
+        """Looks up how many edges nodes have; errors as of :meth:`one_hop`."""
+        self._named("edge", self.schema.edge_types, asked.edge_type)
+        topology, nodes = self.graphs[asked.edge_type].topology, asked.nodes.numpy()
+        assert topology.book is not None, "partitions have books"
+        _core.require_owned(topology.book.native, nodes, self.index)
+        rows = topology.book.rows(nodes).astype(np.int64)
+        indptr = topology.indptr.numpy()
+        return Degrees(np.minimum(indptr[rows + 1] - indptr[rows], 2**32 - 1).astype(np.uint32))
 
     def expanded(self, edge_type: int) -> np.ndarray:
         """The nodes that the rows of an edge type are of, in their order."""

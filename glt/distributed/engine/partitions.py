@@ -18,11 +18,10 @@ from glt import _core
 from glt.channel.message import read_message
 from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.local_partition import LocalPartition, count_neighbors
+from glt.distributed.engine.local_partition import EdgesRequest, LocalPartition, count_neighbors
 from glt.distributed.engine.requests import (
     EarliestRequest,
     HasEdgesRequest,
-    InducedRequest,
     OneHopRequest,
     Request,
     RowsRequest,
@@ -75,7 +74,7 @@ LONG = SHORT + 1  # the size of a call that may always take longer
 RowsPart = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 # A request for edges: positions of its nodes in the frontier, the partition that owns them, and what to ask it.
-EdgesWanted = tuple[np.ndarray, int, OneHopRequest | InducedRequest]
+EdgesWanted = tuple[np.ndarray, int, EdgesRequest]
 
 
 class Partitions:

@@ -189,6 +189,28 @@ class InducedRequest:
 
 
 @dataclass(frozen=True)
+class DegreesRequest:
+    """Say how many edges of a type nodes ``[n]``, int64, have, 2^32 - 1 at most; all owned by the partition that is
+    asked."""
+
+    method: ClassVar[str] = "degrees"
+    with_edge: ClassVar[bool] = False
+    with_time: ClassVar[bool] = False
+
+    edge_type: int
+    nodes: Tensor
+
+    def encode(self) -> Tensor:
+        return encode_message({"nodes": self.nodes, "spec": torch.tensor([self.edge_type])}, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> DegreesRequest:
+        read = RequestFields("request for degrees", request)
+        (edge_type,) = read.numbers("spec", 1)
+        return cls(edge_type, read.vector("nodes"))
+
+
+@dataclass(frozen=True)
 class RowsRequest:
     """Look up rows of the named tables for ``ids [n]``, int64, of nodes or edges that the partition owns."""
 

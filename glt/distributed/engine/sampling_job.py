@@ -11,11 +11,13 @@ from torch import Tensor
 from glt.channel.message import MessageKind, MessageLayout, read_message
 from glt.channel.shm import SharedMemory
 from glt.distributed.engine.node_sets import ClusterSeeds, HgtSeeds, SaintSeeds
+from glt.distributed.engine.page_rank import PageRankSeeds
 from glt.distributed.engine.seeds import AnchorSeeds, LinkSeeds, Negatives, NodeSeeds, Seeds
 from glt.distributed.engine.walks import WalkSeeds
 from glt.sampler.anchors import KINDS, Supervision
 from glt.sampler.config import SamplingConfig
 from glt.sampler.order import SeedOrder
+from glt.sampler.page_rank_options import PageRankOptions
 from glt.sampler.walk_options import WalkOptions
 
 
@@ -37,6 +39,8 @@ def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds
             return HgtSeeds(**given)
         case "saint":
             return SaintSeeds(**given)
+        case "page ranks":
+            return PageRankSeeds(PageRankOptions(**given))
         case "clusters":
             return ClusterSeeds.from_extras(extras)
         case _:

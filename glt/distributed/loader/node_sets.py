@@ -171,16 +171,13 @@ class DistClusterLoader(_NodeSets):
             name = f"cluster[{node_type!r}]" if schema.is_hetero else "cluster"
             clusters.append(checked_clusters(name, by_type[node_type], num_nodes, total, "number of nodes"))
         self.num_clusters = num_clusters(clusters)
-        wanted = (
-            torch.arange(self.num_clusters)
-            if input_clusters is None
-            else as_ids(input_clusters, "input_clusters", self.num_clusters)
-        )
+        if input_clusters is None:
+            input_clusters = torch.arange(self.num_clusters)
+        wanted = as_ids(input_clusters, "input_clusters", self.num_clusters)
         require_in_range("input_clusters", wanted, self.num_clusters, f" (there are {self.num_clusters} clusters)")
         seeds = ClusterSeeds.of(clusters, self.num_clusters)
-        super().__init__(
-            graph, _config(graph, with_edge), seeds, SeedTable({"cluster": wanted}, seeds.extras()), options
-        )
+        table = SeedTable({"cluster": wanted}, seeds.extras())
+        super().__init__(graph, _config(graph, with_edge), seeds, table, options)
 
     def _says(self) -> str:
         return told_options({"num_clusters": self.num_clusters})
