@@ -92,6 +92,7 @@ HETERO = ["hetero_node_classification", "--num_neighbors", "3,2", "--hidden_chan
 LINKS = ["link_prediction", "--num_neighbors", "2,2", "--hidden_channels", "8", "--max_links", "200"]
 UNSUPERVISED = ["unsupervised_sage", "--num_neighbors", "2,2", "--hidden_channels", "8", "--batch_size", "4096"]
 TEMPORAL = ["temporal_recommendation", "--num_neighbors", "2,2", "--hidden_channels", "8", "--max_links", "200"]
+PINSAGE = ["pinsage_recommendation", "--num_users", "600", "--num_items", "100", "--hidden_channels", "8"]
 SEAL = ["seal_link_prediction", "--num_neighbors", "3,2", "--hidden_channels", "8", "--max_links", "60"]
 
 
@@ -105,7 +106,7 @@ def real(command, name):
 @pytest.mark.parametrize(
     ("command", "flags"),
     [
-        *(pytest.param(each, [], id=each[0]) for each in (HETERO, LINKS, UNSUPERVISED, TEMPORAL, SEAL)),
+        *(pytest.param(each, [], id=each[0]) for each in (HETERO, LINKS, UNSUPERVISED, TEMPORAL, PINSAGE, SEAL)),
         *(pytest.param(each, HOST, id=f"{each[0]}-host") for each in (HETERO, UNSUPERVISED)),
         *(real(HETERO, name) for name in ("dblp_hetero", "acm_hetero")),
         *(real(LINKS, name) for name in ("cora", "amazon_computers")),
@@ -117,3 +118,9 @@ def test_the_first_epoch_of_an_example(command, flags, run):
     example, *more = command
     told = run(f"examples/{example}.py", "--epochs", "1", *more, *flags).stdout
     assert re.search(r"Epoch: 00, Loss: \d+\.\d{4}, .*: [01]\.\d{4}", told), told
+
+
+def test_items_that_go_with_an_item_are_found(run):
+    """Ten of a hundred items, twenty of which are of a taste: 0.1 at random, about half at best."""
+    told = run("examples/pinsage_recommendation.py", *PINSAGE[1:], "--epochs", "4").stdout
+    assert float(re.findall(r"Hit rate of 10: (\S+)", told)[-1]) > 0.3, told
