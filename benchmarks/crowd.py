@@ -21,7 +21,8 @@ from benchmarks.partitioned import features_of, labels_of
 from glt.channel.message import Message
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.engine.producer import EpochStart
-from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
+from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
+from glt.distributed.engine.seeds import NodeSeeds
 from glt.distributed.loader.base import collate
 from glt.distributed.server import remote
 from glt.distributed.server.client import DistClient
