@@ -25,7 +25,8 @@ class HGTLoader(NeighborLoader):
         num_samples: Nodes to draw in each iteration, of each node type: a list, or a dict by node type.
         input_nodes: As of :class:`NeighborLoader`.
         is_sorted: Accepted for PyG's sake: it changes nothing here.
-        transform, transform_sampler_output, filter_per_worker, random_seed, num_threads, **kwargs: As of the same.
+        transform, transform_sampler_output, filter_per_worker, random_seed, num_threads: As of the same.
+        **kwargs: As of the same: ``custom_cls``, ``input_id`` and the arguments of torch's ``DataLoader``.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit; names it.

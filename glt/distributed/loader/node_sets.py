@@ -44,9 +44,9 @@ class DistHGTLoader(DistLoader):
     once. It is sampled by the CPU.
 
     Args:
-        data, input_nodes, batch_size, shuffle, drop_last, with_edge, collect_features, to_device, transform, input_id,
-            random_seed, worker_options: As of :class:`glt.distributed.DistNeighborLoader`.
+        data, input_nodes, batch_size, shuffle, drop_last: As of :class:`glt.distributed.DistNeighborLoader`.
         num_samples: Nodes to draw in each iteration, of each node type: a list, or a dict by node type.
+        with_edge, collect_features, to_device, transform, input_id, random_seed, worker_options: As of the same.
 
     Raises:
         Exception: The same as :class:`glt.distributed.DistNeighborLoader`.
@@ -119,11 +119,11 @@ class DistClusterLoader(_NodeSets):
     partition, such as parts of parts, cost least.
 
     Args:
-        data, batch_size, shuffle, drop_last, with_edge, collect_features, to_device, transform, random_seed,
-            worker_options: As of :class:`glt.distributed.DistNeighborLoader`.
+        data, batch_size, shuffle, drop_last: As of :class:`glt.distributed.DistNeighborLoader`.
         cluster: The cluster of each node of the whole graph, ``[num_nodes]``, integers from 0; of a heterogeneous graph
             a dict by node type. Samplers share them, 8 bytes for each node; a client sends them to its servers.
         input_clusters: The clusters of this trainer. Default: all.
+        with_edge, collect_features, to_device, transform, random_seed, worker_options: As of the same.
 
     Raises:
         Exception: The same as :class:`glt.distributed.DistNeighborLoader`.
