@@ -77,14 +77,16 @@ class ClusterData(torch_geometric.loader.ClusterData):
         check_one_of("sparse_format", sparse_format, ("csr", "csc"))
         for name, flag in (("recursive", recursive), ("keep_inter_cluster_edges", keep_inter_cluster_edges)):
             check_flag(name, flag)
-        self.source, self.recursive, self.sparse_format = data, recursive, sparse_format
-        self.keep_inter_cluster_edges = keep_inter_cluster_edges
+        self.source: Data = data
+        self.recursive: bool = recursive
+        self.sparse_format: str = sparse_format
+        self.keep_inter_cluster_edges: bool = keep_inter_cluster_edges
         check_flag("log", log)
         num_nodes = int(data.num_nodes or 0)
         require_in_range("edge_index", data.edge_index.reshape(-1), num_nodes, f" (num_nodes = {num_nodes})")
         if cluster is None:
             check_at_least("num_parts", num_parts, 1)
-            self.num_parts = int(num_parts or 1)
+            self.num_parts: int = int(num_parts or 1)
             self.cluster: Tensor = torch.from_numpy(self._kept(save_dir, filename, log))
             return
         if save_dir is not None or filename is not None:

@@ -64,9 +64,11 @@ class GraphSAINTSampler(NodeSetLoader):
             raise ValueError(
                 "data has several types: GraphSAINT's laws are for one; use HGTLoader, or RandomNodeLoader"
             )
-        self.num_samples, self.num_steps, self.sample_coverage = batch_size, num_steps, sample_coverage
-        self.num_nodes = int(self._graph.num_nodes[0])
-        self.num_edges = int(self._graph.topologies[0].num_edges)
+        self.num_samples: int = batch_size
+        self.num_steps: int = num_steps
+        self.sample_coverage: int = sample_coverage
+        self.num_nodes: int = int(self._graph.num_nodes[0])
+        self.num_edges: int = int(self._graph.topologies[0].num_edges)
         if self.num_nodes == 0:
             raise ValueError("data has no nodes: GraphSAINT has nothing to draw")
         self._prepare(num_threads)
@@ -259,7 +261,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        self.walk_length = walk_length
+        self.walk_length: int = walk_length
         options: dict[str, Any] = {"transform": transform, "random_seed": random_seed, "num_threads": num_threads}
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **options, **kwargs)
 

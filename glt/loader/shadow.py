@@ -89,7 +89,9 @@ class ShaDowKHopSampler(NodeSetLoader):
     ) -> None:
         check_at_least("depth", depth, 0)
         SamplingConfig.checked([num_neighbors], replace=replace)  # whatever the depth
-        self.depth, self.num_neighbors, self.replace = depth, num_neighbors, replace
+        self.depth: int = depth
+        self.num_neighbors: int = num_neighbors
+        self.replace: bool = replace
         self._is_sparse = isinstance(data, Data) and data.edge_index is None and data.get("adj_t") is not None
         self._open(_with_edges(data) if self._is_sparse else data, random_seed, num_threads, transform, kwargs)
         if self._graph.schema.is_hetero:

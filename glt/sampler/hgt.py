@@ -57,7 +57,7 @@ class HGTSampler(NeighborSampler):
     ) -> None:
         given: dict[str, Any] = {"random_seed": random_seed, "num_threads": num_threads, "device": "cpu"}
         super().__init__(data, [], subgraph_type="induced", **given)
-        self.num_samples = samples_per_type(num_samples, self.graph.schema)
+        self.num_samples: list[list[int]] = samples_per_type(num_samples, self.graph.schema)
 
     def sample(
         self,

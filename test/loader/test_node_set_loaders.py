@@ -182,7 +182,7 @@ def test_kept_clusters_that_do_not_fit_are_named_with_their_file(tmp_path, conte
         path.write_bytes(content)
     else:
         np.savez(path, cluster=np.zeros(39, np.int64) if content == "39 nodes" else np.full(90, 7))
-    with pytest.raises((ValueError, IndexError, OSError, EOFError), match=r"metis\.npz"):
+    with pytest.raises(ValueError, match=r"metis\.npz"):
         ClusterData(graph(), 4, save_dir=str(tmp_path), log=False)
 
 
@@ -194,7 +194,7 @@ def test_clusters_that_are_given_may_leave_the_last_ones_empty():
     with pytest.raises(IndexError, match=r"num_parts = 5"):
         ClusterData(data, 5, cluster=cluster_of())
     for wrong in (0, -1, 2.5, True, "7"):
-        with pytest.raises((TypeError, ValueError), match="num_parts"):
+        with pytest.raises(ValueError, match="num_parts"):
             ClusterData(data, wrong, cluster=cluster_of())
 
 

@@ -353,7 +353,7 @@ def test_kept_norms_that_are_damaged_are_named_with_their_file(content, tmp_path
     node_sampler(graph(), **options)
     (path,) = tmp_path.iterdir()
     path.write_bytes(content)
-    with pytest.raises((ValueError, OSError, EOFError), match=path.name):
+    with pytest.raises(ValueError, match=path.name):
         node_sampler(graph(), **options)
 
 

@@ -383,18 +383,14 @@ def test_arguments_that_sampling_does_not_have_are_refused():
     first, *others = typed.node_types
     with pytest.raises(ValueError, match="expected as many iterations of each node type, but there are 1 of"):
         HGTSampler(typed, {first: [1], **{name: [1, 1] for name in others}})
-    with pytest.raises(IndexError, match=r"input_nodes\[1\] = 200|200"):
+    with pytest.raises(IndexError, match=r"input_nodes\[1\] = 200"):
         HGTLoader(data, [4], [3, 200])
 
 
 def test_probabilities_that_are_not_known_are_not_told():
     data, _ = world_of_budgets()
-    sampler = HGTSampler(data, [10])
-    try:
-        chance = sampler.sample_prob(torch.tensor([0, 1]))
-    except (NotImplementedError, TypeError, ValueError):
-        return
-    assert (chance[[2, 3, 4, 5]] > 0).all(), "every batch of these seeds has them"
+    with pytest.raises(NotImplementedError, match="sample_prob of an HGTSampler"):
+        HGTSampler(data, [10]).sample_prob(torch.tensor([0, 1]))
 
 
 def test_a_loader_tells_what_it_draws():

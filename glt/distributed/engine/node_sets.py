@@ -40,7 +40,6 @@ class HgtSeeds(NodeSeeds):
         self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
     ) -> BatchStart:
         start = await super().start(sampler, rows, input_id, batch_key)
-        start.stats = dict.fromkeys(("sampling_s", "remote_s", "remote_bytes"), 0.0)
         sampler.partitions.require_sound()
         num_nodes, ends = sampler.dataset.num_nodes_of, sampler.dataset.ends
         nodes = hgt_nodes(start.seeds, num_nodes, ends, self.num_samples, batch_key)
@@ -151,7 +150,7 @@ class SaintSeeds(Seeds):
     async def start(
         self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
     ) -> BatchStart:
-        stats = dict.fromkeys(("sampling_s", "remote_s", "remote_bytes"), 0.0)
+        stats: dict[str, float] = {}
         roots = drawn_items(batch_key, sampler.dataset.num_nodes_of[0], np.arange(self.num_roots))
         options = WalkOptions(self.walk_length)
         walks = await walks_from(sampler, options, torch.from_numpy(roots), None, batch_key, stats)

@@ -41,7 +41,7 @@ class PageRankSeeds(Seeds):
         num_types = len(dataset.schema.node_types)
         room = options.room(len(nodes), dataset.num_nodes_of)
         asked: Any = num_types, options.seed_type, options.neighbor_type, nodes.numpy(), *room.of(0, len(nodes))
-        stats = dict.fromkeys(("sampling_s", "remote_s", "remote_bytes"), 0.0)
+        stats: dict[str, float] = {}
         partitions.require_sound()
         if sampler.is_local:
             csrs = sampler.rows_of_all(False, False)

@@ -205,8 +205,8 @@ class Partitions:
         """Waits for a reply, on the account of a batch."""
         start = time.perf_counter()
         tensors = tensors_of(await reply)
-        stats["remote_s"] += time.perf_counter() - start
-        stats["remote_bytes"] += sum(t.nbytes for t in tensors.values())
+        stats["remote_s"] = stats.get("remote_s", 0.0) + time.perf_counter() - start
+        stats["remote_bytes"] = stats.get("remote_bytes", 0.0) + sum(t.nbytes for t in tensors.values())
         return tensors
 
     async def timed(self, stats: dict[str, float], stage: str, size: int, call: Callable[..., T], *args: Any) -> T:
@@ -220,7 +220,7 @@ class Partitions:
             return result, time.perf_counter() - start
 
         result, seconds = run() if size <= SHORT else await self.loop.run_native(run)
-        stats[stage] += seconds
+        stats[stage] = stats.get(stage, 0.0) + seconds
         return result
 
 

@@ -39,7 +39,7 @@ class WalkSeeds(Seeds):
     ) -> BatchStart:
         nodes = rows["node"].repeat_interleave(self.walks_per_node)
         time = None if "time" not in rows else rows["time"].repeat_interleave(self.walks_per_node)
-        stats = dict.fromkeys(("sampling_s", "remote_s", "remote_bytes"), 0.0)
+        stats: dict[str, float] = {}
         walks = await walks_from(sampler, self.options, nodes, time, batch_key, stats)
         known = {self.input_id: input_id, self.walks: walks}
         return BatchStart([(self.node_type, nodes[:0])], known=known, stats=stats)

@@ -84,7 +84,7 @@ class DistHGTLoader(DistLoader):
             batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options
         )
         config = _config(graph, with_edge)
-        self.num_samples = samples_per_type(num_samples, graph.schema)
+        self.num_samples: list[list[int]] = samples_per_type(num_samples, graph.schema)
         given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
         self._seed_type, columns = node_columns(graph, config, given, None, input_id)
         super().__init__(graph, config, HgtSeeds(self._seed_type, self.num_samples), SeedTable(columns), options)
@@ -170,7 +170,7 @@ class DistClusterLoader(_NodeSets):
         for node_type, num_nodes in zip(schema.node_types, graph.num_nodes_of, strict=True):
             name = f"cluster[{node_type!r}]" if schema.is_hetero else "cluster"
             clusters.append(checked_clusters(name, by_type[node_type], num_nodes, total, "number of nodes"))
-        self.num_clusters = num_clusters(clusters)
+        self.num_clusters: int = num_clusters(clusters)
         if input_clusters is None:
             input_clusters = torch.arange(self.num_clusters)
         wanted = as_ids(input_clusters, "input_clusters", self.num_clusters)
@@ -239,7 +239,8 @@ class DistGraphSAINTRandomWalkSampler(_NodeSets):
         if graph.num_nodes_of[0] == 0:
             raise ValueError("data has no nodes: walks have none to begin at")
         WalkOptions.checked(graph.schema, graph.ends, walk_length)
-        self.num_samples, self.walk_length = batch_size, walk_length
+        self.num_samples: int = batch_size
+        self.walk_length: int = walk_length
         table = SeedTable({"step": torch.arange(num_steps)})
         super().__init__(graph, _config(graph, with_edge), SaintSeeds(batch_size, walk_length), table, options)
 

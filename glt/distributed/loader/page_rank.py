@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt._reprs import options as told_options
 from glt._tracebacks import short_traceback
-from glt.channel.message import Message
 from glt.data.schema import NodeType
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.page_rank import PageRankSeeds
 from glt.distributed.engine.sampling_job import SeedTable
-from glt.distributed.loader.base import DistLoader, LoaderOptions, collate, take_over, with_written_rows
+from glt.distributed.loader.base import DistLoader, LoaderOptions, collate
 from glt.distributed.loader.deployment import opened
 from glt.distributed.loader.loaders import node_columns, seeds_by_name
 from glt.distributed.options import WorkerOptions
@@ -98,18 +98,14 @@ class DistPageRankLoader(DistLoader):
             self._ranks.edge_type(graph.schema)  # refuses a graph that has it
         super().__init__(graph, config, PageRankSeeds(self._ranks), SeedTable(columns), options)
 
-    def _collate(self, message: Message) -> Data | HeteroData:
-        take_over(message)
-        tensors = message.tensors
-        self._count(tensors)
-        with_written_rows(tensors, self._written, self.config)
+    def _made(self, tensors: dict[str, Tensor]) -> Data | HeteroData:
         edges = tensors[PageRankSeeds.edges], tensors[PageRankSeeds.weights]
         places = {name: name.rpartition("/")[1:] for name in tensors}
         of_nodes = {name: tensors[name] for name, (slash, place) in places.items() if slash and place[0] == "n"}
         input_id = of_nodes.pop(self.seeds.input_id)
         data = self.data
         batch = collate(of_nodes, data.schema, data.edge_dir, self.config.subgraph_type)
-        return self._to_device(with_page_ranks(batch, data.schema, self._ranks, edges, input_id))  # type: ignore[no-any-return]
+        return with_page_ranks(batch, data.schema, self._ranks, edges, input_id)
 
     def _fingerprint(self) -> dict[str, Any]:
         return super()._fingerprint() | self._ranks.to_json()  # num_neighbors is not that of hops
