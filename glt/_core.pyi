@@ -496,10 +496,16 @@ def gather_rows(
     positions: np.ndarray | None = None,
     num_threads: int = 1,
     first_id: int = 0,
+    packing: tuple[str, int] | None = None,
 ) -> None: ...
 def gather_from(
-    sources: list[tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, int]], out: np.ndarray
+    sources: list[tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, int]],
+    out: np.ndarray,
+    packing: tuple[str, int] | None = None,
 ) -> None: ...
+def pack_rows(rows: np.ndarray, out: np.ndarray, packing: str) -> tuple[int, float, float, float]:
+    """Packs float32 rows ``[n * columns]``; returns the position of the first number that cannot be stored or -1, sums
+    of squares of the differences and of the numbers, and the largest difference."""
 
 class RowIndex:
     """Which ids have a row in a small table; see csrc/core/gather.h."""
@@ -523,8 +529,7 @@ class TieredTable:
         *,
         row_of: tuple[int, int] | None = None,
         first_id: int = 0,
-        widen: str = "none",
-        scale: int = 0,
+        packing: tuple[str, int] | None = None,
     ) -> None: ...
 
 class GatherCall:

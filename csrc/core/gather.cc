@@ -144,7 +144,21 @@ void copy_elements(const PickedRows& from, std::byte* out) {
   for (int64_t i = 0; i < n; ++i) std::memcpy(out + (positions ? positions[i] : i) * kBytes, rows[i], kBytes);
 }
 
-void copy_picked(const PickedRows& from, RowCopy copy, std::byte* out) {
+// Packed rows, each widened on its way; the float32s of a row lie together.
+void unpack_picked(const PickedRows& from, const RowFormat& format, std::byte* out) {
+  const auto& [row_bytes, rows, positions, n] = from;
+  const RowUnpack unpack = row_unpack_for(format.packing);
+  const int64_t out_bytes = format.out_bytes(row_bytes);
+  const RowAhead ahead(row_bytes);
+  for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(rows[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + ahead.rows < n) ahead.fetch(rows[i + ahead.rows]);
+    unpack(rows[i], format.num_columns, reinterpret_cast<float*>(out + (positions ? positions[i] : i) * out_bytes));
+  }
+}
+
+void copy_picked(const PickedRows& from, const RowFormat& format, RowCopy copy, std::byte* out) {
+  if (format.packing != Packing::kNone) return unpack_picked(from, format, out);
   switch (from.row_bytes) {
     case 0:
       return;  // nothing to copy, but the ids have been checked
@@ -196,7 +210,8 @@ class GatherChunk {
 
   void copy() const {
     const uint32_t* positions = spec_.positions ? spec_.positions + first_ : nullptr;
-    copy_picked({spec_.row_bytes, row_, positions, n_}, copy_, spec_.out + (positions ? 0 : first_ * spec_.row_bytes));
+    const int64_t begin = positions ? 0 : first_ * spec_.format.out_bytes(spec_.row_bytes);
+    copy_picked({spec_.row_bytes, row_, positions, n_}, spec_.format, copy_, spec_.out + begin);
   }
 
  private:
@@ -214,12 +229,14 @@ void gather_rows(const GatherSpec& spec, int num_threads) {
   const RowCopy copy = row_copy_for(spec.row_bytes, spec.num_out * spec.row_bytes, !spec.positions, spec.out);
   // At the start of a chunk nothing has been asked for ahead; but threads are to end at the same time.
   const int64_t chunk_rows = std::clamp(spec.n / (8 * std::max(num_threads, 1)), kMinChunkRows, kMaxChunkRows);
-  const int64_t worth = spec.n * spec.row_bytes / (int64_t{256} << 10);  // a helper costs more than copying less
+  const int64_t worth =
+      spec.n * spec.format.out_bytes(spec.row_bytes) / (int64_t{256} << 10);  // a helper costs more than copying less
   for_chunks(spec.n, chunk_rows, std::min<int64_t>(num_threads - 1, worth),
              [&](int64_t first, int64_t last) { GatherChunk(spec, copy, first, last).copy(); });
 }
 
-void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::byte* out, int64_t num_out) {
+void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::byte* out, int64_t num_out,
+                 const RowFormat& format) {
   std::vector<const std::byte*> row(num_out), found(kMaxChunkRows);
   int64_t num_rows = 0;
   for (const RowSource& from : sources) {
@@ -238,7 +255,7 @@ void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::
   require(num_rows == num_out && missing == row.end(), num_rows, " rows of ", sources.size(), " sources for ", num_out,
           " of out: expected one for each, row ", missing - row.begin(), " has none or another has two");
   const RowCopy copy = row_copy_for(row_bytes, num_out * row_bytes, true, out);
-  copy_picked({row_bytes, row.data(), nullptr, num_out}, copy, out);
+  copy_picked({row_bytes, row.data(), nullptr, num_out}, format, copy, out);
 }
 
 RowIndex::RowIndex(const int64_t* ids, int64_t n, int64_t num_ids)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/csr.h"
+#include "core/packed_rows.h"
 
 namespace glt {
 
@@ -23,18 +24,20 @@ struct RowSource {
 
 struct GatherSpec : RowSource {
   int64_t row_bytes;
-  std::byte* out;  // [num_out, row_bytes]
+  std::byte* out;  // [num_out, format.out_bytes(row_bytes)]
   int64_t num_out;
+  RowFormat format = {};  // of the table; packed rows become float32
 };
 
 // out[positions[i]] = table[row_of[ids[i]]]. Throws std::out_of_range, naming the first offender of a chunk, before
 // anything outside the arrays is touched. The same result with any num_threads.
 void gather_rows(const GatherSpec& spec, int num_threads);
 
-// The same of several tables that fill `out` together: written once, from its beginning to its end. With gaps left for
-// later the same rows took 1.8 times as long (512 bytes, Zen 4). Throws std::invalid_argument, before anything is
-// written, unless each row of `out` is of one source.
-void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::byte* out, int64_t num_out);
+// The same of several tables of one format that fill `out` together: written once, from its beginning to its end. With
+// gaps left for later the same rows took 1.8 times as long (512 bytes, Zen 4). Throws std::invalid_argument, before
+// anything is written, unless each row of `out` is of one source.
+void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::byte* out, int64_t num_out,
+                 const RowFormat& format = {});
 
 // Which rows a small table has, out of many ids: a bitmap with ranks (Jacobson, FOCS 1989), a quarter of a byte per id,
 // so that a lookup is one memory access, mostly in cache.

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "core/check.h"
+#include "core/packed_rows.h"
 #include "core/rng.h"
 
 namespace glt::cuda {
@@ -73,51 +74,32 @@ GLT_HOST_DEVICE void store_once(std::byte* to, const Bits<kBytes>& bits) {
 #endif
 }
 
-// The bits of the float32 that equals a half (IEEE binary16); NaNs stay NaNs and become quiet, as hardware makes them.
-GLT_HOST_DEVICE uint32_t widened_half(uint16_t half) {
-  const uint32_t sign = (half & 0x8000u) << 16, exponent = (half >> 10) & 31u, fraction = half & 0x3FFu;
-  if (exponent == 0) return sign | std::bit_cast<uint32_t>(static_cast<float>(fraction) * 0x1p-24f);
-  if (exponent == 31) return sign | 0x7F800000u | fraction << 13 | (fraction ? 0x400000u : 0u);
-  return sign | (exponent + 112u) << 23 | fraction << 13;
-}
-
-enum class Widen : int { kNone, kBfloat16, kHalf, kInt8 };
-
-// Bytes of a stored element that is to be widened.
-constexpr int stored_bytes(Widen widen) {
-  return widen == Widen::kInt8 ? 1 : 2;
-}
-
-// The bits of the float32 of one stored element; `scale` is of int8 alone.
-template <Widen kWiden>
-GLT_HOST_DEVICE uint32_t widened(uint32_t element, float scale) {
-  if constexpr (kWiden == Widen::kBfloat16) return element << 16;
-  if constexpr (kWiden == Widen::kHalf) return widened_half(static_cast<uint16_t>(element));
-  return std::bit_cast<uint32_t>(static_cast<float>(static_cast<int8_t>(element)) * scale);
-}
-
 // How a row passes from a table to the result: kBytes bytes at a time, as they are.
 template <int kBytes>
 struct Copied {
-  static constexpr bool kIsScaled = false;
+  static constexpr Packing kPacking = Packing::kNone;
   using In = Bits<kBytes>;
   using Out = Bits<kBytes>;
-  GLT_HOST_DEVICE static Out of(const In& in, float) { return in; }
+  GLT_HOST_DEVICE static int64_t place(int piece) { return piece * int64_t{kBytes}; }
+  GLT_HOST_DEVICE static Out of(const In& in, float, int) { return in; }
 };
 
-// kElements elements at a time, each widened to float32.
-template <Widen kWiden, int kElements>
+// kElements elements at a time, each widened to float32; of int4 one at a time means a byte of which half is read.
+template <Packing kOf, int kElements>
 struct Widened {
-  static constexpr bool kIsScaled = kWiden == Widen::kInt8;
-  static constexpr int kStored = stored_bytes(kWiden);
-  using In = Bits<kElements * kStored>;
+  static constexpr Packing kPacking = kOf;
+  static constexpr int kElementBits = kOf == Packing::kInt8 ? 8 : kOf == Packing::kInt4 ? 4 : 16;
+  static constexpr int kStored = kElements * kElementBits < 8 ? 1 : kElements * kElementBits / 8;
+  using In = Bits<kStored>;
   using Out = Bits<kElements * 4>;
-  GLT_HOST_DEVICE static Out of(const In& in, float scale) {
-    constexpr int kPerWord = kElements / In::kWords;
+  GLT_HOST_DEVICE static int64_t place(int piece) { return int64_t{piece} * kElements * kElementBits / 8; }
+  GLT_HOST_DEVICE static Out of(const In& in, float factor, int piece) {
+    constexpr int kPerWord = (kElements + In::kWords - 1) / In::kWords;
+    const int first = kElements * kElementBits < 8 ? piece % 2 : 0;
     Out out;
     for (int e = 0; e < kElements; ++e) {
-      const uint32_t element = uint32_t{in.word[e / kPerWord]} >> (e % kPerWord * 8 * kStored);
-      out.word[e] = widened<kWiden>(element & (kStored == 1 ? 0xFFu : 0xFFFFu), scale);
+      const uint32_t element = uint32_t{in.word[e / kPerWord]} >> ((first + e % kPerWord) * kElementBits);
+      out.word[e] = widened<kOf>(element & ((1u << kElementBits) - 1), factor);
     }
     return out;
   }
@@ -144,8 +126,8 @@ struct TieredTable {
   const uint32_t* row_of = nullptr;  // [num_ids], row (over all tiers) of id - first_id; null: the same
   int64_t num_ids = 0;
   int64_t first_id = 0;
-  Widen widen = Widen::kNone;
-  const float* scale = nullptr;  // [num_rows], of int8 rows; null: 1
+  Packing packing = Packing::kNone;  // packed rows become float32
+  int64_t num_columns = 0;           // of packed rows
 };
 
 struct GatherCall {
@@ -161,20 +143,19 @@ struct GatherCall {
 
 // How rows are cut into pieces; of host and device alike, so that the tests see the same pieces.
 struct RowPieces {
-  int width;      // bytes of a piece, or elements where rows are widened
+  int width;      // bytes of a piece, or elements where rows are packed
   int num;        // per row
   int lane_bits;  // a tile of 2^lane_bits threads moves a row
   int skew_mask;  // rows longer than a tile: pieces per 128-byte line - 1, so that tiles read whole lines; else 0
 };
 
 GLT_HOST_DEVICE int64_t out_bytes(const TieredTable& t) {
-  // By factors that are known: a division of 64 bits is a subroutine on a GPU.
-  return t.row_bytes * (t.widen == Widen::kNone ? 1 : t.widen == Widen::kInt8 ? 4 : 2);
+  return t.packing == Packing::kNone ? t.row_bytes : 4 * t.num_columns;
 }
 
 inline RowPieces pieces_of(const TieredTable& t, const GatherCall& c) {
   const auto address = [](const void* p) { return reinterpret_cast<uint64_t>(p); };
-  uint64_t read = t.row_bytes;
+  uint64_t read = t.row_bytes | head_bytes(t.packing);
   for (int i = 0; i < t.num_tiers; ++i) read |= address(t.tier[i].rows) | t.tier[i].stride;
   const uint64_t written = address(c.out) | out_bytes(t);
   const auto aligned = [](uint64_t bits, int most) {  // the largest power of two that divides it
@@ -182,14 +163,15 @@ inline RowPieces pieces_of(const TieredTable& t, const GatherCall& c) {
   };
   RowPieces p{};
   int bytes;
-  if (t.widen == Widen::kNone) {
+  if (t.packing == Packing::kNone) {
     p.width = bytes = aligned(read | written, 16);
+    p.num = static_cast<int>(t.row_bytes / bytes);
   } else {
-    const int stored = stored_bytes(t.widen);
-    p.width = std::min(aligned(read, 4 * stored) / stored, aligned(written, 16) / 4);
-    bytes = p.width * stored;
+    const int bits = t.packing == Packing::kInt8 ? 8 : t.packing == Packing::kInt4 ? 4 : 16;
+    p.width = std::min(8 * aligned(read, 8) / bits, aligned(written, 16) / 4);
+    bytes = std::max(p.width * bits / 8, 1);
+    p.num = static_cast<int>(t.num_columns / p.width);
   }
-  p.num = static_cast<int>(t.row_bytes / bytes);
   while ((1 << p.lane_bits) < std::min(p.num, kMaxLanes)) ++p.lane_bits;
   p.skew_mask = p.num > kMaxLanes ? 128 / bytes - 1 : 0;
   return p;
@@ -245,18 +227,12 @@ GLT_HOST_DEVICE void gather_of_thread(const TieredTable& t, const GatherCall& c,
       row[r] = static_cast<int64_t>(static_cast<uint64_t>(row[r]) - static_cast<uint64_t>(t.first_id));
     if (t.row_of)
       for (int r = 0; r < kRowsInFlight; ++r) row[r] = is_below(row[r], t.num_ids) ? int64_t{t.row_of[row[r]]} : -1;
-    float scale[kRowsInFlight];
     for (int r = 0; r < kRowsInFlight; ++r) {
       const bool here = is_below(row[r], t.num_rows);
       if (!here || !is_below(place[r], c.num_out)) {
         if (lane == 0) report(c.error, index[r]);
         if (!here) row[r] = -1;
       }
-      scale[r] = 1.0f;
-    }
-    if constexpr (Move::kIsScaled) {
-      for (int r = 0; r < kRowsInFlight; ++r)
-        if (t.scale && row[r] >= 0) scale[r] = t.scale[row[r]];
     }
     const std::byte* from[kRowsInFlight];
     std::byte* to[kRowsInFlight];
@@ -264,18 +240,26 @@ GLT_HOST_DEVICE void gather_of_thread(const TieredTable& t, const GatherCall& c,
     for (int r = 0; r < kRowsInFlight; ++r) {
       from[r] = row[r] < 0 ? nullptr : find_row(t, row[r]);
       to[r] = is_below(place[r], c.num_out) ? c.out + place[r] * bytes_out : nullptr;
-      skew[r] = static_cast<int>(reinterpret_cast<uint64_t>(from[r]) / sizeof(In)) & p.skew_mask;
     }
+    float factor[kRowsInFlight] = {};
+    if constexpr (has_factor(Move::kPacking)) {
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        factor[r] = std::bit_cast<float>(load_once<4>(from[r], from[r] != nullptr).word[0]);
+        if (from[r]) from[r] += head_bytes(Move::kPacking);
+      }
+    }
+    for (int r = 0; r < kRowsInFlight; ++r)
+      skew[r] = static_cast<int>(reinterpret_cast<uint64_t>(from[r]) / sizeof(In)) & p.skew_mask;
     for (int v = lane; v < p.num + p.skew_mask; v += lanes) {
       In in[kRowsInFlight];
       for (int r = 0; r < kRowsInFlight; ++r) {
         const int piece = v - skew[r];
-        in[r] = load_once<sizeof(In)>(from[r] + piece * int64_t{sizeof(In)}, from[r] && is_below(piece, p.num));
+        in[r] = load_once<sizeof(In)>(from[r] + Move::place(piece), from[r] && is_below(piece, p.num));
       }
       for (int r = 0; r < kRowsInFlight; ++r) {
         const int piece = v - skew[r];
         if (to[r] && is_below(piece, p.num))
-          store_once(to[r] + piece * int64_t{sizeof(Out)}, Move::of(in[r], scale[r]));
+          store_once(to[r] + piece * int64_t{sizeof(Out)}, Move::of(in[r], factor[r], piece));
       }
     }
   }
@@ -284,14 +268,15 @@ GLT_HOST_DEVICE void gather_of_thread(const TieredTable& t, const GatherCall& c,
 // Calls run.template operator()<Move>() with the Move that fits.
 template <typename Run>
 void with_move(const TieredTable& t, const RowPieces& p, Run&& run) {
-  const auto widening = [&]<Widen kWiden>() {
-    if (p.width == 4) return run.template operator()<Widened<kWiden, 4>>();
-    if (p.width == 2) return run.template operator()<Widened<kWiden, 2>>();
-    return run.template operator()<Widened<kWiden, 1>>();
+  const auto widening = [&]<Packing kPacking>() {
+    if (p.width == 4) return run.template operator()<Widened<kPacking, 4>>();
+    if (p.width == 2) return run.template operator()<Widened<kPacking, 2>>();
+    return run.template operator()<Widened<kPacking, 1>>();
   };
-  if (t.widen == Widen::kBfloat16) return widening.template operator()<Widen::kBfloat16>();
-  if (t.widen == Widen::kHalf) return widening.template operator()<Widen::kHalf>();
-  if (t.widen == Widen::kInt8) return widening.template operator()<Widen::kInt8>();
+  if (t.packing == Packing::kBfloat16) return widening.template operator()<Packing::kBfloat16>();
+  if (t.packing == Packing::kHalf) return widening.template operator()<Packing::kHalf>();
+  if (t.packing == Packing::kInt8) return widening.template operator()<Packing::kInt8>();
+  if (t.packing == Packing::kInt4) return widening.template operator()<Packing::kInt4>();
   switch (p.width) {
     case 16:
       return run.template operator()<Copied<16>>();

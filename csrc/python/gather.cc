@@ -24,22 +24,41 @@ namespace {
 // them.
 using cuda::GatherCall;
 using cuda::TieredTable;
-using cuda::Widen;
 
-Widen widen_of(const std::string& name) {
-  if (name == "none") return Widen::kNone;
-  if (name == "bfloat16") return Widen::kBfloat16;
-  if (name == "float16") return Widen::kHalf;
-  if (name == "int8") return Widen::kInt8;
-  throw std::invalid_argument(text("widen = '", name, "': expected 'none', 'bfloat16', 'float16' or 'int8'"));
+// How rows are packed, by name, and how many elements they have.
+using FormatSpec = std::optional<std::pair<std::string, int64_t>>;
+
+Packing packing_of(const std::string& name) {
+  if (name == "bfloat16") return Packing::kBfloat16;
+  if (name == "float16") return Packing::kHalf;
+  if (name == "int8") return Packing::kInt8;
+  if (name == "int4") return Packing::kInt4;
+  throw std::invalid_argument(text("packing '", name, "': expected 'bfloat16', 'float16', 'int8' or 'int4'"));
+}
+
+RowFormat format_of(const FormatSpec& spec, int64_t row_bytes) {
+  if (!spec) return {};
+  const auto& [name, num_columns] = *spec;
+  const RowFormat format{packing_of(name), num_columns};
+  require(num_columns >= 0 && num_columns < (int64_t{1} << 29), "num_columns = ", num_columns, ": expected 0 to 2^29");
+  require(row_bytes == packed_bytes(format.packing, num_columns), "rows of ", row_bytes, " bytes: expected ",
+          packed_bytes(format.packing, num_columns), ", those of ", num_columns, " elements packed as ", name);
+  return format;
+}
+
+// Raises unless rows of `out` hold what becomes of rows of `row_bytes`.
+void require_rows(const py::array& out, const char* name, int64_t row_bytes, const RowFormat& format) {
+  const int64_t expected = format.out_bytes(row_bytes);
+  require(row_bytes_of(out, name) == expected, name, " has rows of ", row_bytes_of(out, name), " bytes: expected ",
+          expected, ", as the table's rows have: the same dtype and width");
+  require(out.writeable(), name, ": expected a writeable array");
 }
 
 // Address, number of rows, bytes from row to row.
 using Segment = std::tuple<uint64_t, int64_t, int64_t>;
 
 TieredTable table_of(int64_t row_bytes, const std::vector<Segment>& tiers,
-                     std::optional<std::pair<uint64_t, int64_t>> row_of, int64_t first_id, const std::string& widen,
-                     uint64_t scale) {
+                     std::optional<std::pair<uint64_t, int64_t>> row_of, int64_t first_id, const FormatSpec& packing) {
   require(row_bytes >= 0 && row_bytes < (int64_t{1} << 31), "row_bytes = ", row_bytes, ": expected 0 to 2^31 - 1");
   require(!tiers.empty() && tiers.size() <= cuda::kMaxTiers, tiers.size(), " tiers: expected 1 to ", cuda::kMaxTiers);
   TieredTable t;
@@ -55,11 +74,9 @@ TieredTable table_of(int64_t row_bytes, const std::vector<Segment>& tiers,
     t.num_ids = row_of->second;
   }
   t.first_id = first_id;
-  t.widen = widen_of(widen);
-  require(t.widen == Widen::kNone || row_bytes % cuda::stored_bytes(t.widen) == 0, "row_bytes = ", row_bytes,
-          ": expected whole elements of ", widen);
-  require(!scale || t.widen == Widen::kInt8, "scale: expected none but for int8 rows");
-  t.scale = at<const float>(scale);
+  const RowFormat format = format_of(packing, row_bytes);
+  t.packing = format.packing;
+  t.num_columns = format.num_columns;
   return t;
 }
 
@@ -101,12 +118,11 @@ void register_gather(py::module_& m) {
   m.def(
       "gather_rows",
       [](const py::array& table, std::optional<py::array> ids, py::array out, std::optional<py::array> row_of,
-         std::optional<py::array> positions, int num_threads, int64_t first_id) {
+         std::optional<py::array> positions, int num_threads, int64_t first_id, const FormatSpec& packing) {
         GatherSpec spec{};
         spec.row_bytes = row_bytes_of(table, "table");
-        require(row_bytes_of(out, "out") == spec.row_bytes, "out has rows of ", row_bytes_of(out, "out"),
-                " bytes, table of ", spec.row_bytes, ": expected the same dtype and width");
-        require(out.writeable(), "out: expected a writeable array");
+        spec.format = format_of(packing, spec.row_bytes);
+        require_rows(out, "out", spec.row_bytes, spec.format);
         require(num_threads >= 1, "num_threads = ", num_threads, ": expected at least 1");
         spec.table = static_cast<const std::byte*>(table.data());
         spec.num_rows = table.shape(0);
@@ -129,15 +145,19 @@ void register_gather(py::module_& m) {
         gather_rows(spec, num_threads);
       },
       "out[positions[i]] = table[row_of[ids[i]]], or table[ids[i] - first_id]; without ids: the rows of table in "
-      "order.",
+      "order. Rows that are packed, (name, elements of a row), become float32.",
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("row_of") = py::none(),
-      py::arg("positions") = py::none(), py::arg("num_threads") = 1, py::arg("first_id") = 0);
+      py::arg("positions") = py::none(), py::arg("num_threads") = 1, py::arg("first_id") = 0,
+      py::arg("packing") = py::none());
 
   m.def(
       "gather_from",
-      [](const std::vector<py::tuple>& sources, py::array out) {
-        const int64_t row_bytes = row_bytes_of(out, "out"), num_out = out.shape(0);
-        require(out.writeable(), "out: expected a writeable array");
+      [](const std::vector<py::tuple>& sources, py::array out, const FormatSpec& packing) {
+        const int64_t num_out = out.shape(0);
+        const int64_t row_bytes =
+            packing ? packed_bytes(packing_of(packing->first), packing->second) : row_bytes_of(out, "out");
+        const RowFormat format = format_of(packing, row_bytes);
+        require_rows(out, "out", row_bytes, format);
         std::vector<RowSource> from;
         std::vector<py::array> kept;  // for as long as they are read
         for (const py::tuple& source : sources) {
@@ -146,7 +166,7 @@ void register_gather(py::module_& m) {
           const auto array = [&](int at) { return kept.emplace_back(source[at].cast<py::array>()); };
           const py::array table = array(0);
           require(row_bytes_of(table, "table") == row_bytes, "table has rows of ", row_bytes_of(table, "table"),
-                  " bytes, out of ", row_bytes, ": expected the same dtype and width");
+                  " bytes: expected ", row_bytes, ", as the others and out have");
           RowSource& s = from.emplace_back();
           s.table = static_cast<const std::byte*>(table.data());
           s.n = s.num_rows = table.shape(0);
@@ -169,11 +189,34 @@ void register_gather(py::module_& m) {
         }
         std::byte* to = static_cast<std::byte*>(out.mutable_data());
         WithoutGil nogil;
-        gather_from(from, row_bytes, to, num_out);
+        gather_from(from, row_bytes, to, num_out, format);
       },
       "out[positions[i]] = table[row_of[ids[i]]] of sources (table, ids, positions, row_of, first_id), all but the "
-      "first and the last of which may be None, that fill out together.",
-      py::arg("sources"), py::arg("out"));
+      "first and the last of which may be None, that fill out together. Rows that are packed become float32.",
+      py::arg("sources"), py::arg("out"), py::arg("packing") = py::none());
+
+  m.def(
+      "pack_rows",
+      [](const py::array& rows, py::array out, const std::string& name) {
+        const Packing packing = packing_of(name);
+        const float* from = read<float>(rows, "rows");
+        const int64_t n = out.shape(0), num_columns = n == 0 ? 0 : rows.size() / n;
+        require_size(rows, "rows", n * num_columns);
+        require(n == 0 || row_bytes_of(out, "out") == packed_bytes(packing, num_columns), "out: expected rows of ",
+                packed_bytes(packing, num_columns), " bytes");
+        require(out.writeable(), "out: expected a writeable array");
+        auto* to = static_cast<std::byte*>(out.mutable_data());
+        PackingSums sums;
+        int64_t bad;
+        {
+          WithoutGil nogil;
+          bad = pack_rows(from, n, num_columns, packing, to, sums);
+        }
+        return py::make_tuple(bad, sums.square_error, sums.square, sums.largest);
+      },
+      "Packs float32 rows [n * columns] into out [n, bytes]; returns the position of the first number that cannot be "
+      "stored or -1, the sums of squares of the differences and of the numbers, and the largest difference.",
+      py::arg("rows"), py::arg("out"), py::arg("packing"));
 
   py::class_<RowIndex>(m, "RowIndex", "Which ids have a row in a small table; see csrc/core/gather.h.")
       .def(py::init([](const py::array& ids, int64_t num_ids) {
@@ -208,7 +251,7 @@ void register_gather(py::module_& m) {
 
   py::class_<TieredTable>(m, "TieredTable")
       .def(py::init(&table_of), py::arg("row_bytes"), py::arg("tiers"), py::kw_only(), py::arg("row_of") = py::none(),
-           py::arg("first_id") = 0, py::arg("widen") = "none", py::arg("scale") = 0)
+           py::arg("first_id") = 0, py::arg("packing") = py::none())
       .def_readonly("num_rows", &TieredTable::num_rows);
   py::class_<GatherCall>(m, "GatherCall")
       .def(py::init(&call_of), py::arg("ids"), py::arg("id_bytes"), py::arg("n"), py::arg("out"), py::arg("num_out"),

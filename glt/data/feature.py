@@ -6,7 +6,6 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from glt.data.device import (
     require_accelerator,
     wait_when_dropped,
 )
+from glt.data.packing import FLOATS, Packing, RowPacker
 from glt.data.pinned import PinnedMemory, copy_to_device
 from glt.data.schema import PartitionBook
 
@@ -34,8 +34,6 @@ NO_ROW = 2**32 - 1
 BLOCKS_FOR_A_BUS = 32
 """Blocks of 256 threads that fill a bus. More would keep a trainer's kernels off the GPU while they wait: on an H200 a
 matrix product beside a gather from pinned memory took 3.1 times as long, and with 32 blocks as long as alone."""
-
-_WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "int8"}
 
 
 class TieredRows:
@@ -55,7 +53,7 @@ class TieredRows:
             count rows.
         group: The GPUs that share the hot rows, each an equal part, with ``device`` among them, and the list of these
             parts: one for all GPUs of the group, filled by the first to come. Of one table. Default: ``device`` alone.
-        scale: Factor of each row ``[num_rows]``, float32, where int8 rows of one table are widened. Default: 1.
+        packing: How rows of float32 are packed, where they are.
         name: What to call the rows in errors.
     """
 
@@ -68,17 +66,20 @@ class TieredRows:
         hotness: Tensor | Sequence[Tensor | None] | None = None,
         ids: tuple[Tensor | None, int] = (None, 0),
         group: tuple[Sequence[torch.device], list[Tensor]] | None = None,
-        scale: Tensor | None = None,
+        packing: Packing | None = None,
         name: str = "tensor",
     ) -> None:
         tables = [tensor] if isinstance(tensor, Tensor) else list(tensor)
         hot_counts = [num_hot] * len(tables) if isinstance(num_hot, int) else num_hot
         hotness_of = [hotness] * len(tables) if hotness is None or isinstance(hotness, Tensor) else hotness
-        self.device, self.dtype, self.row_shape = device, tables[0].dtype, tables[0].shape[1:]
+        self.device, self.packing = device, packing
+        self.dtype, self.row_shape = tables[0].dtype, tables[0].shape[1:]
+        if packing is not None:
+            self.dtype, self.row_shape = torch.float32, torch.Size(packing.row_shape)
         row_of, self._first_id = ids
         members, self._hot = ([device], []) if group is None else group
-        if len(tables) > 1 and (scale is not None or len(members) > 1):
-            raise ValueError("several tables: they have no scale or group of GPUs")
+        if len(tables) > 1 and len(members) > 1:
+            raise ValueError("several tables: they have no group of GPUs")
         is_first = not self._hot  # of the group, to bring the hot rows
         if device.type == "cuda":
             for peer in members:
@@ -111,9 +112,6 @@ class TieredRows:
         if order is not None:
             row_of = from_array(_composed(row_of, np.concatenate(places)))
         self._row_of = None if row_of is None else copy_to_device(row_of, device)
-        if scale is not None and order is not None:
-            scale = torch.cat([scale[order], scale])
-        self._scale = None if scale is None else copy_to_device(scale, device)
         self._has_host_rows = any(
             first_cold < len(rows) for rows, first_cold in (t for t in self._tiers if not isinstance(t, Tensor))
         )
@@ -132,12 +130,8 @@ class TieredRows:
         parts = [tier if isinstance(tier, Tensor) else self._pinned(*tier) for tier in self._tiers]
         places = [(part.data_ptr(), len(part), self._width) for part in parts]
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
-
-        table = partial(_core.TieredTable, self._width, places, row_of=index, first_id=self._first_id)
-        self._table = self._widened = table()
-        if self.dtype in _WIDENED:
-            factor = 0 if self._scale is None else self._scale.data_ptr()
-            self._widened = table(widen=_WIDENED[self.dtype], scale=factor)
+        packing = None if self.packing is None else self.packing.native
+        self._table = _core.TieredTable(self._width, places, row_of=index, first_id=self._first_id, packing=packing)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # gathers come on any stream
         self._addresses = addresses
@@ -158,7 +152,6 @@ class TieredRows:
         out: Tensor | None = None,
         *,
         positions: Tensor | None = None,
-        dtype: torch.dtype | None = None,
         wait: bool = True,
         trusted: bool = False,
         max_blocks: int | None = None,
@@ -170,14 +163,12 @@ class TieredRows:
         :data:`BLOCKS_FOR_A_BUS` where rows are in host memory, else all."""
         if max_blocks is None:
             max_blocks = BLOCKS_FOR_A_BUS if self._has_host_rows else 0
-        dtype = self.dtype if dtype is None else dtype
-        _check_widening(self.dtype, dtype)
         if out is None:
-            out = torch.empty((len(ids), *self.row_shape), dtype=dtype, device=self.device)
+            out = torch.empty((len(ids), *self.row_shape), dtype=self.dtype, device=self.device)
         num_out = len(out)
 
         def launch(error: int) -> torch.cuda.Event | None:
-            stream = _launch(table, ids, out, error, positions, max_blocks)
+            stream = _launch(self._table, ids, out, error, positions, max_blocks)
             return None if stream is None else stream.record_event()
 
         def explain_on_host() -> None:
@@ -186,7 +177,6 @@ class TieredRows:
         with self._errors.lock:
             if self._now_at() != self._addresses:
                 self._bind()
-            table = self._table if dtype == self.dtype else self._widened
             if trusted:
                 self._errors.trust(launch)
                 return out
@@ -229,12 +219,6 @@ def _launch(
     return stream
 
 
-def _check_widening(own: torch.dtype, dtype: torch.dtype) -> None:
-    if dtype != own and (dtype != torch.float32 or own not in _WIDENED):
-        other = " or torch.float32" if own in _WIDENED else f"; rows of {own} are not widened"
-        raise TypeError(f"dtype = {dtype}: expected {own}, the rows' own{other}")
-
-
 def _rows_of(tensor: Tensor) -> Tensor:
     """The rows as bytes ``[num_rows, row_bytes]``, sharing memory: any dtype and shape moves alike."""
     width = math.prod(tensor.shape[1:]) * tensor.element_size()
@@ -275,7 +259,13 @@ class Feature:
             Default: each GPU by itself.
         hotness: How often each row is wanted, in any unit ``[num_rows]``; see
             :meth:`glt.sampler.NeighborSampler.sample_prob`.
-        scale: Factor of each row ``[num_rows]``, float32, of int8 rows: applied where they are widened to float32.
+        store_dtype: Store rows of floats smaller: ``'float16'``, ``'bfloat16'``, ``'int8'`` or ``'int4'``, the latter
+            two with a factor per row; what is looked up is float32. Packs a copy, unless ``tensor`` has that dtype
+            already. Or a :class:`Packing`, by which ``tensor [num_rows, row_bytes]``, uint8, is packed.
+
+    Attributes:
+        tensor: The rows as they are stored.
+        packing: How they are packed; None where they are not.
 
     Raises:
         TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension, an option does not fit, or a
@@ -290,6 +280,7 @@ class Feature:
 
     split_ratio: float
     device: torch.device | str | int | None
+    packing: Packing | None
 
     def __init__(
         self,
@@ -301,13 +292,14 @@ class Feature:
         device: torch.device | str | int | None = None,
         device_group_list: Sequence[DeviceGroup] | None = None,
         hotness: Tensor | None = None,
-        scale: Tensor | None = None,
+        store_dtype: str | torch.dtype | Packing | None = None,
     ) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"tensor has type {type(tensor).__name__}: expected a torch.Tensor")
         if tensor.dim() == 0 or tensor.device.type != "cpu":
             raise ValueError(f"tensor has shape {tuple(tensor.shape)} on {tensor.device}: expected rows in CPU memory")
-        self.tensor: Tensor = tensor.detach().contiguous()
+        tensor, self.packing = _packed(tensor.detach().contiguous(), store_dtype)
+        self.tensor: Tensor = tensor
         self.row_of: Tensor | None = row_of if owned is None else owned[0].row_of
         self.owned = owned
         self._first_id = 0 if owned is None else owned[0].first_id(owned[1])
@@ -315,10 +307,7 @@ class Feature:
             raise ValueError(f"split_ratio = {split_ratio!r}: expected a share of the rows, 0 to 1")
         self.split_ratio, self.device = float(split_ratio), device
         self.device_group_list: tuple[DeviceGroup, ...] = tuple(device_group_list or ())
-        self.hotness: Tensor | None = _checked_per_row("hotness", hotness, len(tensor), None)
-        self.scale: Tensor | None = _checked_per_row("scale", scale, len(tensor), torch.float32)
-        if scale is not None and tensor.dtype != torch.int8:
-            raise ValueError(f"scale was given for rows of {tensor.dtype}: expected none but for torch.int8")
+        self.hotness: Tensor | None = _checked_hotness(hotness, len(tensor))
         if device is not None:
             group_of(require_accelerator(device, "device").device, self.device_group_list)
         for group in self.device_group_list:
@@ -332,15 +321,22 @@ class Feature:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.tensor.dtype
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.tensor.shape
+        """Of what is looked up."""
+        return self.tensor.dtype if self.packing is None else torch.float32
 
     @property
     def row_shape(self) -> torch.Size:
-        return self.tensor.shape[1:]
+        return self.tensor.shape[1:] if self.packing is None else torch.Size(self.packing.row_shape)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self), *self.row_shape))
+
+    def dense(self) -> Tensor:
+        """All rows as they are looked up, ``[num_rows, ...]``: ``tensor`` itself, but of packed rows a copy."""
+        if self.packing is None:
+            return self.tensor
+        return Feature(self.tensor, store_dtype=self.packing).gather(torch.arange(len(self)))
 
     @property
     def has_row_per_id(self) -> bool:
@@ -367,13 +363,12 @@ class Feature:
         *,
         positions: Tensor | None = None,
         num_threads: int = 1,
-        dtype: torch.dtype | None = None,
         wait: bool = True,
     ) -> Tensor:
         """Looks up rows: ``out[i] = row of ids[i]``, or ``out[positions[i]]`` where positions are given.
 
         With ids on a GPU, and a ``device``, that GPU's current stream does it, and everything is there; the result
-        equals that of the CPU bit for bit (of NaNs that are widened, some bits may differ).
+        equals that of the CPU bit for bit (of NaNs that were packed, some bits may differ).
 
         Args:
             ids: Ids ``[n]``, any integer dtype; a bool mask stands for the positions of its true elements.
@@ -381,7 +376,6 @@ class Feature:
                 CPU in memory of earlier results.
             positions: Row of ``out`` for each id ``[n]``, uint32. Default: 0, 1, 2, ...
             num_threads: Threads to copy with; the result does not depend on it.
-            dtype: float32 to widen rows of bfloat16, float16 or int8 (times ``scale``). Default: the table's.
             wait: On a GPU, whether to wait until it is done, to raise what is wrong here. False: an id out of range
                 gives zeros and is raised by :meth:`check`, or by one of the next eight gathers.
 
@@ -391,11 +385,8 @@ class Feature:
             TypeError, ValueError: If the dtype, shape or layout of an argument does not fit.
         """
         if self.uses_gpu and isinstance(ids, Tensor) and ids.is_cuda:
-            where: dict[str, Any] = {"positions": positions, "dtype": dtype, "wait": wait}
-            return self.gather_on(ids.device, ids, out, **where)
+            return self.gather_on(ids.device, ids, out, positions=positions, wait=wait)
         ids = as_ids(ids, "ids")
-        if dtype is not None and dtype != self.dtype:
-            return self._widened(ids, out, positions, num_threads, dtype)
         if self.owned is not None:
             _core.require_owned(self.owned[0].native, ids.numpy(), self.owned[1])
         if out is None:
@@ -408,10 +399,15 @@ class Feature:
         table, row_of = as_numpy(self.tensor), None if self.row_of is None else self.row_of.numpy()
         at = None if positions is None else positions.numpy()
         try:
-            _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
+            given = row_of, at, num_threads, self._first_id, self._native_packing
+            _core.gather_rows(table, ids.numpy(), as_numpy(out), *given)
         except IndexError as error:  # of an id: raised here, so that tracebacks are short
             raise IndexError(*error.args) from None
         return out
+
+    @property
+    def _native_packing(self) -> tuple[str, int] | None:
+        return None if self.packing is None else self.packing.native
 
     def source(self, ids: np.ndarray, positions: np.ndarray | None) -> tuple[Any, ...]:
         """Rows of these ids as a source of ``_core.gather_from``; that ids of other partitions are not among them is
@@ -419,21 +415,14 @@ class Feature:
         row_of = None if self.row_of is None else self.row_of.numpy()
         return as_numpy(self.tensor), ids, positions, row_of, self._first_id
 
+    def gather_stored(self, ids: Tensor, out: Tensor) -> None:
+        """As :meth:`gather` with ids on the CPU, but rows stay packed: ``out [n, row_bytes]`` is uint8 then."""
+        unpacked = self if self.packing is None else Feature(self.tensor, self.row_of, self.owned)
+        unpacked.gather(ids, out)
+
     @short_traceback
     def __getitem__(self, ids: Tensor) -> Tensor:
         return self.gather(ids)
-
-    def _widened(
-        self, ids: Tensor, out: Tensor | None, positions: Tensor | None, num_threads: int, dtype: torch.dtype
-    ) -> Tensor:
-        _check_widening(self.dtype, dtype)
-        wide = self.gather(ids, num_threads=num_threads).to(dtype)
-        if self.scale is not None:
-            factor = Feature(self.scale, self.row_of, self.owned)[ids]
-            wide *= factor.view(-1, *[1] * len(self.row_shape))
-        if out is None and positions is None:
-            return wide
-        return Feature(wide).gather(torch.arange(len(wide)), out, positions=positions)
 
     def gather_on(
         self,
@@ -442,7 +431,6 @@ class Feature:
         out: Tensor | None = None,
         *,
         positions: Tensor | None = None,
-        dtype: torch.dtype | None = None,
         wait: bool = True,
         trusted: bool = False,
     ) -> Tensor:
@@ -464,9 +452,8 @@ class Feature:
                 )
             positions = positions.contiguous()
         if out is not None:
-            expected = self.dtype if dtype is None else dtype
-            if out.dtype != expected:
-                raise TypeError(f"out has dtype {out.dtype}: expected {expected}")
+            if out.dtype != self.dtype:
+                raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}")
             if out.device != ids.device or out.shape[1:] != self.row_shape or not out.is_contiguous():
                 raise ValueError(
                     f"out has shape {tuple(out.shape)} on {out.device}: expected contiguous rows "
@@ -474,7 +461,7 @@ class Feature:
                 )
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
-        options: dict[str, Any] = {"dtype": dtype, "wait": wait, "trusted": trusted}
+        options: dict[str, Any] = {"wait": wait, "trusted": trusted}
         return self.placed(place).gather(ids, out, positions=positions, explain=self._explain, **options)
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
@@ -503,7 +490,7 @@ class Feature:
             hotness=self.hotness,
             ids=(row_of, self._first_id),
             group=(group, self._hot.setdefault(tuple(group), [])),
-            scale=self.scale,
+            packing=self.packing,
             name="the rows of a Feature",
         )
 
@@ -521,7 +508,7 @@ class Feature:
 
     def __getstate__(self) -> dict[str, Any]:
         row_of = None if self.owned else Packed.of(self.row_of)
-        options = {name: getattr(self, name) for name in _OPTIONS}
+        options = {name: getattr(self, name) for name in _OPTIONS} | {"store_dtype": self.packing}
         return {"tensor": Packed.of(self.tensor), "row_of": row_of, "owned": self.owned, "options": options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -531,19 +518,39 @@ class Feature:
     @says
     def __repr__(self) -> str:
         where = f", split_ratio={self.split_ratio}" if self.uses_gpu else ""
-        return f"{brief(self.tensor)}{where}, {size_of([self.tensor])}"
+        stored = "" if self.packing is None else f", stored as {self.packing.store_dtype}"
+        rows = brief(self.tensor) if self.packing is None else f"float32 {list(self.shape)}"
+        return f"{rows}{stored}{where}, {size_of([self.tensor])}"
 
 
-_OPTIONS = ("split_ratio", "device", "device_group_list", "hotness", "scale")
+_OPTIONS = ("split_ratio", "device", "device_group_list", "hotness")
 
 
-def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torch.dtype | None) -> Tensor | None:
+def _packed(tensor: Tensor, store_dtype: str | torch.dtype | Packing | None) -> tuple[Tensor, Packing | None]:
+    if store_dtype is None:
+        return tensor, None
+    if isinstance(store_dtype, Packing):
+        expected = (len(tensor), store_dtype.row_bytes)
+        if tensor.dtype != torch.uint8 or tensor.shape != expected:
+            raise ValueError(
+                f"tensor is {tensor.dtype} {list(tensor.shape)}: expected torch.uint8 {list(expected)}, rows packed as "
+                f"{store_dtype}"
+            )
+        return tensor, store_dtype
+    packing = Packing.of(store_dtype, tuple(tensor.shape[1:]))
+    if tensor.dtype not in FLOATS:
+        raise TypeError(f"store_dtype = {store_dtype!r} of rows of {tensor.dtype}: expected floats up to 64 bits")
+    if tensor.dtype == getattr(torch, packing.store_dtype, None):
+        return _rows_of(tensor), packing
+    return RowPacker(packing, "tensor").pack(tensor), packing
+
+
+def _checked_hotness(value: Tensor | None, num_rows: int) -> Tensor | None:
     if value is None:
         return None
-    fits = isinstance(value, Tensor) and value.shape == (num_rows,) and value.device.type == "cpu"
-    if not fits or (dtype is not None and value.dtype != dtype):
+    if not isinstance(value, Tensor) or value.shape != (num_rows,) or value.device.type != "cpu":
         kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{name} is {kind}: expected {dtype or 'numbers'} [{num_rows}] on the CPU, one per row")
+        raise ValueError(f"hotness is {kind}: expected numbers [{num_rows}] on the CPU, one per row")
     return value.contiguous()
 
 

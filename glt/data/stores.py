@@ -61,15 +61,19 @@ class DatasetFeatureStore(FeatureStore):
             raise KeyError(f"{attr.group_name!r} has no table {attr.attr_name!r}: expected one of {names}")
         index = attr.index
         if index is None:
-            return feature.tensor
+            return feature.dense()
         if isinstance(index, slice | int | np.integer):
-            return feature.tensor[index]
+            if feature.packing is None:
+                return feature.tensor[index]
+            rows = feature.gather(torch.arange(len(feature))[index].view(-1))
+            return rows if isinstance(index, slice) else rows[0]
         return feature.gather(index, num_threads=self.num_threads)
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
-        if self._find(attr) is None:
+        feature = self._find(attr)
+        if feature is None:
             return None
-        return tuple(self._get_tensor(attr).shape)
+        return tuple(feature.shape) if attr.index is None else tuple(self._get_tensor(attr).shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         return [

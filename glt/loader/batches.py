@@ -180,7 +180,7 @@ class BatchFeatures:
         out = None
         if torch.utils.data.get_worker_info() is not None:
             # Bound for the main process: written to shared memory at once instead of copied there later.
-            row = feature.tensor[:1]
+            row = torch.empty((1, *feature.row_shape), dtype=feature.dtype)
             storage = torch.UntypedStorage._new_shared(len(ids) * max(1, row.numel()) * row.element_size())
             out = torch.empty(0, dtype=row.dtype).set_(storage, 0, (len(ids), *row.shape[1:]), row.stride())
         return feature.gather(ids, out, num_threads=self.num_threads)
@@ -291,7 +291,7 @@ def as_pyg(data: Any) -> Any:
                 raise ValueError(
                     f"{name} is a Feature with row_of, as partitions have: this loader needs one row per id"
                 )
-            store[name] = feature.tensor
+            store[name] = feature.dense()
     return out
 
 

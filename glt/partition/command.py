@@ -175,6 +175,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--balance", action="append", metavar="NAME", help=text)
     add("--balance-types", action="store_true", help="spread nodes of each type evenly")
     add("--balance-edges", action="store_const", const=True, help="spread edges evenly too")
+    text = (
+        "store features smaller: float16, bfloat16, int8 or int4, in batches float32 again; or TABLE=int8, of a graph "
+        "of types TYPE=int8 or TYPE:TABLE=int8, once for each, edge types as a__r__b"
+    )
+    add("--store-dtype", action="append", metavar="DTYPE", help=text)
     add("--chunk-size", type=int, metavar="ROWS", help="rows of features that a thread copies at a time")
     add("--num-threads", type=int, metavar="N", help="default: one for each core")
     add("--sort-memory", dest="sort_memory_bytes", metavar="SIZE", help="for sorting edges, such as 512MB")
@@ -241,6 +246,8 @@ def partitioner_options(given: argparse.Namespace) -> dict[str, Any]:
         options[name] = parse_size(options[name], name)
     if given.method == "assigned":
         options["owners"] = _owners(options.get("owners", []))
+    if given.store_dtype is not None:
+        options["store_dtype"] = _store_dtype(given.store_dtype)
     options["edge_assign_strategy"] = "by_dst" if given.edge_dir == "in" else "by_src"
     return options
 
@@ -257,6 +264,25 @@ def _owners(given: list[str]) -> Any:
             raise ValueError(f"--owners {each}: expected TYPE=FILE for each type of nodes")
         owners[node_type] = map_npy(Path(path))
     return owners
+
+
+def _store_dtype(given: list[str]) -> Any:
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    wanted: dict[Any, Any] = {}
+    for each in given:
+        where, equals, store_dtype = each.rpartition("=")
+        if not equals:
+            raise ValueError(f"--store-dtype {each}: expected one dtype for all features, or TABLE=DTYPE for each")
+        name, colon, table = where.partition(":")
+        type_ = tuple(name.split("__")) if name.count("__") == 2 else name
+        if not colon:
+            wanted[type_] = store_dtype
+        elif isinstance(wanted.setdefault(type_, {}), dict):
+            wanted[type_][table] = store_dtype
+        else:
+            raise ValueError(f"--store-dtype {each}: {name}={wanted[type_]} is given too; name its tables one by one")
+    return wanted
 
 
 def reader_options(given: argparse.Namespace) -> dict[str, Any]:

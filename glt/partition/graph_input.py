@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from glt.data.arrays import require_data
 from glt.data.frames import Frame, split_all
 from glt.data.keys import KeyMap
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
-from glt.partition.format.files import Rows, as_torch_dtype, chunks, require_plain
 from glt.partition.format.layout import require_name_fits
+from glt.partition.format.rows import Rows, as_torch_dtype, chunks, require_plain
 
 NODE_TABLES: Final = ("node_feat", "node_label", "node_time", "node_attrs")
 EDGE_TABLES: Final = ("edge_feat", "edge_weight", "edge_time", "edge_attrs")
@@ -45,6 +45,13 @@ class NodeInput:
     attrs: dict[str, Rows]
     keys: KeyMap | None = None
 
+    feat_name: ClassVar[str] = "x"  # in batches
+
+    @property
+    def named(self) -> dict[str, Rows]:
+        """Features and attributes by their names in batches."""
+        return ({} if self.feat is None else {self.feat_name: self.feat}) | self.attrs
+
     @property
     def tables(self) -> list[Rows]:
         return [rows for rows in (self.feat, self.label, *self.attrs.values()) if rows is not None]
@@ -70,6 +77,13 @@ class EdgeInput:
     attrs: dict[str, Rows]
     edge_ids: np.ndarray | None = None
     id_bound: int = 0
+
+    feat_name: ClassVar[str] = "edge_attr"
+
+    @property
+    def named(self) -> dict[str, Rows]:
+        """As :attr:`NodeInput.named`."""
+        return ({} if self.feat is None else {self.feat_name: self.feat}) | self.attrs
 
     @property
     def row_ids(self) -> np.ndarray:
@@ -459,4 +473,4 @@ def _column(name: str, value: object, num_rows: int, what: str) -> tuple[np.ndar
     rows = Rows.of(name, value, num_rows, what)
     if rows.row_shape not in ((), (1,)):
         raise ValueError(f"{name} has shape {list(rows.array.shape)}: expected one number per {what}, [{num_rows}]")
-    return rows.array.reshape(num_rows), rows.torch_dtype
+    return rows.given.reshape(num_rows), rows.torch_dtype

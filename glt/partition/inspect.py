@@ -26,7 +26,7 @@ from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
-from glt.partition.format.files import chunks, map_file, progress_bar
+from glt.partition.format.files import map_file, progress_bar
 from glt.partition.format.manifest import (
     EdgeLabelEntry,
     FeatureEntry,
@@ -36,6 +36,7 @@ from glt.partition.format.manifest import (
     balance_ratio,
 )
 from glt.partition.format.part_config import graph_names
+from glt.partition.format.rows import chunks
 from glt.partition.format.verify import Contents
 
 MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
@@ -85,7 +86,8 @@ class NodeReport:
         num_nodes: In all partitions.
         part_num_nodes: In each partition.
         balance_ratio: Mean over largest partition; 1 is perfectly even.
-        tables: dtype and row shape of each table, by name: ``feat``, ``label``, ``time``, and named ones.
+        tables: dtype and row shape of each table, and how it is stored if otherwise, by name: ``feat``, ``label``,
+            ``time``, and named ones.
         values: How often each value of boolean and integer tables, such as masks and classes, is in each partition
             that is here.
         part_cache_bytes: Size of each partition's cache of nodes of this type that others own, their ids included.
@@ -336,7 +338,7 @@ def _named(attrs: Mapping[str, FeatureEntry]) -> dict[str, FeatureEntry | None]:
 
 
 def _tables(stored: Mapping[str, FeatureEntry | None], **has: bool) -> dict[str, str]:
-    tables = {name: f"{table.dtype} {list(table.shape)}" for name, table in stored.items() if table is not None}
+    tables = {name: str(table) for name, table in stored.items() if table is not None}
     return tables | {name: _PLAIN[name] for name, there in has.items() if there}
 
 

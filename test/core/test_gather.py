@@ -86,7 +86,7 @@ def test_outputs_that_do_not_fit_are_refused():
     frozen.flags.writeable = False
     for out, message in [
         (np.zeros((2, 4), np.uint8), "out has 2 rows: expected at least 3"),
-        (np.zeros((3, 5), np.uint8), "out has rows of 5 bytes, table of 4"),
+        (np.zeros((3, 5), np.uint8), "out has rows of 5 bytes: expected 4, as the table's rows"),
         (np.zeros((3, 8), np.uint8)[:, ::2], "out: expected a contiguous array"),
         (frozen, "out: expected a writeable array"),
     ]:
@@ -175,7 +175,7 @@ def test_sources_that_do_not_fit_are_refused_before_anything_is_written():
         (IndexError, r"positions\[2\] = 3 is outside \[0, 3\)", [(table, ids, at + 1, None, 0)]),
         (IndexError, r"ids\[1\] = 10 is row 10 of 10", [(table, ids + 9, at, None, 0)]),
         (IndexError, r"ids\[0\] = -1 is outside \[0, 5\)", [(table, ids - 1, at, np.zeros(5, np.uint32), 0)]),
-        (ValueError, "table has rows of 8 bytes, out of 16", [(table_of(10, 8), ids, at, None, 0)]),
+        (ValueError, "table has rows of 8 bytes: expected 16, as the others", [(table_of(10, 8), ids, at, None, 0)]),
         (ValueError, "a source of 2 elements", [(table, ids)]),
         (ValueError, "positions", [(table, ids, at[:2], None, 0)]),
     ):

@@ -12,6 +12,7 @@ import torch
 from gpus import GPU
 
 from glt.data import DeviceGroup, Feature
+from glt.data.packing import STORE_DTYPES
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, process_pages
 
 pytestmark = list(GPU.marks)
@@ -55,14 +56,13 @@ def test_rows_at_odd_addresses_and_positions():
     assert process_pages().num_bytes == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8], ids=str)
-def test_widened_rows_equal_those_of_the_cpu(dtype):
-    table = (torch.randn(1000, 33) * 50).to(dtype)
-    scale = torch.rand(1000) if dtype == torch.int8 else None
-    feature = Feature(table, split_ratio=0.5, device=0, scale=scale)
+@pytest.mark.parametrize("num_columns", [32, 33])
+@pytest.mark.parametrize("store_dtype", STORE_DTYPES)
+def test_packed_rows_equal_those_of_the_cpu(store_dtype, num_columns):
+    table = torch.randn(1000, num_columns) * 50
+    feature = Feature(table, split_ratio=0.5, device=0, store_dtype=store_dtype)
     ids = torch.randint(0, 1000, (5000,))
-    out = feature.gather(ids.cuda(), dtype=torch.float32)
-    assert torch.equal(out.cpu(), feature.gather(ids, dtype=torch.float32))
+    assert torch.equal(feature.gather(ids.cuda()).cpu(), feature.gather(ids))
 
 
 def test_bad_ids_are_errors_and_the_device_lives_on():

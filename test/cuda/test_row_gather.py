@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glt import _core
+from glt.data.packing import Packing
 
 NO_ROW = 2**32 - 1
 NO_ERROR = 2**64 - 1
@@ -159,7 +160,9 @@ def test_widening_gives_the_floats_that_torch_gives(name, num_columns):
     bits = np.resize(np.arange(2**16, dtype=np.uint16), (num_rows, num_columns))
     ids = np.random.default_rng(0).permutation(num_rows)
     out = np.zeros((num_rows, num_columns), np.float32)
-    table = _core.TieredTable(num_columns * 2, [(address(bits), num_rows, num_columns * 2)], widen=name)
+    table = _core.TieredTable(
+        num_columns * 2, [(address(bits), num_rows, num_columns * 2)], packing=(name, num_columns)
+    )
     _, layout = kernel_gather(table, ids, out)
     assert layout[0] == np.gcd(4, num_columns)
     expected = torch.from_numpy(bits.view(np.int16)).view(dtype)[torch.from_numpy(ids)].float().numpy()
@@ -168,17 +171,23 @@ def test_widening_gives_the_floats_that_torch_gives(name, num_columns):
     np.testing.assert_array_equal(out.view(np.uint32)[number], expected.view(np.uint32)[number])
 
 
-@pytest.mark.parametrize("num_columns", [1, 2, 5, 8, 100])
-def test_int8_rows_with_a_scale_each(num_columns):
+@pytest.mark.parametrize(("kind", "largest"), [("int8", 127), ("int4", 7)])
+@pytest.mark.parametrize("num_columns", [1, 2, 3, 5, 8, 100, 129])
+def test_packed_rows_with_a_factor_each(kind, largest, num_columns):
     rng = np.random.default_rng(0)
-    rows = rng.integers(-128, 128, (300, num_columns)).astype(np.int8)
-    scale, ids = rng.random(300, np.float32), rng.integers(0, 300, 500)
+    numbers = rng.integers(-largest, largest + 1, (300, num_columns)).astype(np.float32)
+    numbers[:, 0] = largest  # so that the factor is what we multiply by
+    factor, ids = rng.random(300, np.float32) + 0.5, rng.integers(0, 300, 500)
+    factor = (factor * largest).astype(np.float32) / np.float32(largest)
+    rows = np.zeros((300, Packing(kind, (num_columns,)).row_bytes), np.uint8)
+    bad, *_ = _core.pack_rows((numbers * factor[:, None]).reshape(-1), rows, kind)
+    assert bad == -1
+    stored = rows[:, :4].copy().view(np.float32)
     out = np.zeros((500, num_columns), np.float32)
-    segment = (address(rows), 300, num_columns)
-    kernel_gather(_core.TieredTable(num_columns, [segment], widen="int8", scale=address(scale)), ids, out)
-    np.testing.assert_array_equal(out, (rows.astype(np.float32) * scale[:, None])[ids])
-    kernel_gather(_core.TieredTable(num_columns, [segment], widen="int8"), ids, out)
-    np.testing.assert_array_equal(out, rows.astype(np.float32)[ids])
+    segment = (address(rows), 300, rows.shape[1])
+    _, layout = kernel_gather(_core.TieredTable(rows.shape[1], [segment], packing=(kind, num_columns)), ids, out)
+    assert layout[0] == np.gcd(4, num_columns)
+    np.testing.assert_array_equal(out, (numbers * stored)[ids])
 
 
 def test_bad_tables_are_refused():
@@ -190,9 +199,9 @@ def test_bad_tables_are_refused():
         with pytest.raises(ValueError, match=message):
             _core.TieredTable(*arguments)
     for options, message in [
-        ({"widen": "float8"}, "widen = 'float8': expected"),
-        ({"widen": "float16"}, "row_bytes = 3: expected whole elements of float16"),
-        ({"scale": 8}, "scale: expected none but for int8 rows"),
+        ({"packing": ("float8", 1)}, "packing 'float8': expected"),
+        ({"packing": ("float16", 1)}, "rows of 3 bytes: expected 2, those of 1 elements packed as float16"),
+        ({"packing": ("int4", -1)}, "num_columns = -1: expected"),
     ]:
         with pytest.raises(ValueError, match=message):
             _core.TieredTable(3, [(8, 1, 3)], **options)

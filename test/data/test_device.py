@@ -100,14 +100,12 @@ def test_features_that_ask_for_a_gpu_say_what_is_missing(no_gpu):
         ({"split_ratio": 2}, "split_ratio = 2: expected a share of the rows, 0 to 1"),
         ({"split_ratio": "half"}, "split_ratio = 'half'"),
         ({"hotness": torch.zeros(3)}, r"hotness is torch.float32 \[3\]: expected numbers \[4\] on the CPU"),
-        ({"scale": torch.zeros(4)}, "scale was given for rows of torch.float32"),
+        ({"store_dtype": "int7"}, "store_dtype = 'int7': expected one of"),
     ]:
         with pytest.raises(ValueError, match=message):
             Feature(table, **options)
     with pytest.raises(ValueError, match="device = 'cuda:0': there is no GPU"):
         Feature(table).placed("cuda:0")
-    with pytest.raises(ValueError, match=r"scale is torch.float64 \[4\]: expected torch.float32 \[4\]"):
-        Feature(table.to(torch.int8), scale=torch.zeros(4, dtype=torch.float64))
 
 
 def test_a_dataset_passes_on_where_rows_are_to_be(two_gpus):

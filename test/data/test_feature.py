@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from glt.data import Feature, WindowGather
 from glt.data.device import NUM_WORDS
 from glt.data.feature import NO_ROW, TieredRows
+from glt.data.packing import STORE_DTYPES
 from glt.data.schema import PartitionBook
 
 DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
@@ -269,8 +270,8 @@ def test_arguments_of_the_gpu_path_are_checked_as_those_of_the_cpu():
     rows = TieredRows(feature.tensor, CPU, num_hot=2)
     feature.placed = lambda device: rows
 
-    def there(ids, out=None, positions=None, dtype=None):
-        return feature.gather_on("host", ids, out, positions=positions, dtype=dtype)
+    def there(ids, out=None, positions=None):
+        return feature.gather_on("host", ids, out, positions=positions)
 
     for ids in (torch.tensor([4, 1], dtype=torch.int16), torch.tensor([0, 4, 9, 1])[::2] // 2, torch.arange(5) > 2):
         assert torch.equal(there(ids), feature[ids])
@@ -311,28 +312,18 @@ def test_threads_may_gather_at_once():
     assert not failures
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+@pytest.mark.parametrize("store_dtype", STORE_DTYPES)
 @pytest.mark.parametrize("hotness", [None, torch.arange(40).flip(0)])
-def test_rows_widen_alike_on_both_ways(dtype, hotness):
-    table = (torch.randn(40, 7) * 50).to(dtype)
-    scale = torch.rand(40) if dtype == torch.int8 else None
-    feature = Feature(table, scale=scale)
-    rows = TieredRows(table, CPU, num_hot=13, hotness=hotness, scale=scale)
-    ids = torch.randint(0, 40, (90,))
-    expected = table.float() if scale is None else table.float() * scale[:, None]
-    here = feature.gather(ids, dtype=torch.float32)
-    there = gather(rows, feature, ids, dtype=torch.float32)
+def test_packed_rows_are_alike_on_both_ways(store_dtype, hotness):
+    feature = Feature(torch.randn(40, 7) * 50, store_dtype=store_dtype)
+    rows = TieredRows(feature.tensor, CPU, num_hot=13, hotness=hotness, packing=feature.packing)
+    ids, expected = torch.randint(0, 40, (90,)), feature.dense()
+    here, there = feature.gather(ids), gather(rows, feature, ids)
     assert here.dtype == there.dtype == torch.float32
     assert torch.equal(here, expected[ids]) and torch.equal(there, expected[ids])
     out, positions = torch.zeros(200, 7), torch.randperm(200)[:90].to(torch.uint32)
-    feature.gather(ids, out, positions=positions, dtype=torch.float32)
+    feature.gather(ids, out, positions=positions)
     assert torch.equal(out[positions.long()], expected[ids])
-    assert torch.equal(gather(rows, feature, ids), table[ids])
-    for gathered in (feature.gather, lambda *args, **options: gather(rows, feature, *args, **options)):
-        with pytest.raises(TypeError, match=r"dtype = torch.float64: expected .* or torch.float32"):
-            gathered(ids, dtype=torch.float64)
-    with pytest.raises(TypeError, match=r"rows of torch.int64 are not widened"):
-        Feature(torch.zeros(2, dtype=torch.int64)).gather([0], dtype=torch.float32)
 
 
 def test_trusted_ids_are_not_waited_for_and_still_told_of():

@@ -5,17 +5,18 @@ import pytest
 import torch
 
 from glt.channel.message import MessageKind, MessageLayout, encode_message, error_message, read_message
+from glt.data import Feature
 from glt.distributed.engine.client_rows import ClientRows, KeptRows, RowsToSend
 from glt.errors import MessageError
 
 NUM_NODES = 600
 X = torch.arange(NUM_NODES)[:, None] * torch.tensor([1.0, 2.0, 3.0])
 MARK = torch.arange(NUM_NODES).to(torch.bfloat16)
-TABLES = {"x": X, "mark": MARK}
+FEATURES = {"x": Feature(X), "mark": Feature(MARK), "small": Feature(X / 7, store_dtype="int8")}
 
 
 def message_of(nodes, rows, index):
-    tensors = {"n_id/n0": nodes, **{f"{name}/n0": table[torch.from_numpy(rows.ids)] for name, table in TABLES.items()}}
+    tensors = {"n_id/n0": nodes, **{f"{n}/n0": each.tensor[rows.ids] for n, each in FEATURES.items()}}
     specs = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()} | rows.specs
     layout = MessageLayout(specs)
     buffer = torch.empty(layout.nbytes + 64, dtype=torch.uint8)
@@ -33,7 +34,7 @@ def message_of(nodes, rows, index):
 def test_batches_are_whole_in_whatever_order_they_are_made(num_slots, seed):
     """Batches take room in turn, and are sampled before that and written after it in any order, or given up."""
     random = np.random.default_rng(seed)
-    client = ClientRows(0, list(TABLES), num_slots)
+    client = ClientRows(0, FEATURES, num_slots)
     kept = KeptRows([client.to_json()], 1 << 20)
     sampled, waiting, num_given_up = [], [], 0
     for index in range(400):
@@ -59,22 +60,22 @@ def test_batches_are_whole_in_whatever_order_they_are_made(num_slots, seed):
             _, nodes, _, buffer = waiting.pop(0)
             message = kept.complete(read_message(buffer))
             assert torch.equal(message.tensors["n_id/n0"], nodes)
-            for name, table in TABLES.items():
-                assert torch.equal(message.tensors[f"{name}/n0"], table[nodes])
-            assert set(message.tensors) == {"n_id/n0", "x/n0", "mark/n0"}
+            for name, each in FEATURES.items():
+                assert torch.equal(message.tensors[f"{name}/n0"], each[nodes])
+            assert set(message.tensors) == {"n_id/n0", "x/n0", "mark/n0", "small/n0"}
     assert kept.num_known > 400 and num_given_up > 5
     assert client.slots.num_used <= client.slots.num_slots
 
 
 def test_what_is_no_batch_passes():
-    client = ClientRows(0, list(TABLES), 16)
+    client = ClientRows(0, FEATURES, 16)
     kept = KeptRows([client.to_json()], 1 << 20)
     error = read_message(error_message(ValueError("no"), role="sampler", rank=0, loader=1, epoch=0, index=0))
     assert kept.complete(error) is error
 
 
 def complete(told=None, most_bytes=1 << 20, x=X[:4], **changed):
-    rows = RowsToSend(ClientRows(0, ["x"], 16), np.arange(4))
+    rows = RowsToSend(ClientRows(0, {"x": FEATURES["x"]}, 16), np.arange(4))
     parts = {name: torch.from_numpy(each) for name, each in rows._arrays.items()} | changed
     tensors = {"x/n0": x} | {f"n0/{name}": each for name, each in parts.items() if each is not None}
     message = read_message(encode_message(tensors, MessageKind.BATCH))

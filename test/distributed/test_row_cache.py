@@ -77,7 +77,7 @@ class Stage:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop._loop).result(60)
 
 
-@pytest.fixture(scope="module", params=["one type", "types", "with a cache", "halves"])
+@pytest.fixture(scope="module", params=["one type", "types", "with a cache", "halves", "packed"])
 def stage(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("row_cache")
     if request.param == "types":
@@ -85,6 +85,8 @@ def stage(request, tmp_path_factory):
     elif request.param == "with a cache":
         probs = [torch.rand(NUM_NODES, generator=torch.Generator().manual_seed(p)) for p in range(3)]
         path = write_world(root, 3, partitioner=FrequencyPartitioner, probs=probs, cache_ratio=0.2).path
+    elif request.param == "packed":
+        path = write_world(root, 3, store_dtype={"x": "int8", "edge_attr": "float16"}).path
     else:
         path = write_world(root, 3, tables="bye" if request.param == "halves" else "xye").path
     made = Stage(path)
@@ -167,8 +169,7 @@ def test_an_answer_of_too_few_rows_is_an_error_and_not_kept(stage):
 
     def cut(request):
         tables = [name for name in ("x", "y") if name in stage.data.own.node_tables[0]]
-        found = {n: torch.zeros(1, *stage.data.own.node_tables[0][n].row_shape) for n in tables}
-        found = {n: t.to(stage.data.own.node_tables[0][n].dtype) for n, t in found.items()}
+        found = {name: stage.data.own.node_tables[0][name].tensor[:1] for name in tables}
         return encode_message(found, MessageKind.REPLY)
 
     for handlers in router.handlers.values():

@@ -118,7 +118,7 @@ def test_pieces_of_a_pass_fit_together(tmp_path, monkeypatch):
     world = hetero_world("node")
     owners = [np.arange(count) * 7 % 3 for count in world["num_nodes"].values()]
     write(tmp_path / "whole", owners, 3, world, relabel=True)
-    for name in ("format.files.CHUNK_IDS", "methods.writer.CHUNK_IDS", "methods.writer.CHUNK_EDGES"):
+    for name in ("format.rows.CHUNK_IDS", "methods.writer.CHUNK_IDS", "methods.writer.CHUNK_EDGES"):
         monkeypatch.setattr(f"glt.partition.{name}", 5)
     write(tmp_path / "pieces", owners, 3, world, relabel=True, num_threads=3, sort_memory_bytes=1 << 20)
     assert_relabelled(tmp_path / "pieces", owners, world)

@@ -2,7 +2,7 @@
 
 The sampler decides: for each stream it knows which rows the client has in which slots, and the client does as it is
 told. Of each type of nodes whose rows the client keeps, ``n0``, say, a message has the tables' rows of those nodes that
-the client lacks, ``x/n0 [sent, ...]``, and beside them::
+the client lacks, ``x/n0 [sent, ...]`` as partitions store them, and beside them::
 
     n0/slots i64 [known], n0/slots_at u32 [known]    where the client has the others' rows, and the batch has them
     n0/rows_at u32 [sent]                            where the batch has the rows that come
@@ -18,6 +18,7 @@ come as int32 where they fit, and are int64 again when the message is complete.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import Message, MessageKind, MessageLayout
 from glt.data.arrays import as_numpy, pooled_empty
+from glt.data.feature import Feature
+from glt.data.packing import Packing
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.row_lookup import SLOT_BYTES, empty_rows, num_slots_of
 from glt.errors import MessageError
@@ -39,8 +42,9 @@ MOST_BYTES = 1 << 30  # of a stream's rows: more are not kept, whatever the clie
 class ClientRows:
     """Which rows of the nodes of one type the client has. It keeps the rows of all tables of a node, or none."""
 
-    def __init__(self, node_type: int, names: Sequence[str], num_slots: int) -> None:
-        self.node_type, self.names = node_type, list(names)
+    def __init__(self, node_type: int, tables: Mapping[str, Feature], num_slots: int) -> None:
+        self.node_type, self.names = node_type, list(tables)
+        self._packings = {name: asdict(each.packing) for name, each in tables.items() if each.packing is not None}
         self.slots = _core.SlotCache(num_slots)
 
     def split(self, ids: np.ndarray) -> RowsToSend:
@@ -49,7 +53,8 @@ class ClientRows:
 
     def to_json(self) -> dict[str, Any]:
         """What the client is told before the first message."""
-        return {"type": self.node_type, "names": self.names, "num_slots": self.slots.num_slots}
+        told = {"type": self.node_type, "names": self.names, "num_slots": self.slots.num_slots}
+        return told | {"packings": self._packings}
 
 
 class RowsToSend:
@@ -83,7 +88,7 @@ def client_rows(dataset: DistDataset, budget_bytes: int) -> list[ClientRows | No
     counts = [n if tables else 0 for n, tables in zip(dataset.num_nodes_of, dataset.own.node_tables, strict=True)]
     slots = num_slots_of(dataset.own.node_specs, counts, min(budget_bytes, MOST_BYTES), _ROW_BYTES)
     return [
-        ClientRows(t, list(tables), num_slots) if num_slots else None
+        ClientRows(t, tables, num_slots) if num_slots else None
         for t, (tables, num_slots) in enumerate(zip(dataset.own.node_tables, slots, strict=True))
     ]
 
@@ -127,9 +132,19 @@ class KeptRows:
             n: (_whole_dtype(n, t), t.shape) for n, t in sent.items()
         }
         names = [[f"{name}/n{each['type']}" for name in each["names"]] for each in self._told]
+        packings = {
+            f"{name}/n{each['type']}": Packing.of(packing["store_dtype"], tuple(packing["row_shape"]))
+            for each in self._told
+            for name, packing in each.get("packings", {}).items()
+        }
         for those, part in zip(names, parts, strict=True):
             num_nodes = len(part["slots"]) + len(part["rows_at"])
-            specs |= {name: (sent[name].dtype, (num_nodes, *sent[name].shape[1:])) for name in those}
+            for name in those:
+                packing = packings.get(name)
+                dtype, shape = sent[name].dtype, tuple(sent[name].shape[1:])
+                if packing is not None:
+                    dtype, shape = torch.float32, packing.row_shape
+                specs[name] = (dtype, (num_nodes, *shape))
         layout = MessageLayout(specs)
         buffer = pooled_empty((layout.nbytes,), torch.uint8)
         whole = layout.tensors(buffer)
@@ -139,7 +154,9 @@ class KeptRows:
                 table = as_numpy(self._table(name, sent[name], int(each["num_slots"])))
                 rows = as_numpy(sent.pop(name))
                 known = table, part["slots"], part["slots_at"], None, 0
-                _core.gather_from([known, (rows, None, part["rows_at"], None, 0)], as_numpy(whole[name]))
+                packing = packings.get(name)
+                sources: list[Any] = [known, (rows, None, part["rows_at"], None, 0)]
+                _core.gather_from(sources, as_numpy(whole[name]), None if packing is None else packing.native)
                 _core.gather_rows(rows, part["kept"], table, None, part["kept_in"])
         for name, tensor in sent.items():
             as_numpy(whole[name])[...] = as_numpy(tensor)  # not torch's copy, which may start threads of its own

@@ -18,6 +18,7 @@ from glt.data.arrays import from_array
 from glt.data.dataset import Graph
 from glt.data.device import Accelerator
 from glt.data.feature import NO_ROW, Feature, TieredRows
+from glt.data.packing import Packing
 from glt.data.schema import PartitionBook
 from glt.data.topology import Topology, layout_of
 from glt.distributed.engine.requests import (
@@ -32,6 +33,7 @@ from glt.distributed.engine.requests import (
 )
 from glt.distributed.wire.transport import Handler
 from glt.partition import Partition
+from glt.partition.format.manifest import EdgeTypeEntry, NodeTypeEntry
 
 # Copies of rows of other partitions' nodes, answered here instead of there.
 
@@ -124,15 +126,21 @@ class LocalPartition:
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
             hotness = row_hotness(part, t) if 0 < placing.split_ratio < 1 else None
-            self.node_tables.append(_tables(named, (node.book, part.index), placing, hotness))
+            packings = _packings(part.manifest.node_types[t], "x")
+            self.node_tables.append(_tables(named, packings, (node.book, part.index), placing, hotness))
             cache, kept = None, node.cache
             if kept is not None:
                 copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
-                tables = {name: Feature(_tensor(copied[name])) for name in self.node_tables[t]}
+                tables = {
+                    name: Feature(_tensor(copied[name]), store_dtype=packings.get(name)) for name in self.node_tables[t]
+                }
                 cache = NodeCache(_core.RowIndex(kept.ids, counts[t]), tables)
             self.node_caches.append(cache)
         ends = part.schema.ends(part.manifest.edge_dir)
-        for edge, (expanded, _), (source, target) in zip(part.edges, ends, part.schema.ends("out"), strict=True):
+        types = part.manifest.edge_types
+        for edge, entry, (expanded, _), (source, target) in zip(
+            part.edges, types, ends, part.schema.ends("out"), strict=True
+        ):
             timed, by_time, weights = edge.by_time, None, None
             if timed is not None:
                 by_time = _tensors(timed.indices, timed.edge_ids, timed.time)
@@ -150,8 +158,10 @@ class LocalPartition:
             )
             self.graphs.append(Graph(topology, placing.graph_mode, placing.device))
             named = {"edge_attr": edge.feat, **edge.attrs}
-            self.edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
-        self.num_ids = [(counts[n], e.num_edges) for (_, n), e in zip(ends, part.manifest.edge_types, strict=True)]
+            owned = edge.book and (edge.book, part.index)
+            packings = _packings(entry, "edge_attr")
+            self.edge_tables.append(_tables(named, packings, owned, placing, None) if owned else {})
+        self.num_ids = [(counts[n], entry.num_edges) for (_, n), entry in zip(ends, types, strict=True)]
         self.most_ids = max(*counts, *(entry.num_edges for entry in part.manifest.edge_types), 0)
 
     def handlers(self) -> dict[str, Handler]:
@@ -207,9 +217,10 @@ class LocalPartition:
                 f"{sorted(tables)}"
             )
         wanted = {name: tables[name] for name in asked.tables}
-        buffer, out = reply_buffer({n: (t.dtype, (len(asked.ids), *t.row_shape)) for n, t in wanted.items()})
+        stored = {name: table.tensor[:0] for name, table in wanted.items()}
+        buffer, out = reply_buffer({n: (rows.dtype, (len(asked.ids), *rows.shape[1:])) for n, rows in stored.items()})
         for name, table in wanted.items():
-            table.gather(asked.ids, out[name])
+            table.gather_stored(asked.ids, out[name])
         return buffer
 
     def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:
@@ -313,8 +324,10 @@ class LocalPartition:
 
     @property
     def node_specs(self) -> list[dict[str, tuple[torch.dtype, torch.Size]]]:
-        """By node type, dtype and shape of the rows of its tables."""
-        return [{name: (t.dtype, t.row_shape) for name, t in tables.items()} for tables in self.node_tables]
+        """By node type, dtype and shape of the rows of its tables as they are stored."""
+        return [
+            {name: (t.tensor.dtype, t.tensor.shape[1:]) for name, t in tables.items()} for tables in self.node_tables
+        ]
 
     def tables(self, kind: str, type_: int) -> dict[str, Feature]:
         """The tables of a type of nodes or edges."""
@@ -330,14 +343,28 @@ class LocalPartition:
         return types[type_]
 
 
+def _packings(entry: NodeTypeEntry | EdgeTypeEntry, features: str) -> dict[str, Packing | None]:
+    """How the tables of a type are packed, by their names in batches."""
+    tables = {features: entry.feat, **entry.attrs}
+    return {name: table.packing for name, table in tables.items() if table is not None}
+
+
 def _tables(
-    named: dict[str, Any], owned: tuple[PartitionBook, int], placing: Placing, hotness: Tensor | None
+    named: dict[str, Any],
+    packings: Mapping[str, Packing | None],
+    owned: tuple[PartitionBook, int],
+    placing: Placing,
+    hotness: Tensor | None,
 ) -> dict[str, Feature]:
     options: dict[str, Any] = {}
     if placing.split_ratio:
         device = "cuda" if placing.device is None else placing.device
         options = {"split_ratio": placing.split_ratio, "device": device, "hotness": hotness}
-    return {name: Feature(_tensor(rows), owned=owned, **options) for name, rows in named.items() if rows is not None}
+    return {
+        name: Feature(_tensor(rows), owned=owned, store_dtype=packings.get(name), **options)
+        for name, rows in named.items()
+        if rows is not None
+    }
 
 
 def _tensors(*arrays: Any) -> Any:
@@ -411,6 +438,7 @@ class LocalTables:
             num_hot=num_hot,
             hotness=hotness,
             ids=(row_of, first_id),
+            packing=features[0].packing,
             name=f"{name!r} of partitions {self._parts}",
         )
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.channel.message import read_message
+from glt.data.feature import Feature
 from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import EdgesRequest, LocalPartition, count_neighbors
@@ -381,7 +382,7 @@ class GraphQueries:
         columns = {"owner": book.owner, "row_of": book.row_of, "offset": book.offset}
         return {name: column for name, column in columns.items() if column is not None}
 
-    def stored_rows(self, kind: str, type_index: int, table: str, parts: list[int]) -> Tensor:
+    def stored_rows(self, kind: str, type_index: int, table: str, parts: list[int]) -> Feature:
         """The rows of a stored table that these partitions own, one partition behind the other ``[rows, ...]``; mapped
         memory, not a copy, where it is one partition.
         """
@@ -390,8 +391,9 @@ class GraphQueries:
             tables = self.part(part).tables(kind, type_index)
             if table not in tables:
                 raise LookupError(f"partition {part} has no {kind} table {table!r}: there are {sorted(tables)}")
-            found.append(tables[table].tensor)
-        return found[0] if len(found) == 1 else torch.cat(found)
+            found.append(tables[table])
+        rows = found[0].tensor if len(found) == 1 else torch.cat([each.tensor for each in found])
+        return Feature(rows, store_dtype=found[0].packing)
 
 
 def graph_calls(queries: GraphQueries) -> dict[str, Call]:

@@ -132,8 +132,16 @@ class RowLookup:
         if table is not None:
             tables = {table: tables[table]}
         self.kind, self.type, self.names = kind, type_, tuple(tables)
+        # To a client of another host rows go as they are stored: it unpacks them.
+        layouts = {
+            name: (t.dtype, t.row_shape) if to_send is None else (t.tensor.dtype, t.tensor.shape[1:])
+            for name, t in tables.items()
+        }
         self.specs: Specs = {
-            in_message(name, kind, type_): (table.dtype, (len(ids), *table.row_shape)) for name, table in tables.items()
+            in_message(name, kind, type_): (dtype, (len(ids), *shape)) for name, (dtype, shape) in layouts.items()
+        }
+        self._packings = {
+            name: t.packing.native if t.packing is not None and to_send is None else None for name, t in tables.items()
         }
         if to_send is not None:
             self.specs |= to_send.specs
@@ -205,7 +213,8 @@ class RowLookup:
             sources = [part.tables(self.kind, self.type)[name].source(ids, at) for part, ids, at in self.local]
             sources += [(as_numpy(rows), which, at, None, 0) for rows, which, at in self.copies_of(name)]
             sources += [(as_numpy(rows[name]), None, at, None, 0) for _, at, rows in self.answers if name in rows]
-            _core.gather_from(sources, as_numpy(out[in_message(name, self.kind, self.type)]))
+            target = as_numpy(out[in_message(name, self.kind, self.type)])
+            _core.gather_from(sources, target, self._packings[name])
         if self.to_send is not None:
             self.to_send.write(out)
 

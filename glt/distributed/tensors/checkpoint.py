@@ -19,18 +19,9 @@ import torch
 from glt._checks import check_path
 from glt.data.arrays import from_array
 from glt.errors import CheckpointError, PartitionError
-from glt.partition.format.files import (
-    BLOCK_BYTES,
-    FileEntry,
-    NpyWriter,
-    Rows,
-    as_torch_dtype,
-    map_file,
-    npy_bytes,
-    require_space,
-    staging,
-)
+from glt.partition.format.files import BLOCK_BYTES, FileEntry, NpyWriter, map_file, npy_bytes, require_space, staging
 from glt.partition.format.manifest import digest_of, installed_version, text_of
+from glt.partition.format.rows import Rows, as_torch_dtype
 from glt.partition.format.verify import Contents
 
 if TYPE_CHECKING:
@@ -80,7 +71,7 @@ def _write(tensors: Mapping[str, DistTensor], directory: Path, about: dict[str, 
         writer = NpyWriter(directory / name, stored.array.dtype, tuple(tensor.shape), stored.torch_dtype)
         for block in _blocks(tensor):
             rows = tensor[block]
-            writer.write(Rows.of("rows", rows, len(rows), "row").array)
+            writer.write(Rows.of("rows", rows, len(rows), "row").given)
         files[name] = writer.close()
     document = {
         "format": FORMAT,

@@ -20,7 +20,7 @@ from glt import _core
 from glt._checks import integer
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.distributed.wire.calls import name_of, registered
-from glt.partition.format.files import stored_name
+from glt.partition.format.rows import stored_name
 
 RowIds = np.ndarray | range
 """Numbers of rows ``[n]``, int64, or consecutive ones."""

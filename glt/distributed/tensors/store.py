@@ -22,6 +22,7 @@ from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory
 from glt.data.arrays import NativeView, as_numpy, pooled_empty
+from glt.data.feature import Feature
 from glt.distributed.tensors.barrier import Barriers, Member, require_equal
 from glt.distributed.tensors.spec import Placement, TensorSpec, fill, needs_twice
 
@@ -31,11 +32,15 @@ Rows = Tensor | tuple[int, int]
 
 class Shard:
     """Rows ``[num_rows, ...]`` on the CPU that many threads read and change: none is ever seen, or left, half-written.
-    The first change copies a borrowed tensor, such as a mapped file. ``num_threads`` are those of native code."""
+    The first change copies a borrowed tensor, such as a mapped file, and unpacks it where its rows are packed.
+    ``num_threads`` are those of native code."""
 
-    def __init__(self, tensor: Tensor, is_borrowed: bool = False, num_threads: int = 1) -> None:
+    def __init__(self, rows: Tensor | Feature, is_borrowed: bool = False, num_threads: int = 1) -> None:
+        feature = rows if isinstance(rows, Feature) else Feature(rows)
         self.is_borrowed, self.num_threads = is_borrowed, num_threads
-        self._put(tensor.detach().contiguous())
+        self._packed = None if feature.packing is None else feature
+        self.torch_dtype, self.row_shape = feature.dtype, feature.row_shape
+        self._put(feature.tensor)
         self._copying = threading.Lock()
 
     def _put(self, tensor: Tensor) -> None:
@@ -50,7 +55,10 @@ class Shard:
     def read(self, rows: Rows) -> Tensor:
         """Returns rows ``[n, ...]``; IndexError names the first that is not there."""
         numbers, first, n = self._numbers(rows)
-        out = pooled_empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
+        if (packed := self._packed) is not None:
+            ids = torch.arange(first, first + n) if numbers is None else torch.from_numpy(numbers)
+            return packed.gather(ids, num_threads=self.num_threads)
+        out = pooled_empty((n, *self.row_shape), self.torch_dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
         return out
 
@@ -68,22 +76,23 @@ class Shard:
 
     @property
     def dtype(self) -> str:
-        return str(self.tensor.dtype).removeprefix("torch.")
+        return str(self.torch_dtype).removeprefix("torch.")
 
     def own(self) -> _core.RowTable:
         with self._copying:
             if self.is_borrowed:
-                _require_room(self.tensor.nbytes, "the first write to mapped rows copies them, which takes")
-                self._put(self.tensor.clone())
-                self.is_borrowed = False
+                num_bytes = len(self) * math.prod(self.row_shape) * self.torch_dtype.itemsize
+                _require_room(num_bytes, "the first write to mapped rows copies them, which takes")
+                self._put(self.tensor.clone() if self._packed is None else self._packed.dense())
+                self.is_borrowed, self._packed = False, None
             return self.table
 
     def _checked(self, rows: Rows, values: Tensor) -> tuple[np.ndarray | None, int]:
-        if values.dtype != self.tensor.dtype:
-            raise TypeError(f"values has dtype {values.dtype}: expected {self.tensor.dtype}, the tensor's")
+        if values.dtype != self.torch_dtype:
+            raise TypeError(f"values has dtype {values.dtype}: expected {self.torch_dtype}, the tensor's")
         numbers, first, n = self._numbers(rows)
-        if values.shape != (n, *self.tensor.shape[1:]):
-            raise ValueError(f"values has shape {list(values.shape)}: expected {[n, *self.tensor.shape[1:]]}")
+        if values.shape != (n, *self.row_shape):
+            raise ValueError(f"values has shape {list(values.shape)}: expected {[n, *self.row_shape]}")
         return numbers, first
 
     def _numbers(self, rows: Rows) -> tuple[np.ndarray | None, int, int]:
@@ -200,7 +209,7 @@ class TensorStore:
         rank: int = 0,
         data: Any = None,
         owner: str = "this process",
-        tables: Callable[[str, int, str, list[int]], Tensor] | None = None,
+        tables: Callable[[str, int, str, list[int]], Feature] | None = None,
         num_threads: int | None = None,
     ) -> None:
         self.rank, self.data, self.owner, self.tables = rank, data, owner, tables
@@ -262,16 +271,16 @@ class TensorStore:
         fill(shard.tensor, spec, placement, self.rank, self.num_threads)  # large pages were asked for by now
         return shard
 
-    def _table(self, spec: TensorSpec, placement: Placement) -> Tensor:
+    def _table(self, spec: TensorSpec, placement: Placement) -> Feature:
         if self.tables is None:
             raise ValueError(f"{self.owner} has no graph: there are no stored tables")
-        rows = torch.empty((0, *spec.row_shape), dtype=spec.torch_dtype)
+        rows = Feature(torch.empty((0, *spec.row_shape), dtype=spec.torch_dtype))
         parts = [part for part, server in enumerate(placement.server_of) if server == self.rank]
         if parts:
             rows = self.tables(spec.init["of"], spec.init["type"], spec.init["table"], parts)
         num_rows = placement.rows_on(self.rank)
         if rows.shape != (num_rows, *spec.row_shape) or rows.dtype != spec.torch_dtype:
-            raise ValueError(f"{spec}: the stored table has {num_rows} rows of {rows.dtype} {list(rows.shape[1:])}")
+            raise ValueError(f"{spec}: the stored table has {num_rows} rows of {rows.dtype} {list(rows.row_shape)}")
         return rows
 
     def open(self, holder: Member, name: str, handle: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glt._reprs import repr_of_fields
 from glt.data.arrays import as_numpy, require_data
-from glt.partition.format.files import CHUNK_IDS, Array, chunks
+from glt.partition.format.rows import CHUNK_IDS, Array, chunks
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,122 +30,10 @@ import torch
 
 from glt import _core
 from glt._checks import naming_the_limit
-from glt.data.arrays import map_npy, require_data
+from glt.data.arrays import map_npy
 from glt.errors import PartitionError
 from glt.partition.format import layout
-
-Array = np.ndarray | torch.Tensor
-CHUNK_IDS: Final = 1 << 20  # ids looked at together: 8 MiB
-
-
-def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields pieces of at most ``CHUNK_IDS`` elements, each with the position of its first."""
-    for begin in range(0, array.size, CHUNK_IDS):
-        yield begin, array[begin : begin + CHUNK_IDS]
-
-
-# What NumPy stores as it is, and what it lacks, which is stored as raw unsigned integers of the same width.
-_NUMPY: Final = frozenset(
-    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64 complex64 complex128".split()
-)
-_RAW: Final = {
-    getattr(torch, name): raw
-    for raw, names in (
-        (torch.uint8, "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"),
-        (torch.uint16, "bfloat16"),
-        (torch.uint32, "complex32"),
-    )
-    for name in names.split()
-}
-_MAX_DIMS: Final = 4  # of a tensor in a message
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """``array [num_rows, ...]`` as it is stored, and the name of its torch dtype, such as ``"bfloat16"``."""
-
-    array: np.ndarray
-    torch_dtype: str
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return self.array.shape[1:]
-
-    @property
-    def row_bytes(self) -> int:
-        return self.array.itemsize * math.prod(self.row_shape)
-
-    @classmethod
-    def of(cls, name: str, value: object, num_rows: int, what: str) -> Rows:
-        """Takes a tensor or an array (also a memmap) ``[num_rows, ...]`` without copying it.
-
-        ``name`` is the argument, and ``what`` a row: ``"node"`` or ``"edge"``, both for messages.
-        """
-        array, torch_dtype = _as_array(name, value)
-        if array.ndim == 0 or array.shape[0] != num_rows:
-            raise ValueError(
-                f"{name} has shape {list(array.shape)}: expected one row per {what}, that is {num_rows} rows"
-            )
-        if array.ndim > _MAX_DIMS:
-            raise ValueError(
-                f"{name} has shape {list(array.shape)}: expected at most {_MAX_DIMS} dimensions, the first counted, "
-                "which is what a batch carries; flatten the rows, for example with .flatten(1)"
-            )
-        return cls(array, torch_dtype)
-
-
-def torch_dtype_name(dtype: np.dtype) -> str:
-    """Returns the name of the torch dtype that equals ``dtype``; raises TypeError where there is none."""
-    try:
-        return str(torch.from_numpy(np.empty(0, dtype)).dtype).removeprefix("torch.")
-    except ValueError as error:  # foreign byte order
-        raise TypeError(str(error)) from error
-
-
-def stored_name(dtype: torch.dtype, what: str, remedy: str = "") -> str:
-    """Returns the name of a dtype that is stored, such as ``"bfloat16"``; else raises TypeError beginning with
-    ``what``."""
-    name = str(dtype).removeprefix("torch.")
-    if dtype not in _RAW and name not in _NUMPY:
-        known = sorted(_NUMPY.union(str(each).removeprefix("torch.") for each in _RAW))
-        raise TypeError(f"{what}: expected one of {', '.join(known)}{remedy}")
-    return name
-
-
-def as_torch_dtype(array: np.ndarray, torch_dtype: str) -> Array:
-    """Returns ``array`` itself where NumPy has ``torch_dtype``, else a tensor of that dtype on the same memory."""
-    dtype = getattr(torch, torch_dtype)
-    return torch.from_numpy(array).view(dtype) if dtype in _RAW else array
-
-
-def require_plain(name: str, value: np.ndarray) -> None:
-    """Raises TypeError for arrays that mean something else than their elements, or are indexed otherwise."""
-    if isinstance(value, np.ma.MaskedArray | np.matrix):
-        hint = "fill it with .filled(...)" if isinstance(value, np.ma.MaskedArray) else "pass np.asarray(...) of it"
-        raise TypeError(f"{name} is a {type(value).__name__}: expected a plain numpy.ndarray or a torch.Tensor; {hint}")
-
-
-def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
-    if isinstance(value, torch.Tensor):
-        require_data(value, name)
-        if value.layout != torch.strided:
-            raise TypeError(f"{name} has layout {value.layout}: expected a dense tensor; call .to_dense() first")
-        # Conjugates and negations may be lazy in torch; what is stored is their values.
-        tensor = value.detach().cpu().resolve_conj().resolve_neg()
-        torch_dtype = stored_name(tensor.dtype, f"{name} has dtype {tensor.dtype}", "; convert it with .to()")
-        raw = _RAW.get(tensor.dtype)
-        return (tensor if raw is None else tensor.view(raw)).numpy(), torch_dtype
-    if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name} is a {type(value).__name__}: expected a torch.Tensor or a numpy.ndarray")
-    require_plain(name, value)
-    try:
-        return value, torch_dtype_name(value.dtype)
-    except TypeError as error:
-        raise TypeError(
-            f"{name} has dtype {value.dtype!r}: expected a dtype that torch has, in native byte order; "
-            "convert it with .astype(...) first"
-        ) from error
-
+from glt.partition.format.rows import RAW, torch_dtype_name
 
 BLOCK_BYTES: Final = 4 << 20
 
@@ -244,7 +132,7 @@ def map_file(
         stored = torch_dtype_name(array.dtype)
     except TypeError:
         stored = ""  # torch has no such numbers
-    if stored != str(_RAW.get(dtype, dtype)).removeprefix("torch."):
+    if stored != str(RAW.get(dtype, dtype)).removeprefix("torch."):
         raise PartitionError(f"{path} holds {entry.dtype}, which cannot store torch.{entry.torch_dtype}: {again}")
     return array
 

@@ -18,10 +18,11 @@ from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.book import IdMap
-from glt.partition.format.files import Array, as_torch_dtype, map_file
+from glt.partition.format.files import map_file
 from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 from glt.partition.format.part_config import read_part_config
 from glt.partition.format.remote import local_directory
+from glt.partition.format.rows import Array, as_torch_dtype
 from glt.partition.format.verify import Contents, Record, Watch
 
 
@@ -56,7 +57,8 @@ class NodePart:
 
     Attributes:
         book: Owner of every node of the graph, and its row in the arrays of its owner.
-        feat, label: Rows of the owned nodes, ``[rows, ...]``, or None.
+        feat, label: Rows of the owned nodes, ``[rows, ...]``, or None. As stored: where the manifest's entry has a
+            ``store_dtype``, ``[rows, row_bytes]`` uint8, which its ``packing`` describes; so are caches and ``attrs``.
         time: Times of the owned nodes, ``[rows]`` int64, or None.
         attrs: Named tables of the owned nodes, ``[rows, ...]``.
         id_map: Original ids, where nodes were relabelled, else None.
@@ -321,7 +323,10 @@ class _Files:
         return watch
 
     def table(self, path: str, rows: int, entry: FeatureEntry | None) -> Any:
-        return None if entry is None else self.map(path, (rows, *entry.shape), entry.dtype)
+        if entry is None:
+            return None
+        dtype, shape = entry.stored
+        return self.map(path, (rows, *shape), dtype)
 
     def attrs(
         self, kind: str, type_: NodeType | EdgeType, rows: int, entries: Mapping[str, FeatureEntry]

@@ -23,10 +23,12 @@ import numpy as np
 from glt._checks import check_one_of, format_size, integer, naming_the_limit
 from glt._reprs import says, typed
 from glt.data.frames import Frame
+from glt.data.packing import Packing, PackingError
 from glt.data.schema import EdgeType, NodeType, Schema, check_edge_dir
 from glt.errors import PartitionError
 from glt.partition.format import layout
-from glt.partition.format.files import FileEntry, Rows
+from glt.partition.format.files import FileEntry
+from glt.partition.format.rows import Rows
 
 FORMAT: Final = "glt-partition"
 VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling, no caches, no balance
@@ -38,14 +40,35 @@ _MOST_BYTES: Final = 1 << 30  # of the file
 
 @dataclass(frozen=True)
 class FeatureEntry:
-    """One table of features or labels: its torch dtype, and the shape of a row (``()`` for a 1-d table)."""
+    """One table of features or labels: its torch dtype, and the shape of a row (``()`` for a 1-d table). With
+    ``store_dtype`` its rows are stored packed, and ``error`` says by how much that has changed them.
+    """
 
     dtype: str
     shape: tuple[int, ...]
+    store_dtype: str | None = None  # directories of before pack no rows
+    error: PackingError | None = None
 
     @classmethod
-    def of(cls, rows: Rows) -> FeatureEntry:
-        return cls(rows.torch_dtype, rows.row_shape)
+    def of(cls, rows: Rows, error: PackingError | None) -> FeatureEntry:
+        packing = rows.packing
+        if packing is None:
+            return cls(rows.torch_dtype, rows.row_shape)
+        return cls("float32", packing.row_shape, packing.store_dtype, error)
+
+    def __str__(self) -> str:
+        stored = f" stored as {self.store_dtype}, {self.error}" if self.store_dtype is not None else ""
+        return f"{self.dtype} {list(self.shape)}{stored}"
+
+    @property
+    def packing(self) -> Packing | None:
+        """How rows are packed; None where they are stored as they are."""
+        return None if self.store_dtype is None else Packing.of(self.store_dtype, self.shape)
+
+    @property
+    def stored(self) -> tuple[str, tuple[int, ...]]:
+        """The dtype and the shape of a row as files have them."""
+        return (self.dtype, self.shape) if self.packing is None else ("uint8", (self.packing.row_bytes,))
 
 
 @dataclass(frozen=True)
@@ -342,6 +365,10 @@ class Manifest:
             raise ValueError(f"{wrong} is of {len(wrong)} partitions: expected {manifest.num_parts}")
         for frame in manifest.frames:
             manifest._require_tables(frame)
+        types: list[NodeTypeEntry | EdgeTypeEntry] = [*manifest.node_types, *manifest.edge_types]
+        for table in [table for each in types for table in (each.feat, *each.attrs.values()) if table is not None]:
+            if table.packing is not None and table.dtype != "float32":
+                raise ValueError(f"a table of {table.dtype} is stored as {table.store_dtype}: expected float32")
         for path, file in manifest.files.items():
             _require_file(path, file, manifest.checksum_block_bytes)
         return manifest

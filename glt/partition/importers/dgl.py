@@ -20,9 +20,9 @@ from typing_extensions import Unpack
 from glt._tracebacks import short_traceback
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.errors import PartitionError
-from glt.partition.format.files import Array
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import require_graph_name, write_part_config
+from glt.partition.format.rows import Array
 from glt.partition.importers.foreign_files import DglGraph, read_graph, read_graphbolt, read_tensors
 from glt.partition.importers.imported import (
     Imported,

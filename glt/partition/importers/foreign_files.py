@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from glt.errors import PartitionError
-from glt.partition.format.files import Array
+from glt.partition.format.rows import Array
 from glt.partition.importers.imported import integers
 
 _LOCAL_HEADER_BYTES: Final = 30  # of a zip record, before its name and extra field

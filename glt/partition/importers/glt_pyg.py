@@ -20,8 +20,8 @@ from typing_extensions import Unpack
 from glt._tracebacks import short_traceback
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.errors import PartitionError
-from glt.partition.format.files import Array, chunks
 from glt.partition.format.manifest import Manifest
+from glt.partition.format.rows import Array, chunks
 from glt.partition.importers.foreign_files import Record, read_pickles, read_torch
 from glt.partition.importers.imported import (
     Assembly,

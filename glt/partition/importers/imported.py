@@ -16,8 +16,9 @@ import torch
 
 from glt.data.schema import Schema
 from glt.errors import PartitionError
-from glt.partition.format.files import Array, Rows, as_torch_dtype, chunks, require_free, scratch_array
+from glt.partition.format.files import require_free, scratch_array
 from glt.partition.format.manifest import Manifest
+from glt.partition.format.rows import Array, Rows, as_torch_dtype, chunks
 from glt.partition.graph_input import arguments_by_type
 from glt.partition.methods.partitioner import checked_strategy
 from glt.partition.methods.partitioners import AssignedPartitioner
@@ -96,7 +97,7 @@ class Assembly:
                 f"{name} of {origin} holds rows of {rows.torch_dtype} {list(rows.row_shape)}: expected {dtype} "
                 f"{list(column.shape[1:])} as in the pieces before it"
             )
-        return rows.array
+        return rows.given
 
     def _ends(self, origin: Path, name: str, piece: object, num_rows: int) -> np.ndarray:
         ids = integers(origin, name, piece)

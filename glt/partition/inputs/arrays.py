@@ -37,7 +37,8 @@ import numpy as np
 
 from glt.data.arrays import BAD_HEADER, map_npy
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
-from glt.partition.format.files import chunks, scratch_array
+from glt.partition.format.files import scratch_array
+from glt.partition.format.rows import chunks
 from glt.partition.graph_input import arguments_by_type
 
 _TABLES: Final = ("edge_feat", "edge_index", "edge_time", "edge_weight", "node_feat", "node_label", "node_time")

@@ -19,7 +19,8 @@ import numpy as np
 
 from glt._checks import is_of_machine, naming_the_limit
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
-from glt.partition.format.files import chunks, scratch_array
+from glt.partition.format.files import scratch_array
+from glt.partition.format.rows import chunks
 from glt.partition.graph_input import arguments_by_type
 from glt.partition.inputs.arrays import npz_members, pair
 from glt.partition.inputs.tables import Field, TableFiles, read_fields

@@ -470,13 +470,11 @@ def _tables(tables: dict[str, Feature]) -> dict[str, Tensor]:
 
 
 def _rows(name: str, feature: Feature) -> Tensor:
-    if feature.scale is not None:
-        raise ValueError(f"{name} of g is int8 with a scale, which partitions do not keep: give the rows widened")
     if feature.has_row_per_id:
-        return feature.tensor
+        return feature.dense()
     if feature.row_of is None:
         raise ValueError(f"{name} of g has the rows of one partition: expected those of all ids")
-    return feature.tensor[feature.row_of.to(torch.int64)]
+    return feature.dense()[feature.row_of.to(torch.int64)]
 
 
 def _in_order(topology: Topology, name: Any) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 
 from glt._checks import is_of_machine, naming_the_limit
 from glt.data.arrays import map_npy
-from glt.partition.format.files import chunks
+from glt.partition.format.rows import chunks
 from glt.partition.inputs.arrays import ScratchRows, blank, by_id, pair, pair_dtype
 
 _BLOCK_BYTES: Final = 1 << 20

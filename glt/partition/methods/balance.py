@@ -9,8 +9,8 @@ import numpy as np
 
 from glt._checks import check_flag
 from glt.partition.format.book import Book
-from glt.partition.format.files import CHUNK_IDS, Rows, chunks
 from glt.partition.format.manifest import EdgeLabelEntry, LabelEntry
+from glt.partition.format.rows import CHUNK_IDS, Rows, chunks
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 
 Label = tuple[int, ...]  # one number for each table of labels
@@ -140,7 +140,7 @@ def _column(name: str, table: Any, num_nodes: int) -> np.ndarray:
             f"{name} has dtype {rows.torch_dtype} and shape {list(rows.array.shape)}: expected one integer or bool per "
             f"node, [{num_nodes}]; several tables of labels are a list"
         )
-    return rows.array
+    return rows.given
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:

@@ -18,7 +18,8 @@ from glt._tracebacks import short_traceback
 from glt.data.schema import HOMOGENEOUS, NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype, owner_dtype
-from glt.partition.format.files import chunks, scratch_array, scratch_directory
+from glt.partition.format.files import scratch_array, scratch_directory
+from glt.partition.format.rows import chunks
 from glt.partition.graph_input import EdgeInput, GraphInput
 from glt.partition.methods.balance import label_caps
 from glt.partition.methods.forecast import BASE_BYTES, Forecast

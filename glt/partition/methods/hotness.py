@@ -13,8 +13,8 @@ from glt._checks import integer
 from glt.data.arrays import require_data
 from glt.data.schema import Schema
 from glt.partition.format.book import Book
-from glt.partition.format.files import CHUNK_IDS, require_plain
 from glt.partition.format.manifest import ReadForecast
+from glt.partition.format.rows import CHUNK_IDS, require_plain
 from glt.partition.graph_input import GraphInput, NodeInput, first_where
 
 Values = Callable[[np.ndarray], Sequence[np.ndarray]]

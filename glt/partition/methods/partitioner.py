@@ -18,17 +18,10 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
-from glt.partition.format.files import (
-    BLOCK_BYTES,
-    Array,
-    Rows,
-    progress_bar,
-    require_free,
-    require_space,
-    staging,
-)
+from glt.partition.format.files import BLOCK_BYTES, progress_bar, require_free, require_space, staging
 from glt.partition.format.load import load_id_map
 from glt.partition.format.manifest import MAX_PARTS, Manifest, installed_version
+from glt.partition.format.rows import Array, Rows
 from glt.partition.graph_input import GraphInput, first_where, require_in_place
 from glt.partition.methods.balance import Balance
 from glt.partition.methods.forecast import Forecast, forecast
@@ -38,6 +31,7 @@ from glt.partition.methods.writer import (
     edge_entry,
     node_entry,
 )
+from glt.partition.store_dtype import StoreDtype, packed_graph
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +151,10 @@ class PartitionerBase(ABC):
             smaller cache is made; 0 does not limit.
         overwrite: Replace the partitions that are in ``output_dir``, once the new ones are whole; until then both take
             room. Jobs that have them open go on with the old files. A directory with other files in it is refused.
+        store_dtype: Store features smaller, in files, caches and messages: ``'float16'``, ``'bfloat16'``, ``'int8'`` or
+            ``'int4'``, the latter two with a factor per row. Batches have float32. A dict says it by table (``'x'``,
+            ``'edge_attr'`` or a name in ``node_attrs`` or ``edge_attrs``); of a heterogeneous graph by type, for its
+            features, or for several tables a dict again. The manifest says by how much rows have changed.
 
     Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
@@ -220,6 +218,7 @@ class PartitionerBase(ABC):
         cache_ratio: float | Mapping[NodeType, float] = 0.0,
         cache_memory_budget: int | Mapping[NodeType, int] = 0,
         overwrite: bool = False,
+        store_dtype: StoreDtype | None = None,
         **unknown: object,
     ) -> None:
         if unknown:
@@ -264,7 +263,9 @@ class PartitionerBase(ABC):
             raise ValueError(f"num_nodes is a whole graph, and {given[0]} is given too: leave one of them out")
         else:
             graph = num_nodes
-        self.graph: GraphInput = graph.expanding("out" if self.edge_assign_strategy == "by_src" else "in")
+        self.graph: GraphInput = packed_graph(graph, store_dtype).expanding(
+            "out" if self.edge_assign_strategy == "by_src" else "in"
+        )
         self.balance: Balance = Balance.of(self.graph, balance_ntypes, balance_edges)
         for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
             if asked and name not in self.balances:
@@ -392,7 +393,7 @@ class PartitionerBase(ABC):
     def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields the arrays that :meth:`partition` will read, and the arguments that they came as."""
         for name, table in self.graph.tables():
-            yield name, table.array if isinstance(table, Rows) else table
+            yield name, table.given if isinstance(table, Rows) else table
         for hotness in self.hotness:
             for array in () if hotness is None else hotness.arrays:
                 yield self.hotness_argument, array
@@ -421,11 +422,14 @@ class PartitionerBase(ABC):
                 writer.write_caches(at, nodes, book, plan)
             reads = None if plan is None else plan.forecast
             columns = None if keys is None else keys.columns
-            node_types.append(node_entry(nodes, book, self.balance.entries(at, book), reads, self.relabel, columns))
+            labels = self.balance.entries(at, book)
+            entry = node_entry(nodes, book, labels, reads, self.relabel, columns, writer.table_entry)
+            node_types.append(entry)
         for at, edges in enumerate(graph.edges):
             counts = writer.write_edges(at, edges, books)
-            labels = self.balance.edge_entries(edges, books[edges.expanded])
-            edge_types.append(edge_entry(edges, graph.nodes[edges.neighbor], *counts, labels, self.relabel))
+            of_labels = self.balance.edge_entries(edges, books[edges.expanded])
+            neighbors = graph.nodes[edges.neighbor]
+            edge_types.append(edge_entry(edges, neighbors, *counts, of_labels, self.relabel, writer.table_entry))
         return Manifest(
             num_parts=self.num_parts,
             edge_dir=graph.edge_dir,

@@ -15,10 +15,11 @@ import numpy as np
 from glt import _core
 from glt.data.arrays import map_npy
 from glt.data.keys import KeyMap
+from glt.data.packing import PackingError
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype
-from glt.partition.format.files import CHUNK_IDS, FileEntry, NpyWriter, Rows, chunks, scratch_file
+from glt.partition.format.files import FileEntry, NpyWriter, scratch_file
 from glt.partition.format.manifest import (
     EdgeLabelEntry,
     EdgeTypeEntry,
@@ -28,6 +29,7 @@ from glt.partition.format.manifest import (
     ReadForecast,
     balance_ratio,
 )
+from glt.partition.format.rows import CHUNK_IDS, PackedRows, Rows, chunks
 from glt.partition.graph_input import EdgeInput, NodeInput
 from glt.partition.methods.hotness import CachePlan
 
@@ -114,6 +116,16 @@ class PartitionWriter:
             writers = self.row_writers(path_of, rows, book.counts)
             self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self.chunk_size)
             self.close(writers)
+
+    def table_entry(self, rows: Rows) -> FeatureEntry:
+        """Returns the manifest's entry of a table that is written."""
+        if isinstance(rows.array, PackedRows):
+            return FeatureEntry.of(rows, PackingError.of_sums(*self.packing_sums(rows.array)))
+        return FeatureEntry.of(rows, None)
+
+    def packing_sums(self, packed: PackedRows) -> list[tuple[float, float, float]]:
+        """Returns what is known of the errors of a table, by who has packed some of it."""
+        return [packed.packer.sums]
 
     def write_keys(self, node_type: NodeType, keys: KeyMap, book: Book) -> None:
         """Writes the keys of all nodes of a type; where nodes have new ids, by these."""
@@ -219,9 +231,13 @@ class PartitionWriter:
         for writer in writers:
             self.files[writer.path.relative_to(self.root).as_posix()] = writer.close()
 
-    def _pieces(self, table: np.ndarray) -> Iterator[np.ndarray]:
-        """Yields the table in pieces that native code can read: whole, unless its rows have gaps inside."""
-        if table.size == 0:  # rows without elements: any table of that length
+    def _pieces(self, table: np.ndarray | PackedRows) -> Iterator[np.ndarray]:
+        """Yields the table in pieces that native code can read: whole, unless its rows are packed now or have gaps
+        inside."""
+        if isinstance(table, PackedRows):
+            for begin in range(0, len(table), self.chunk_size):
+                yield table[begin : begin + self.chunk_size]
+        elif table.size == 0:  # rows without elements: any table of that length
             yield np.empty((len(table), 0), np.uint8)
         elif table[:1].flags.c_contiguous:
             yield table
@@ -379,18 +395,19 @@ def node_entry(
     reads: ReadForecast | None,
     relabelled: bool,
     keys: dict[str, str] | None,
+    entry_of: Callable[[Rows], FeatureEntry],
 ) -> NodeTypeEntry:
-    """Returns the manifest's entry of a node type."""
+    """Returns the manifest's entry of a node type, given what makes those of its tables."""
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
         part_num_nodes=book.counts,
-        label=None if nodes.label is None else FeatureEntry.of(nodes.label),
+        label=None if nodes.label is None else entry_of(nodes.label),
         has_time=nodes.time is not None,
         balanced_labels=balanced_labels,
         forecast=reads,
         keys=keys,
-        **_shared(nodes, book.counts, relabelled),
+        **_shared(nodes, book.counts, relabelled, entry_of),
     )
 
 
@@ -401,9 +418,9 @@ def edge_entry(
     num_cut_edges: int,
     balanced_labels: tuple[EdgeLabelEntry, ...],
     relabelled: bool,
+    entry_of: Callable[[Rows], FeatureEntry],
 ) -> EdgeTypeEntry:
-    """Returns the manifest's entry of an edge type; ``neighbors`` are the nodes at the ends that do not own the
-    edges."""
+    """As :func:`node_entry`; ``neighbors`` are the nodes at the ends that do not own the edges."""
     num_edges = sum(part_num_edges)
     edge_cut_ratio = num_cut_edges / max(num_edges, 1)
     return EdgeTypeEntry(
@@ -416,15 +433,20 @@ def edge_entry(
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
         balanced_labels=balanced_labels,
-        **_shared(edges, part_num_edges, relabelled),
+        **_shared(edges, part_num_edges, relabelled, entry_of),
     )
 
 
-def _shared(of: NodeInput | EdgeInput, counts: tuple[int, ...], relabelled: bool) -> dict[str, Any]:
+def _shared(
+    of: NodeInput | EdgeInput,
+    counts: tuple[int, ...],
+    relabelled: bool,
+    entry_of: Callable[[Rows], FeatureEntry],
+) -> dict[str, Any]:
     """What the entries of nodes and of edges both say."""
     return {
         "balance_ratio": balance_ratio(counts),
-        "feat": None if of.feat is None else FeatureEntry.of(of.feat),
-        "attrs": {name: FeatureEntry.of(rows) for name, rows in of.attrs.items()},
+        "feat": None if of.feat is None else entry_of(of.feat),
+        "attrs": {name: entry_of(rows) for name, rows in of.attrs.items()},
         "offsets": tuple(accumulate(counts, initial=0)) if relabelled else None,
     }

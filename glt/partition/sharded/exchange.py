@@ -22,9 +22,11 @@ from glt.data.frames import is_frame
 from glt.data.keys import KeyMap
 from glt.errors import PeerLost
 from glt.partition.format.book import group_by_owner
-from glt.partition.format.files import Rows, scratch_array
+from glt.partition.format.files import scratch_array
+from glt.partition.format.rows import Rows
 from glt.partition.graph_input import NODE_TABLES, GraphInput
 from glt.partition.methods.hotness import HotnessByType, NodeHotness, PartHotness, Values, hotness_by_type
+from glt.partition.store_dtype import StoreDtype, packed_graph
 
 Kind = tuple[np.dtype, tuple[int, ...]]  # dtype of a column, and shape of a row of it
 
@@ -174,16 +176,22 @@ class GraphSlice:
 
     @classmethod
     def of(
-        cls, exchange: Exchange, edge_dir: str, num_nodes: Any, edge_index: Any, tables: dict[str, Any]
+        cls,
+        exchange: Exchange,
+        edge_dir: str,
+        num_nodes: Any,
+        edge_index: Any,
+        tables: dict[str, Any],
+        store_dtype: StoreDtype | None = None,
     ) -> GraphSlice:
-        """Checks the slices of all ranks."""
+        """Checks the slices of all ranks, of which tables are packed as ``store_dtype`` says."""
         node_types = list(num_nodes) if isinstance(num_nodes, Mapping) else [None]
         rows = [rows_of(tables, node_type) for node_type in node_types]
         try:
             graph = GraphInput.of(num_nodes, edge_index, num_rows=rows, **tables).expanding(edge_dir)
         except IndexError as error:  # which names a position
             raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
-        graph = _with_lists_of_one_length(exchange, graph)
+        graph = packed_graph(_with_lists_of_one_length(exchange, graph), store_dtype)
         kinds = {name: _kind(name, table) for name, table in graph.tables() if not name.startswith("edge_index")}
         exchange.agree(kinds | {"TensorFrames": graph.schema.frames})
         node_rows = exchange.gather_counts(np.array(rows, np.int64))
@@ -232,7 +240,7 @@ def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any) -
         num_nodes = None
     if not isinstance(value, np.ndarray | torch.Tensor):
         return value
-    rows = Rows.of(name, value, value.shape[0] if value.ndim else 0, "node").array
+    rows = Rows.of(name, value, value.shape[0] if value.ndim else 0, "node").given
     num_rows = exchange.gather_counts(np.array(len(rows)))
     if num_nodes is not None:
         _require_all(f"{name} has", "elements", num_rows, num_nodes)

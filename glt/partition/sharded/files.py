@@ -19,15 +19,8 @@ from glt.data.keys import KeyMap
 from glt.data.schema import NodeType
 from glt.partition.format import layout
 from glt.partition.format.book import Book, group_by_owner, id_dtype
-from glt.partition.format.files import (
-    FileEntry,
-    NpyWriter,
-    chunks,
-    locked_directory,
-    remove_stale,
-    require_free,
-    scratch_array,
-)
+from glt.partition.format.files import FileEntry, NpyWriter, locked_directory, remove_stale, require_free, scratch_array
+from glt.partition.format.rows import PackedRows, chunks
 from glt.partition.graph_input import EdgeInput, NodeInput
 from glt.partition.methods.hotness import CachePlan
 from glt.partition.methods.writer import PartitionWriter, Table, edge_tables, node_tables, write_graph
@@ -90,6 +83,10 @@ class RankWriter(PartitionWriter):
             files.put(*batch)
         files.close()
 
+    def packing_sums(self, packed: PackedRows) -> list[tuple[float, float, float]]:
+        """Of all ranks, which call this together."""
+        return [(each[0], each[1], each[2]) for each in self.exchange.gather(list(packed.packer.sums))]
+
     def write_keys(self, node_type: NodeType, keys: KeyMap, book: Book) -> None:
         if self.is_leader:
             super().write_keys(node_type, keys, book)
@@ -117,11 +114,13 @@ class RankWriter(PartitionWriter):
         return {path: FileEntry(**entry | {"shape": tuple(entry["shape"])}) for path, entry in found.items()}
 
 
-def _kind(table: np.ndarray) -> Kind:
+def _kind(table: np.ndarray | PackedRows) -> Kind:
     return table.dtype, table.shape[1:]
 
 
-def _fetch(exchange: Exchange, tables: Sequence[np.ndarray], first: np.ndarray, ids: np.ndarray) -> list[np.ndarray]:
+def _fetch(
+    exchange: Exchange, tables: Sequence[np.ndarray | PackedRows], first: np.ndarray, ids: np.ndarray
+) -> list[np.ndarray]:
     """Returns the rows of some nodes of each table, while other ranks get theirs: every rank has a slice of the tables,
     ``first[r]`` being the first row of rank r."""
     source = np.searchsorted(first, ids, side="right") - 1

@@ -241,7 +241,9 @@ def partition_distributed(
     with exchange_of(group, timeout_s, round_bytes) as exchange:
         exchange.stage = "the comparison of arguments"
         integer("round_bytes", round_bytes, 1, 2**40, "memory for rows that arrive at a time")
-        exchange.agree({"partitioner": getattr(partitioner, "__name__", partitioner), "round_bytes": round_bytes})
+        store_dtype = arguments.pop("store_dtype", None)
+        given = {"partitioner": getattr(partitioner, "__name__", partitioner), "round_bytes": round_bytes}
+        exchange.agree(given | {"store_dtype": structure(store_dtype)})
         tables = {name: arguments.pop(name, None) for name in NODE_TABLES + EDGE_TABLES if not name.endswith("_feat")}
         tables |= {"node_feat": node_feat, "edge_feat": edge_feat}
         assigner, strategy_arguments = make_assigner(
@@ -249,7 +251,7 @@ def partition_distributed(
         )
         assigner.require_relabel(return_mapping)
         exchange.stage = "the comparison of slices"
-        slices = GraphSlice.of(exchange, assigner.graph.edge_dir, num_nodes, edge_index, tables)
+        slices = GraphSlice.of(exchange, assigner.graph.edge_dir, num_nodes, edge_index, tables, store_dtype)
         assigner.caches.require_use(slices.graph.nodes)
         with shared_staging(assigner.output_dir, exchange) as (root, leaders):
             exchange.stage = "the forecast"

@@ -1,15 +1,18 @@
 """Batches from servers are those of every other mode, however many servers and clients there are."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from dist_typed_world import CASES as TYPED_CASES
 from dist_typed_world import LINKS, NODE_TIMES, OPTIONS, RATES, snapshot
-from dist_world import CASES, assert_same, expect_batches, run_cluster, sample
+from dist_world import CASES, assert_same, expect_batches, run_cluster, sample, write_world
 from gpus import GPU
 from service import options, serve_or
 from torch_geometric.data import HeteroData
 
 import glt
+from glt.data import Feature
 from glt.distributed.server import remote
 
 
@@ -59,6 +62,17 @@ TURNS = {"server_rank": [1, 0], "num_workers": 2}
 )
 def test_typed_batches_are_those_of_other_modes(typed_world, servers, clients, world_of, given, cases):
     expect_law(typed_world(*world_of), servers, clients, given, cases)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, ELSEWHERE, ELSEWHERE | {"cache_memory_budget": 0}], ids=["here", "far", "no room"]
+)
+def test_packed_rows_are_what_was_stored(tmp_path, given):
+    random = torch.randn(600, 5, generator=torch.Generator().manual_seed(7))
+    made = write_world(tmp_path, 2, store_dtype={"x": "int8", "edge_attr": "bfloat16"}, node_feat=random)
+    x, edge_attr = Feature(random, store_dtype="int8"), Feature(made.edge_attr, store_dtype="bfloat16")
+    world = replace(made, x=x.dense(), edge_attr=edge_attr.dense())
+    expect_law(world, 2, 1, dict(given), CASES[:1])
 
 
 SAMPLED = [TYPED_CASES[0], OPTIONS[2], LINKS[1]]
