@@ -580,6 +580,17 @@ class SlotCache:
     ) -> tuple[PinnedSlots, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
     def admit(self, ids: np.ndarray) -> tuple[PinnedSlots, np.ndarray, np.ndarray]: ...
 
+# row_claims.cc
+
+class RowClaims:
+    """Which request brings the row of an id; see csrc/core/row_claims.h."""
+
+    num_ids: int
+    def __init__(self) -> None: ...
+    def claim(
+        self, ids: np.ndarray, positions: np.ndarray, request: int
+    ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, np.ndarray, np.ndarray]]]: ...
+
 # row_table.cc
 
 class RowTable:

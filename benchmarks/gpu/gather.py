@@ -13,8 +13,9 @@ import torch
 
 from benchmarks._harness import Report, require
 from benchmarks.gpu.launches import median_ms, seconds_of
-from glt.data import Feature, WindowGather
+from glt.data import Feature
 from glt.data.feature import TieredRows
+from glt.loader.window_gather import WindowGather
 
 ROUNDS = 15
 CONTESTANTS = (  # name, share of the rows in device memory, blocks

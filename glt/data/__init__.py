@@ -7,7 +7,7 @@ from glt._faces import lazy_names
 if TYPE_CHECKING:
     from glt.data.dataset import Dataset, Graph
     from glt.data.device import DeviceGroup
-    from glt.data.feature import Feature, WindowGather
+    from glt.data.feature import Feature
     from glt.data.keys import KeyMap, KeyMaps
     from glt.data.schema import HOMOGENEOUS, Schema
     from glt.data.topology import Topology
@@ -22,7 +22,6 @@ __all__ = [
     "KeyMaps",
     "Schema",
     "Topology",
-    "WindowGather",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -30,7 +29,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "dataset": ["Dataset", "Graph"],
         "device": ["DeviceGroup"],
-        "feature": ["Feature", "WindowGather"],
+        "feature": ["Feature"],
         "keys": ["KeyMap", "KeyMaps"],
         "schema": ["HOMOGENEOUS", "Schema"],
         "topology": ["Topology"],

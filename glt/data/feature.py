@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from glt.data.device import (
     Accelerator,
     DeviceGroup,
     GatherErrors,
-    accelerator_of,
     group_of,
     require_accelerator,
     wait_when_dropped,
@@ -168,7 +167,7 @@ class TieredRows:
         num_out = len(out)
 
         def launch(error: int) -> torch.cuda.Event | None:
-            stream = _launch(self._table, ids, out, error, positions, max_blocks)
+            stream = launch_gather(self._table, ids, out, error, positions, max_blocks)
             return None if stream is None else stream.record_event()
 
         def explain_on_host() -> None:
@@ -204,7 +203,7 @@ class TieredRows:
                 pin.close()
 
 
-def _launch(
+def launch_gather(
     table: _core.TieredTable, ids: Tensor, out: Tensor, error: int, positions: Tensor | None = None, max_blocks: int = 0
 ) -> torch.cuda.Stream | None:
     """Gathers on the current stream of the GPU that ``out`` is on, and returns that; on the host at once."""
@@ -552,82 +551,3 @@ def _checked_hotness(value: Tensor | None, num_rows: int) -> Tensor | None:
         kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"hotness is {kind}: expected numbers [{num_rows}] on the CPU, one per row")
     return value.contiguous()
-
-
-@short_traceback
-class WindowGather:
-    """Looks up the rows of the next batches together, where a bus or a disk is what a row costs: the distinct rows are
-    fetched once, into memory of the device of the ids.
-
-    Of W batches of 21% of the nodes each, W = 8 have 2.5 times and W = 16 have 4.2 times as many rows as distinct ones;
-    of batches of 6% it is 1.5 and 1.9 times. Rows in device memory gain nothing. On a GPU, where it has not yet run, it
-    waits three times per window.
-
-    Args:
-        feature: The rows.
-        device: Where the ids are; a GPU that the feature was not made for reads its rows from pinned host memory. 4
-            bytes per id of the feature are kept there.
-
-    Example:
-        >>> window = glt.data.WindowGather(glt.data.Feature(torch.arange(4.0).view(4, 1)))
-        >>> [rows.flatten().tolist() for rows in window.gather([torch.tensor([3, 1]), torch.tensor([1, 2])])]
-        [[3.0, 1.0], [1.0, 2.0]]
-    """
-
-    def __init__(self, feature: Feature, device: Accelerator | torch.device | str | int = "cpu") -> None:
-        self.feature = feature
-        self._place = accelerator_of(device, "device")
-        where = torch.device("cpu") if self._place is None else self._place.device
-        self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
-
-    @short_traceback
-    def gather(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Fetches the distinct rows of all batches now.
-
-        Returns:
-            An iterator over one tensor ``[n, ...]`` per batch, equal to ``feature.gather(ids)``.
-
-        Raises:
-            IndexError: If an id has no row; names the first of its batch.
-        """
-        ids = [ids_in_place(batch, f"batches[{i}]").to(torch.int64) for i, batch in enumerate(batches)]
-        for i, batch in enumerate(ids):
-            if batch.device != self._slot.device:
-                raise ValueError(f"batches[{i}] is on {batch.device}: expected {self._slot.device}")
-        if not ids:
-            return iter(())
-        flat = torch.cat(ids)
-        if bool(((flat < 0) | (flat >= len(self._slot))).any()):
-            for batch in ids:
-                self._fetch(batch)  # raises
-        # The last to write owns the slot of an id, and any owner will do.
-        position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
-        self._slot[flat] = position
-        distinct = flat[self._slot[flat] == position]
-        self._slot[distinct] = position[: len(distinct)]
-        slots = self._slot[flat]
-        try:
-            slab = self._fetch(distinct)
-        except IndexError:
-            for batch in ids:
-                self._fetch(batch)  # raises the same, but names the place in the batch
-            raise
-        return (self._rows(slab, part) for part in slots.split([len(batch) for batch in ids]))
-
-    def _fetch(self, ids: Tensor) -> Tensor:
-        if self._place is None:
-            return self.feature.gather(ids)
-        return self.feature.gather_on(self._place, ids)
-
-    def _rows(self, slab: Tensor, slots: Tensor) -> Tensor:
-        if self._place is None:
-            return Feature(slab).gather(slots)
-        out = torch.empty((len(slots), *slab.shape[1:]), dtype=slab.dtype, device=slab.device)
-        error = torch.full((1,), -1, dtype=torch.int64, device=slab.device)  # for the kernel: slots are in range
-        width = slab[0].nbytes if len(slab) else 0
-        _launch(_core.TieredTable(width, [(slab.data_ptr(), len(slab), width)]), slots, out, error.data_ptr())
-        return out
-
-    @says
-    def __repr__(self) -> str:
-        return f"{self.feature!r} on {self._slot.device}"

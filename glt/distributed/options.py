@@ -100,6 +100,7 @@ class _WorkerOptions:
     worker_concurrency: int = 4
     read_local: bool = True
     cache_memory_budget: int | str = field(default=DEFAULT_CACHE_BYTES, kw_only=True)
+    gather_window: int = field(default=1, kw_only=True)
     transport: str | None = field(default=None, kw_only=True)
     token_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     tls: TlsOptions | None = field(default=None, kw_only=True)
@@ -114,6 +115,7 @@ class _WorkerOptions:
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_flag("read_local", self.read_local)
+        check_count("gather_window", self.gather_window, 1, 1024)
         self.cache_bytes: int = parse_budget(self.cache_memory_budget, "cache_memory_budget")
 
     def rpc_threads(self, num_partitions: int) -> int:
@@ -141,6 +143,10 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
             not be asked for again; batches are the same. It is taken as rows come, and not at all where all partitions
             are read here, or for more rows than there are elsewhere. Beside it there is the cache that the partition
             was given, if it was, which is looked into first.
+        gather_window: Consecutive batches of a sampler, 1 to 1024, that ask partitions elsewhere for each row of a node
+            or edge once: the first that needs it asks, at once, and the others read its answer; batches are the same.
+            Answers stay in memory until the last of these batches is made: at most the rows of so many batches that
+            are elsewhere. What a cache has is not asked for anyway, and nothing is where all partitions are read here.
         transport: What carries requests between trainers' samplers: ``'tcp'``, connections of glt's own, which ask for
             the job's token and use TLS where these are set; or ``'rpc'``, ``torch.distributed.rpc``, which does
             neither and unpickles what it receives, for networks on which all are trusted. The same for all trainers.
@@ -255,6 +261,8 @@ class RemoteDistSamplingWorkerOptions:
             are the same. It is for all streams of a loader together, of which each takes 1 GiB at most, and taken as
             rows come. Each sampler takes a thirteenth of its share to remember what the client has. Samplers on GPUs
             send all rows.
+        gather_window: As in :class:`CollocatedDistSamplingWorkerOptions`: of batches that a sampler of a server makes
+            for this loader, and what it asks other servers for; it takes memory there.
 
     Raises:
         TypeError, ValueError: If a value is out of range; names the option.
@@ -275,6 +283,7 @@ class RemoteDistSamplingWorkerOptions:
     num_rpc_threads: int | None = None
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     cache_memory_budget: int | str = field(default=DEFAULT_CACHE_BYTES, kw_only=True)
+    gather_window: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         self.cache_bytes: int = parse_budget(self.cache_memory_budget, "cache_memory_budget")
@@ -290,6 +299,7 @@ class RemoteDistSamplingWorkerOptions:
         self.devices: list[str] | None = named_devices(self.worker_devices, self.num_workers)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_count("prefetch_size", self.prefetch_size, 1, 1024)
+        check_count("gather_window", self.gather_window, 1, 1024)
         check_text("master_addr", self.master_addr)
         self.buffer_bytes: int = parse_size(self.buffer_size, "buffer_size")
         check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)

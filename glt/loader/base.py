@@ -17,10 +17,10 @@ from glt._checks import check_at_least, check_function, refuse_unknown
 from glt._reprs import options, says
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
-from glt.data.feature import WindowGather
 from glt.data.schema import HOMOGENEOUS
 from glt.loader.batches import AheadOptions, BatchesAhead, BatchesOnRequest, BatchFeatures, outcome
 from glt.loader.keyed import OF_TORCH, KeyedLoader
+from glt.loader.window_gather import WindowGather
 from glt.sampler.config import per_edge_type, times_by_edge_type
 from glt.sampler.graph import Finish
 from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced

@@ -24,9 +24,10 @@ from glt import _deadlines as deadlines
 from glt.data.arrays import from_array, require_data
 from glt.data.dataset import Dataset, Graph
 from glt.data.device import Accelerator, Event
-from glt.data.feature import Feature, WindowGather
+from glt.data.feature import Feature
 from glt.data.frames import join_all
 from glt.data.pyg import require_num_nodes, require_rows
+from glt.loader.window_gather import WindowGather
 
 if TYPE_CHECKING:
     from glt.sampler.graph import Output

@@ -15,6 +15,7 @@ from glt import _core
 from glt.data.device import require_accelerator
 from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
 from glt.distributed.engine.local_partition import row_hotness
+from glt.distributed.engine.row_lookup import RowWindow
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
 from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
 from glt.distributed.engine.seeds import NodeSeeds
@@ -60,9 +61,9 @@ def on_host(data, others, config, router, loop, staged=False):
     return sampler_of(job, HOST, data, others, router, loop, staged=staged)
 
 
-def made(sampler, start, key):
+def made(sampler, start, key, window=None):
     async def produce():
-        sampled = await sampler.sample(start, key)
+        sampled = await sampler.sample(start, key, window)
         out = {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in sampled.specs.items()}
         await sampler.fill(sampled, out)
         return out
@@ -99,6 +100,23 @@ def test_batches_are_those_of_the_cpu(tmp_path, loop, edge_dir, relabel, staged)
             for name in got.keys() - {"stats"}:
                 assert got[name].dtype == wanted[name].dtype and torch.equal(got[name], wanted[name]), name
     assert {"sample_one_hop", "gather_rows"} <= elsewhere.asked
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_batches_of_a_window_are_those_of_the_cpu(tmp_path, loop, staged):
+    root = write_typed_world(tmp_path, 3, "in").path
+    data, placed = (glt.distributed.DistDataset().load(root, 0, *mode) for mode in ((), ("ZERO_COPY",)))
+    arguments = {"config": configs()[0], "router": Elsewhere(root, [1]), "loop": loop}
+    ours = on_host(placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
+    theirs = DistNeighborSampler(data, others={2: data.map_other(root, 2)}, **arguments)
+    window, num_shared = RowWindow(), []
+    for key in range(4):
+        start = BatchStart([(USER, torch.arange(key, 90, 9))])
+        got, wanted = made(ours, start, key, window), made(theirs, start, key)
+        num_shared.append(got["stats"][STATS.index("num_window_nodes")].item())
+        for name in got.keys() - {"stats"}:
+            assert got[name].dtype == wanted[name].dtype and torch.equal(got[name], wanted[name]), name
+    assert num_shared[0] == 0 and min(num_shared[1:]) > 0
 
 
 WAITS = ["start", "frontier", "expand_from", "end_hop", "nodes", "edges", "induce_from", "copy_nodes", "copy_edges"]

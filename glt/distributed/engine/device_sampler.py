@@ -24,7 +24,7 @@ from glt.distributed.engine.partitions import (
     RowsPart,
 )
 from glt.distributed.engine.requests import OneHopRequest
-from glt.distributed.engine.row_lookup import RowCache, RowLookup, in_message
+from glt.distributed.engine.row_lookup import RowCache, RowLookup, RowWindow, in_message
 from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBatch
 from glt.distributed.engine.sampling_job import SamplingJob
 from glt.distributed.engine.seeds import BatchStart
@@ -72,7 +72,7 @@ class DeviceNeighborSampler(_DeviceSampler):
             for name in tables
         ]
 
-    async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
+    async def sample(self, start: BatchStart, batch_key: int, window: RowWindow | None = None) -> SampledBatch:
         stats = dict.fromkeys(STATS, 0.0) | start.stats
         self.partitions.require_sound()
         exclusions = start.native_exclusions(self._num_edge_types) if start.exclusions else None

@@ -27,7 +27,7 @@ from glt.distributed.engine.requests import (
     Request,
     RowsRequest,
 )
-from glt.distributed.engine.row_lookup import RowLookup, by_owner
+from glt.distributed.engine.row_lookup import RowLookup, WindowRequest, by_owner, bytes_of_row
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import Peer, Transport
 
@@ -136,21 +136,36 @@ class Partitions:
 
     def ask_for_rows(self, rows: Sequence[RowLookup]) -> None:
         """Asks each partition for all rows that it has, of all types at once."""
-        asked: dict[int, list[tuple[RowLookup, np.ndarray, RowsRequest]]] = defaultdict(list)
+        asked: dict[int, list[tuple[RowLookup, np.ndarray, RowsRequest, WindowRequest | None]]] = defaultdict(list)
         for each in rows:
-            for part, ids, positions, names in each.remote:
+            for part, ids, positions, names, of_window in each.remote:
                 request = RowsRequest(each.kind, each.type, torch.from_numpy(ids), names)
-                asked[part].append((each, positions, request))
+                asked[part].append((each, positions, request, of_window))
         for part, several in asked.items():
-            replies = self.ask(part, [request for _, _, request in several])
-            for (each, positions, request), reply in zip(several, replies, strict=True):
+            replies = self.ask(part, [request for _, _, request, _ in several])
+            for (each, positions, request, of_window), reply in zip(several, replies, strict=True):
                 each.replies.append((request.ids.numpy(), positions, reply))
+                if of_window is not None:
+                    of_window.reply = reply
 
     async def rows_came(self, rows: Sequence[RowLookup], stats: dict[str, float]) -> None:
-        """Waits for what :meth:`ask_for_rows` has asked for, on the account of a batch."""
+        """Waits for what :meth:`ask_for_rows` has asked for, and other batches of a window, on the account of a
+        batch."""
         for each in rows:
             for ids, positions, reply in each.replies:
                 each.answers.append((ids, positions, await self.answer(reply, stats)))
+            for request, which, positions in each.shared:
+                tensors = await self._shared_answer(request, stats)
+                each.borrowed.append((which, positions, tensors))
+                stats["window_bytes"] += len(which) * sum(bytes_of_row(table) for table in tensors.values())
+
+    async def _shared_answer(self, request: WindowRequest, stats: dict[str, float]) -> dict[str, Tensor]:
+        start = time.perf_counter()
+        await request.has_asked
+        assert request.reply is not None, "rows are claimed to be asked for"
+        tensors = tensors_of(await request.reply)
+        stats["remote_s"] += time.perf_counter() - start
+        return tensors
 
     async def look_up(self, kind: str, type_: int, table: str, ids: Tensor) -> Tensor:
         """Returns rows of one table, ``[len(ids), ...]``."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.channel.channel import Channel, Slot
 from glt.channel.message import MessageKind, error_message
+from glt.distributed.engine.row_lookup import RowWindow
 from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch
 from glt.distributed.engine.sampling_job import SamplingJob
 from glt.distributed.engine.seeds import BatchStart
@@ -63,17 +64,46 @@ class EpochAbandoned(GltError):
 @dataclass(eq=False)
 class _Making:
     """A batch that is being made. ``previous`` is done when the batch before it has room in the channel, ``reserved``
-    when this one has: ``slot``."""
+    when this one has: ``slot``. ``window`` is left when it is made, or is not."""
 
     iteration: int
     batch: BatchIndex
     previous: concurrent.futures.Future[None]
+    window: RowWindow | None = None
     reserved: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
     slot: Slot | None = None
     is_committed: bool = False
 
     def __post_init__(self) -> None:
         self.reserved.set_running_or_notify_cancel()  # a cancelled task that waits for it does not cancel it
+        if self.window is not None:
+            self.window.join()
+
+    def end(self) -> None:
+        if not self.reserved.done():
+            self.reserved.set_result(None)
+        if self.window is not None:
+            self.window.leave()
+
+
+class _Windows:
+    """Cuts batches that come in index order into windows of ``size`` indices, from 0; 0: they have none."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._number = size, -1
+        self._window: RowWindow | None = None
+
+    def of(self, batch: BatchIndex) -> RowWindow | None:
+        if self._size and batch.index // self._size != self._number:
+            self.end()
+            self._window, self._number = RowWindow(), batch.index // self._size
+        return self._window
+
+    def end(self) -> None:
+        """No further batch comes into the last window."""
+        if self._window is not None:
+            self._window.leave()
+            self._window = None
 
 
 class Producer:
@@ -95,6 +125,7 @@ class Producer:
     ) -> None:
         self.sampler, self.channel, self.job = sampler, channel, job
         (self.first, self.step), self.role, self.rank = share, role, rank
+        self._can_share = job.gather_window > 1 and job.collect_features and bool(sampler.partitions.elsewhere)
         self._wanted = -1  # the iteration that the consumer is in; -1: none
         self._failed = -1  # the iteration in which a batch could not be made
         self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
@@ -147,19 +178,22 @@ class Producer:
 
     def run(self, start: EpochStart) -> None:
         """Makes the batches that are asked for until all are made, one fails or the iteration is unwanted."""
-        loop, iteration = self.sampler.loop, start.iteration
-        order = replace(self.job.order, random_seed=start.random_seed)
+        loop, iteration, job = self.sampler.loop, start.iteration, self.job
+        order = replace(job.order, random_seed=start.random_seed)
         # Batch i is made by the same producer wherever the epoch begins, so that the consumer knows whom to listen to.
         first = start.first + (self.first - start.first) % self.step
         previous: concurrent.futures.Future[None] = concurrent.futures.Future()
         previous.set_result(None)
         tasks: list[concurrent.futures.Future[None]] = []
+        # Of so many of its own, one behind the other, wherever the epoch begins.
+        windows = _Windows(job.gather_window * self.step if self._can_share else 0)
         for batch in order.batches(start.epoch, first, self.step):
-            making = _Making(iteration, batch, previous)
+            making = _Making(iteration, batch, previous, windows.of(batch))
             task = loop.submit(
                 partial(self._produce, making), lambda: self._wanted != iteration or self._failed == iteration
             )
             if task is None:
+                making.end()
                 break
             tasks.append(task)
             previous = making.reserved
@@ -167,6 +201,7 @@ class Producer:
                 done = [each for each in tasks if each.done()]
                 _raise_unexpected(done)
                 tasks = [each for each in tasks if each not in done]
+        windows.end()
         # Each ends by itself: requests have deadlines, and waits for room end with the wish for the iteration.
         _raise_unexpected(concurrent.futures.wait(tasks).done)
 
@@ -181,7 +216,7 @@ class Producer:
                 if making.is_committed:
                     return
             else:
-                sampled = await self.sampler.sample(start, batch.key)
+                sampled = await self.sampler.sample(start, batch.key, making.window)
             slot = await self._reserve(making, sampled.layout.nbytes, sampled)
             slot.ready = await self.sampler.fill(sampled, self._tensors(making, slot, sampled))
             slot.commit()
@@ -193,8 +228,7 @@ class Producer:
             self._failed = making.iteration
             await self._report(making, error)
         finally:
-            if not making.reserved.done():
-                making.reserved.set_result(None)
+            making.end()
 
     def _make_here(self, making: _Making, start: BatchStart) -> SampledBatch:
         """Samples a batch and, if the one before has its room and there is room for this one, writes it: in one trip to

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +62,10 @@ class RowCache:
             pins.written()
 
 
+def bytes_of_row(table: Tensor) -> int:
+    return table.element_size() * table.shape[1:].numel()
+
+
 def empty_rows(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A table whose memory is taken as rows are written. NumPy asks for huge pages: rows are read in no order."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -97,6 +103,78 @@ def num_slots_of(
 SLOT_BYTES, _SLOTS_OF_SET = 19, 16  # of _core.SlotCache
 
 
+# Rows of other partitions that several batches need at about the same time: one asks, all read the answer.
+
+
+class RowWindow:
+    """Which rows of partitions elsewhere the batches of a window have asked for, each of them once, and the answers.
+
+    No batch waits for another to be sampled: the first that needs a row claims it and asks at once. The answers are
+    kept until the one that made the window and all batches that :meth:`join` have left it. From any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_users = 1
+        self._asked: dict[tuple[str, int, tuple[str, ...]], tuple[_core.RowClaims, list[WindowRequest]]] = {}
+
+    def join(self) -> None:
+        with self._lock:
+            self._num_users += 1
+
+    def leave(self) -> None:
+        """Drops all answers with the last that leaves."""
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users == 0:
+                self._asked.clear()
+
+    def claim(
+        self, asking: AskingBatch, rows: RowLookup, names: tuple[str, ...], ids: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, WindowRequest, list[Shared]]:
+        """Sorts ids into those that this batch is to ask for, with positions and the request to be made of them, and
+        what others ask for; an id that the batch has twice it asks for once."""
+        with self._lock:
+            claims, requests = self._asked.setdefault((rows.kind, rows.type, names), (_core.RowClaims(), []))
+            number, request = len(requests), WindowRequest(asking, names)
+            requests.append(request)
+        ids, positions, others = claims.claim(ids, positions, number)
+        return ids, positions, request, [(requests[whose], which, at) for whose, which, at in others]
+
+
+class WindowRequest:
+    """What a batch of a window asks a partition for: rows of the tables ``names``. ``reply`` is there once the batch
+    ``has_asked``."""
+
+    def __init__(self, asking: AskingBatch, names: tuple[str, ...]) -> None:
+        self.has_asked, self.names = asking.has_asked, names
+        self.reply: asyncio.Future[Tensor] | None = None
+
+
+Shared = tuple[WindowRequest, np.ndarray, np.ndarray]  # rows of the answer to a request, and positions
+
+
+class AskingBatch:
+    """A batch of a window, from before it claims rows until it has asked for them: a context on the loop. If it fails
+    within, so do those that count on its rows, as they would if the partition failed."""
+
+    def __init__(self, window: RowWindow) -> None:
+        self.window = window
+        self.has_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> AskingBatch:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.has_asked.done():  # cancelled, with all batches of the loop
+            return
+        if error is None:
+            self.has_asked.set_result(None)
+        else:
+            self.has_asked.set_exception(error)
+            self.has_asked.exception()  # none may count on it: asyncio is not to say that nobody looked
+
+
 class RowLookup:
     """Ids of one type of nodes or edges and where their rows come from, of one table or of all; positions are those in
     the batch.
@@ -108,9 +186,12 @@ class RowLookup:
         copied: Rows of them, and positions.
         cache: Rows that were asked for before; None: without.
         cached: Slots of them, pinned, and positions.
-        remote: Partition elsewhere, ids, positions, and of which tables: of copied nodes only those that are not.
+        remote: Partition elsewhere, ids, positions, and of which tables: of copied nodes only those that are not; and
+            the request that a window of batches knows it by, if there is one.
         replies: Ids, positions, and the answers with their rows.
         answers: The same, once they are here.
+        shared: What is asked for with other rows of the window: requests, rows of their answers, and positions.
+        borrowed: Those rows, positions, and the answers, once they are here.
         to_send: Which rows a client that has kept some lacks: all else is about those. None: it keeps none.
     """
 
@@ -124,6 +205,7 @@ class RowLookup:
         table: str | None = None,
         cache: RowCache | None = None,
         client: ClientRows | None = None,
+        asking: AskingBatch | None = None,
     ) -> None:
         to_send = None if client is None else client.split(ids)
         if to_send is not None:
@@ -152,9 +234,12 @@ class RowLookup:
         self.cache = cache
         self.cached: list[tuple[np.ndarray, np.ndarray]] = []
         self._pins: list[_core.PinnedSlots] = []
-        self.remote: list[tuple[int, np.ndarray, np.ndarray, tuple[str, ...]]] = []
+        self.remote: list[tuple[int, np.ndarray, np.ndarray, tuple[str, ...], WindowRequest | None]] = []
         self.replies: list[tuple[np.ndarray, np.ndarray, asyncio.Future[Tensor]]] = []
         self.answers: list[tuple[np.ndarray, np.ndarray, Mapping[str, Tensor]]] = []
+        self._asking = asking
+        self.shared: list[Shared] = []
+        self.borrowed: list[tuple[np.ndarray, np.ndarray, Mapping[str, Tensor]]] = []
         copies = data.own.node_caches[type_] if kind == "node" else None
         if copies is not None and not copies.tables.keys().isdisjoint(tables):
             self.copies = copies
@@ -178,28 +263,52 @@ class RowLookup:
                 lacking = tuple(name for name in self.names if name not in self.copies.tables)
                 if lacking:
                     inside = np.isin(positions, at, assume_unique=True)
-                    self.remote.append((part, ids[inside], positions[inside], lacking))
+                    self._leave(part, ids[inside], positions[inside], lacking)
             ids, positions = rest, rest_at
         if self.cache is not None and len(ids):
             pins, slots, at, ids, positions = self.cache.slots.look_up(ids, positions)
             self._pins.append(pins)
             if len(slots):
                 self.cached.append((slots, at))
+        self._leave(part, ids, positions, self.names)
+
+    def _leave(self, part: int, ids: np.ndarray, positions: np.ndarray, names: tuple[str, ...]) -> None:
+        """Leaves to a partition what no batch of the window has asked it for."""
+        request = None
+        if self._asking is not None and len(ids):
+            ids, positions, request, shared = self._asking.window.claim(self._asking, self, names, ids, positions)
+            self.shared += shared
         if len(ids):
-            self.remote.append((part, ids, positions, self.names))
+            self.remote.append((part, ids, positions, names, request))
 
     @property
     def num_remote(self) -> int:
         """Ids that partitions elsewhere are asked for, those apart of which there are copies in some tables."""
-        return sum(len(ids) for _, ids, _, names in self.remote if names == self.names)
+        return sum(len(ids) for _, ids, _, names, _ in self.remote if names == self.names)
 
     @property
     def num_cached(self) -> int:
         """Ids of partitions elsewhere of whose rows there are copies here."""
         return sum(len(rows) for rows, _ in (*self.copied, *self.cached))
 
+    @property
+    def num_shared(self) -> int:
+        """Ids of partitions elsewhere whose rows the window asks for anyway, those apart of which there are copies in
+        some tables."""
+        return sum(len(rows) for request, rows, _ in self.shared if request.names == self.names)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of rows that partitions elsewhere are not asked for, since there are copies here."""
+        copies = [each for name in self.names for each in self._copies_of(name)]
+        return sum(len(which) * bytes_of_row(table) for table, which, _ in copies)
+
     def copies_of(self, name: str) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
-        """Of one table, what is here of partitions elsewhere: rows, which of them, and their positions."""
+        """Of one table, what is here of partitions elsewhere beside the answers: rows, which of them, and their
+        positions."""
+        return self._copies_of(name) + [(rows[name], which, at) for which, at, rows in self.borrowed if name in rows]
+
+    def _copies_of(self, name: str) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
         found = []
         if self.copies is not None and name in self.copies.tables:
             found += [(self.copies.tables[name].tensor, rows, at) for rows, at in self.copied]
@@ -225,5 +334,6 @@ class RowLookup:
                 if len(rows) == len(self.names):
                     self.cache.keep(ids, rows)
         self.answers, self.replies, self.cached, self._pins = [], [], [], []
+        self.shared, self.borrowed = [], []
         if self.to_send is not None:
             self.to_send.done()

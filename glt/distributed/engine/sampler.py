@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from glt.distributed.engine.partitions import (
     RowsPart,
 )
 from glt.distributed.engine.requests import InducedRequest, OneHopRequest
-from glt.distributed.engine.row_lookup import RowCache, RowLookup, Specs, in_message
+from glt.distributed.engine.row_lookup import AskingBatch, RowCache, RowLookup, RowWindow, Specs, in_message
 from glt.distributed.engine.seeds import BatchStart
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.sampler.config import SamplingConfig
@@ -43,9 +44,12 @@ STATS = (
     "blocked_s",
     "num_remote_nodes",
     "num_cached_nodes",
+    "num_window_nodes",
     "num_nodes",
     "num_edges",
     "remote_bytes",
+    "cached_bytes",
+    "window_bytes",
 )
 
 
@@ -159,12 +163,13 @@ class DistNeighborSampler:
         self.clients: Sequence[ClientRows | None] = [None] * self._num_node_types if clients is None else clients
         self.is_local: bool = not self.partitions.elsewhere
 
-    async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
+    async def sample(self, start: BatchStart, batch_key: int, window: RowWindow | None = None) -> SampledBatch:
         """Samples the edges of a batch and asks for its remote rows.
 
         Args:
             start: What it is sampled around.
             batch_key: Key of the draws, in [0, 2^64); see :attr:`glt.sampler.BatchIndex.key`.
+            window: Of the batches that ask for each remote row once between them. Default: this one asks for all.
 
         Raises:
             IndexError: If a seed is outside the graph.
@@ -183,8 +188,9 @@ class DistNeighborSampler:
             raise self._no_room(start) from error
         if self.collect_features:
             num_nodes = sum(batch.num_nodes(t) for t in range(self._num_node_types))
-            rows = await self.partitions.timed(stats, "sampling_s", num_nodes, self._locate_rows, batch)
-            self.partitions.ask_for_rows(rows)
+            with nullcontext() if window is None else AskingBatch(window) as asking:
+                rows = await self.partitions.timed(stats, "sampling_s", num_nodes, self._locate_rows, batch, asking)
+                self.partitions.ask_for_rows(rows)
         return self._sampled(batch, start, rows, stats)
 
     def sample_here(self, start: BatchStart, batch_key: int) -> SampledBatch:
@@ -352,6 +358,8 @@ class DistNeighborSampler:
         stats["num_edges"] = sum(batch.num_edges(r) for r in range(self._num_edge_types))
         stats["num_remote_nodes"] = sum(each.num_remote for each in rows if each.kind == "node")
         stats["num_cached_nodes"] = sum(each.num_cached for each in rows)
+        stats["num_window_nodes"] = sum(each.num_shared for each in rows if each.kind == "node")
+        stats["cached_bytes"] = sum(each.cached_bytes for each in rows)
         return SampledBatch(specs, stats, batch, rows, start)
 
     def _specs(self, batch: _core.Batch | DeviceBatch, start: BatchStart) -> Specs:
@@ -420,17 +428,17 @@ class DistNeighborSampler:
         self._spare.append(sampled.batch)
         return None
 
-    def _locate_rows(self, batch: _core.Batch) -> list[RowLookup]:
+    def _locate_rows(self, batch: _core.Batch, asking: AskingBatch | None = None) -> list[RowLookup]:
         """Sorts the nodes (and edges) of a batch by which partition has their rows."""
         own = self.dataset.own
         nodes = [("node", t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
         edges = [("edge", r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
         local = self.partitions.local
         found = [
-            RowLookup(self.dataset, local, kind, t, ids, cache=self.caches[t], client=self.clients[t])
+            RowLookup(self.dataset, local, kind, t, ids, cache=self.caches[t], client=self.clients[t], asking=asking)
             for kind, t, ids in nodes
         ]
-        return found + [RowLookup(self.dataset, local, *each) for each in edges]
+        return found + [RowLookup(self.dataset, local, *each, asking=asking) for each in edges]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         self._fill_batch(sampled, out)

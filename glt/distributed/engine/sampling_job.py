@@ -83,13 +83,15 @@ class SeedTable:
 
 @dataclass(frozen=True)
 class SamplingJob:
-    """What a loader has sampled, wherever its samplers are. The random seed of ``order`` comes with each epoch."""
+    """What a loader has sampled, wherever its samplers are. The random seed of ``order`` comes with each epoch. Of
+    ``gather_window`` consecutive batches of a sampler each row elsewhere is asked for once."""
 
     config: SamplingConfig
     seeds: Seeds
     table: SeedTable
     order: SeedOrder
     collect_features: bool
+    gather_window: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """All but the table, which goes through shared memory or beside the JSON."""
@@ -98,6 +100,7 @@ class SamplingJob:
             "seeds": self.seeds.to_json(),
             "order": asdict(self.order),
             "collect_features": self.collect_features,
+            "gather_window": self.gather_window,
         }
 
     @classmethod
@@ -105,4 +108,4 @@ class SamplingJob:
         """Rebuilds what :meth:`to_json` described; further entries are ignored."""
         seeds = seeds_from_json(told["seeds"], table.extras)
         config, order = SamplingConfig.from_json(told["config"]), SeedOrder(**told["order"])
-        return cls(config, seeds, table, order, told["collect_features"])
+        return cls(config, seeds, table, order, told["collect_features"], told["gather_window"])

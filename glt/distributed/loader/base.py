@@ -205,7 +205,7 @@ class DistLoader(Resumable):
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
             self._written = self._written_rows() if options.collect_features else None
             sampled = sampled_for(config, self._written)
-            job = SamplingJob(sampled, seeds, table, self.order, options.collect_features)
+            job = SamplingJob(sampled, seeds, table, self.order, options.collect_features, self.options.gather_window)
             self._backend: Backend = deployed.start(job, place)
         self._totals = dict.fromkeys(("num_batches", "num_seeds", "wait_s", "collate_s", *STATS), 0.0)
         self._position = Position()
@@ -355,9 +355,10 @@ class DistLoader(Resumable):
         ``gathering_s`` of native work, ``remote_s`` waiting for other partitions, ``blocked_s`` waiting for room in
         the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
         from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such of whose rows
-        there were copies, in the partition's cache or kept since they were asked for (both 0 without
-        ``collect_features``); ``remote_node_ratio`` is the share of all nodes that are remote, ``cache_hit_ratio`` that
-        of cached ones among cached and remote ones. ``channel_*`` are the counters of
+        there were copies, in the partition's cache or kept since they were asked for, ``num_window_nodes`` such that
+        another batch of a ``gather_window`` had asked for (all 0 without ``collect_features``); these saved
+        ``cached_bytes`` and ``window_bytes`` of rows, edges' included. ``remote_node_ratio`` is the share of all nodes
+        that are remote, ``cache_hit_ratio`` that of cached ones among all three. ``channel_*`` are the counters of
         :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down; on servers, what is sent
         there has arrived at this client, and what keeps a sampler from sending is told by
         :func:`glt.distributed.server_stats`.

@@ -67,9 +67,8 @@ class SamplingClient:
             of each sampling process may be in flight.
         worker_options: Which servers, how many sampling processes of each, and how many requests each of these is sent
             at a time (``worker_concurrency``). While ``buffer_size`` of answers wait to be sent to this process, its
-            other requests wait. ``prefetch_size`` and
-            ``cache_memory_budget`` have no effect: answers bring all rows. Default: one sampling process of every
-            server.
+            other requests wait. ``prefetch_size``, ``cache_memory_budget`` and ``gather_window`` have no effect: each
+            answer is made by itself and brings all rows. Default: one sampling process of every server.
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
@@ -266,12 +265,13 @@ class SamplingClient:
         ``num_asked_again`` lost their sampling process; now ``num_in_flight`` are sent and not answered,
         ``num_waiting`` wait for a place, and ``num_connections`` sampling processes are there. Of batches, as of a
         loader: ``num_batches, num_seeds, num_nodes, num_edges, sampling_s, gathering_s, remote_s, remote_bytes,
-        num_remote_nodes, num_cached_nodes, remote_node_ratio, cache_hit_ratio``.
+        cached_bytes, num_remote_nodes, num_cached_nodes, remote_node_ratio, cache_hit_ratio``.
         """
         with self._lock:
             totals = {name: total if name.endswith("_s") else int(total) for name, total in self._totals.items()}
-        del totals["blocked_s"]  # nothing waits for room in a channel
-        return self._asker.stats() | with_ratios(totals)
+        told = self._asker.stats() | with_ratios(totals)
+        # Nothing waits for room in a channel, and nothing is in a window.
+        return {n: each for n, each in told.items() if n not in ("blocked_s", "num_window_nodes", "window_bytes")}
 
     def close(self) -> None:
         """Ends it; requests that are not answered fail. May be called again."""

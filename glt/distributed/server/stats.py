@@ -116,8 +116,8 @@ def total(accounts: Iterable[Mapping[str, float]]) -> Numbers:
 
 
 def with_ratios(each: Numbers) -> Numbers:
-    nodes, remote, cached = (each[name] for name in ("num_nodes", "num_remote_nodes", "num_cached_nodes"))
-    hits = cached / (cached + remote) if cached else 0.0
+    nodes, remote, cached, shared = (each[f"num_{name}nodes"] for name in ("", "remote_", "cached_", "window_"))
+    hits = cached / (cached + shared + remote) if cached else 0.0
     return {**each, "remote_node_ratio": remote / nodes if nodes else 0.0, "cache_hit_ratio": hits}
 
 
@@ -144,7 +144,10 @@ _OF_ALL: _Table = (
     ("counter", "num_edges", "edges", "Edges sampled"),
     ("counter", "num_remote_nodes", "remote_nodes", "Nodes whose rows other servers had"),
     ("counter", "num_cached_nodes", "cached_nodes", "Nodes of other servers whose rows the cache had"),
+    ("counter", "num_window_nodes", "window_nodes", "Nodes of other servers whose rows another batch had asked for"),
     ("counter", "remote_bytes", "remote_bytes", "Bytes that came from other servers"),
+    ("counter", "cached_bytes", "cached_bytes", "Bytes of rows of other servers that the cache had"),
+    ("counter", "window_bytes", "window_bytes", "Bytes of rows of other servers that another batch had asked for"),
     ("gauge", "num_queued", "queued_batches", "Batches that wait to be sent"),
     ("gauge", "queued_bytes", "queued_bytes", "Bytes of batches that wait to be sent"),
     ("gauge", "num_running", "running_batches", "Batches being made"),

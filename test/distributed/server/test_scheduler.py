@@ -201,7 +201,7 @@ def test_where_a_sampler_listens_is_told_to_the_clients_of_its_loaders():
     """A sampler that takes the place of another is told of the loaders again."""
     session, stranger = SimpleNamespace(id="s", group="g", rank=0), SimpleNamespace(id="t", group="g", rank=1)
     told = {"kind": "stream", "prefetch_size": 1, "concurrency": 1, "num_streams": 1, "order": {"num_seeds": 3}}
-    told |= {"buffer_bytes": 1, "cache_bytes": 0}
+    told |= {"buffer_bytes": 1, "cache_bytes": 0, "gather_window": 1}
     with pool_of_stand_ins() as pool:
         loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)
         assert pool.partition_at() is None

@@ -30,14 +30,16 @@ from glt.distributed.wire.credentials import Credentials, Token, set_credentials
 from glt.errors import RendezvousError
 from glt.testing.cluster import free_port
 
-EXACT = ("num_batches", "num_nodes", "num_edges", "num_remote_nodes", "num_cached_nodes", "remote_bytes")
+EXACT = """num_batches num_nodes num_edges num_remote_nodes num_cached_nodes num_window_nodes remote_bytes cached_bytes
+window_bytes""".split()
 
 TIMES = ("sampling_s", "gathering_s", "remote_s")
 
 # Of every loader in every mode.
 MODES = set(
     """num_batches num_seeds num_nodes num_edges wait_s collate_s sampling_s remote_s gathering_s blocked_s
-remote_bytes num_remote_nodes num_cached_nodes remote_node_ratio cache_hit_ratio channel_num_sent channel_num_received
+remote_bytes cached_bytes window_bytes num_remote_nodes num_cached_nodes num_window_nodes remote_node_ratio
+cache_hit_ratio channel_num_sent channel_num_received
 channel_num_queued channel_sent_bytes channel_received_bytes channel_num_copied channel_num_oversize
 channel_num_producer_waits channel_producer_wait_s channel_num_consumer_waits channel_consumer_wait_s""".split()
 )
@@ -270,7 +272,7 @@ def read(address, path="/metrics"):
 
 NUMBERS = """batches_total errors_total sent_bytes_total remote_bytes_total nodes_total queued_batches queued_bytes
 running_batches unread_batches batches_per_second bytes_per_second remote_node_ratio cache_hit_ratio
-cached_nodes_total""".split()
+cached_nodes_total window_nodes_total cached_bytes_total window_bytes_total""".split()
 
 
 def test_every_number_is_published_by_scope(endpoint):
