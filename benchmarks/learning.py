@@ -119,9 +119,14 @@ def _full_accuracy(task: NodeTask, course: Course, model: Model) -> float:
             loss = sum(F.cross_entropy(logits[seeds], task.y[seeds]) for seeds in batches) / NUM_TRAINERS
             loss.backward()
             optimizer.step()
+    return full_neighbourhood_accuracy(model, task)
+
+
+@torch.no_grad()
+def full_neighbourhood_accuracy(model: Model, task: NodeTask) -> float:
+    """Over the full neighbourhoods of the test nodes."""
     model.eval()
-    with torch.no_grad():
-        predicted = model.sage(model.encoder(task.x), task.edge_index)[task.test_idx].argmax(dim=-1)
+    predicted = model.sage(model.encoder(task.x), task.edge_index)[task.test_idx].argmax(dim=-1)
     return (predicted == task.y[task.test_idx]).float().mean().item()
 
 

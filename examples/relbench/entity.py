@@ -8,7 +8,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from graph import RANK, WORLD_SIZE, Model, flags, graph_of, partition_of
+from graph import RANK, WORLD_SIZE, Model, flags, graph_of, partition_of, sampling
 from relbench.modeling.graph import get_node_train_table_input
 from shop import Shop, Stays
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +18,7 @@ import glt
 
 
 def main():
-    args = flags(epochs=3)
+    args = flags(epochs=3, num_neighbors=[32, 16])
     seed_everything(0)
     task = Stays(Shop())
     data, col_stats = graph_of(task.get_db())
@@ -27,7 +27,7 @@ def main():
     inputs = {split: get_node_train_table_input(table, task) for split, table in tables.items()}
     loaders = loader_of(args, data, inputs)
 
-    model = Model(data, col_stats, args.channels, 2, 1)
+    model = Model(data, col_stats, args.channels, len(args.num_neighbors), 1)
     trained = model if WORLD_SIZE == 1 else DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     began = time.perf_counter()
@@ -69,13 +69,14 @@ def in_process(args, data, inputs):
     return {
         split: NeighborLoader(
             data,
-            num_neighbors=[32, 16],
+            num_neighbors=args.num_neighbors,
             time_attr="time",
             input_nodes=each.nodes,
             input_time=each.time,
             transform=each.transform,
             batch_size=args.batch_size,
             shuffle=split == "train",
+            **sampling(args),
         )
         for split, each in inputs.items()
     }
@@ -90,7 +91,7 @@ def on_partitions(args, data, inputs):
         rows = torch.arange(RANK, num_rows // WORLD_SIZE * WORLD_SIZE if is_train else num_rows, WORLD_SIZE)
         loaders[split] = glt.distributed.DistNeighborLoader(
             parts,
-            [32, 16],
+            args.num_neighbors,
             (each.nodes[0], each.nodes[1][rows]),
             input_time=each.time[rows],
             input_id=rows,
@@ -99,6 +100,7 @@ def on_partitions(args, data, inputs):
             batch_size=args.batch_size // WORLD_SIZE,
             shuffle=is_train,
             collect_features=True,
+            **sampling(args),
             worker_options=glt.distributed.MpDistSamplingWorkerOptions(),
         )
     return loaders

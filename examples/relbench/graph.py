@@ -15,14 +15,21 @@ import glt
 RANK, WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
 
 
-def flags(epochs):
+def flags(epochs, num_neighbors):
     parser = argparse.ArgumentParser()
     parser.add_argument("--loader", choices=["glt", "pyg"], default="glt")
+    parser.add_argument("--num-neighbors", type=int, nargs="+", default=num_neighbors, help="per hop; -1: all")
+    parser.add_argument("--sampler", choices=["neighbor", "labor"], default="neighbor", help="of glt's loaders")
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--channels", type=int, default=32)
     parser.add_argument("--parts", default="shop-parts", help="where torchrun's trainers put partitions")
     return parser.parse_args()
+
+
+def sampling(args):
+    """How neighbours are chosen, as glt's loaders take it and PyG's do not."""
+    return {} if args.loader == "pyg" else {"sampler": args.sampler}
 
 
 def graph_of(db):

@@ -8,7 +8,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from graph import RANK, WORLD_SIZE, Model, flags, graph_of, partition_of
+from graph import RANK, WORLD_SIZE, Model, flags, graph_of, partition_of, sampling
 from relbench.modeling.graph import get_link_train_table_input, num_dst_nodes
 from shop import Buys, Shop
 from torch.nn.parallel import DistributedDataParallel
@@ -16,11 +16,9 @@ from torch_geometric import seed_everything
 
 import glt
 
-NUM_NEIGHBORS = [16, 8]
-
 
 def main():
-    args = flags(epochs=4)
+    args = flags(epochs=4, num_neighbors=[16, 8])
     seed_everything(0)
     task = Buys(Shop())
     db = task.get_db()
@@ -28,7 +26,7 @@ def main():
     links = get_link_train_table_input(task.get_table("train"), task, num_dst_nodes(db, task))
     batches_of = (in_process if WORLD_SIZE == 1 else on_partitions)(args, data, links)
 
-    model = Model(data, col_stats, args.channels, len(NUM_NEIGHBORS), args.channels, [task.dst_entity_table])
+    model = Model(data, col_stats, args.channels, len(args.num_neighbors), args.channels, [task.dst_entity_table])
     trained = LinkLoss(model, task)
     if WORLD_SIZE > 1:
         trained = DistributedDataParallel(trained, find_unused_parameters=True)
@@ -44,7 +42,7 @@ def main():
     if RANK == 0:
         for split, at in (("val", task.dataset.val_timestamp), ("test", task.dataset.test_timestamp)):
             table = task.get_table(split, mask_input_cols=False)
-            predicted = predict(model, data, task, table, int(at.timestamp()))
+            predicted = predict(model, args, data, task, table, int(at.timestamp()))
             print(f"{split}: {task.evaluate(predicted, table)}", flush=True)
         print(f"{args.loader}, {WORLD_SIZE} trainers: {args.epochs} epochs in {seconds:.1f} s", flush=True)
     if WORLD_SIZE > 1:
@@ -72,7 +70,7 @@ def in_process(args, data, links):
         from glt.loader import RelBenchLinkNeighborLoader as LinkNeighborLoader
     loader = LinkNeighborLoader(
         data=data,
-        num_neighbors=NUM_NEIGHBORS,
+        num_neighbors=args.num_neighbors,
         time_attr="time",
         src_nodes=links.src_nodes,
         dst_nodes=links.dst_nodes,
@@ -80,6 +78,7 @@ def in_process(args, data, links):
         src_time=links.src_time,
         share_same_time=True,
         batch_size=args.batch_size,
+        **sampling(args),
     )
     return lambda epoch: loader
 
@@ -96,13 +95,14 @@ def on_partitions(args, data, links):
         loaders = [
             glt.distributed.DistNeighborLoader(
                 parts,
-                NUM_NEIGHBORS,
+                args.num_neighbors,
                 seeds,
                 input_time=drawn.time,
                 time_attr="time",
                 batch_size=args.batch_size // WORLD_SIZE,
                 collect_features=True,
                 random_seed=3 * epoch + at,
+                **sampling(args),
                 worker_options=glt.distributed.MpDistSamplingWorkerOptions(),
             )
             for at, seeds in enumerate(kinds)
@@ -115,14 +115,14 @@ def on_partitions(args, data, links):
 
 
 @torch.no_grad()
-def predict(model, data, task, table, seed_time):
+def predict(model, args, data, task, table, seed_time):
     """The products that each customer of the table is most likely to buy after a time ``[rows, k]``."""
     model.eval()
 
     def embedded(node_type, nodes):
         at = torch.full((len(nodes),), seed_time)
         given = {"input_nodes": (node_type, nodes), "input_time": at, "time_attr": "time", "batch_size": 512}
-        loader = glt.loader.NeighborLoader(data, NUM_NEIGHBORS, random_seed=0, **given)
+        loader = glt.loader.NeighborLoader(data, args.num_neighbors, random_seed=0, **given)
         return torch.cat([model(batch, node_type) for batch in loader])
 
     products = embedded(task.dst_entity_table, torch.arange(data[task.dst_entity_table].tf.num_rows))

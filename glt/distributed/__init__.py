@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from glt.distributed.graph.evaluation import gather_metrics
     from glt.distributed.graph.graph import DistGraph, sample_neighbors
     from glt.distributed.graph.inference import infer_layerwise
-    from glt.distributed.graph.loaders import (
-        DistDataLoader,
-        EdgeDataLoader,
+    from glt.distributed.graph.loaders import DistDataLoader, EdgeDataLoader, NodeDataLoader
+    from glt.distributed.graph.samplers import (
         GlobalUniform,
+        LaborSampler,
         MultiLayerFullNeighborSampler,
         MultiLayerNeighborSampler,
-        NodeDataLoader,
         PerSourceUniform,
     )
     from glt.distributed.graph.split import edge_split, node_split
@@ -79,6 +78,7 @@ __all__ = [
     "DistTensor",
     "EdgeDataLoader",
     "GlobalUniform",
+    "LaborSampler",
     "MpDistSamplingWorkerOptions",
     "MultiLayerFullNeighborSampler",
     "MultiLayerNeighborSampler",
@@ -127,13 +127,12 @@ __getattr__, __dir__ = lazy_names(
         "graph.evaluation": ["gather_metrics"],
         "graph.graph": ["DistGraph", "sample_neighbors"],
         "graph.inference": ["infer_layerwise"],
-        "graph.loaders": [
-            "DistDataLoader",
-            "EdgeDataLoader",
+        "graph.loaders": ["DistDataLoader", "EdgeDataLoader", "NodeDataLoader"],
+        "graph.samplers": [
             "GlobalUniform",
+            "LaborSampler",
             "MultiLayerFullNeighborSampler",
             "MultiLayerNeighborSampler",
-            "NodeDataLoader",
             "PerSourceUniform",
         ],
         "graph.split": ["edge_split", "node_split"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from glt._reprs import says
 from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.pyg import counted
+from glt.data.schema import EdgeType
 from glt.loader.batches import BatchFeatures
 from glt.loader.seeds import as_tensor, checked_times, require_nodes
 from glt.sampler.neighbor_sampler import NeighborSampler
@@ -123,12 +124,14 @@ class RelBenchLinkNeighborLoader(DataLoader):
 
     Args:
         data: A ``HeteroData``, or a :class:`glt.data.Dataset`.
-        num_neighbors, subgraph_type, temporal_strategy, time_attr: As in :class:`glt.loader.NeighborLoader`.
+        num_neighbors, subgraph_type, temporal_strategy, time_attr: As in :class:`glt.loader.NeighborLoader`, and so are
+            sampler, time_bound, time_window and half_life.
         src_nodes: Node type, and the sources ``[n]``.
         dst_nodes: Node type, and the destinations of each source: a sparse CSR tensor ``[n, num_dst_nodes]``, or lists.
         num_dst_nodes: Nodes that negatives are drawn from, uniformly; they may be destinations, as in RelBench.
         src_time: Time of each source ``[n]``.
         share_same_time: Whether all links of a batch have the same time; links that do not fill a batch are left out.
+        batch_dependency: As there. The three of a triple count singly, in this order: 3 lets each triple share numbers.
         random_seed: Of order, links and sampling, in [0, 2^63). Default: drawn from torch's generator.
         transform: Applied to each of the three.
         **kwargs: ``batch_size``, ``shuffle``, ``drop_last`` and what else ``torch.utils.data.DataLoader`` has.
@@ -162,6 +165,11 @@ class RelBenchLinkNeighborLoader(DataLoader):
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
         *,
+        sampler: str = "neighbor",
+        batch_dependency: int = 1,
+        time_bound: str = "<=",
+        time_window: int | Mapping[EdgeType, int] | None = None,
+        half_life: int | Mapping[EdgeType, int] | None = None,
         random_seed: int | None = None,
         transform: Any = None,
         batch_size: int = 1,
@@ -171,22 +179,30 @@ class RelBenchLinkNeighborLoader(DataLoader):
     ) -> None:
         check_at_least("batch_size", batch_size, 1)
         check_function("transform", transform, "a batch")
+        if not isinstance(sampler, str):  # the order of seeds, as torch's DataLoader has it
+            kwargs["sampler"], sampler = sampler, "neighbor"
         for name in ("dataset", "collate_fn", "sampler", "batch_sampler", "persistent_workers"):
             if value := kwargs.pop(name, None):
                 raise ValueError(f"{name} = {value!r}: links are drawn anew in each epoch; leave it out")
         data = counted(data)
         self.random_seed: int = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self._types = src_nodes[0], dst_nodes[0]
-        sampler = NeighborSampler(
+        neighbor_sampler = NeighborSampler(
             data,
             num_neighbors,
             subgraph_type=subgraph_type,
             temporal_strategy=temporal_strategy,
             time_attr=time_attr,
+            sampler=sampler,
+            batch_dependency=batch_dependency,
+            time_bound=time_bound,
+            time_window=time_window,
+            half_life=half_life,
             random_seed=self.random_seed,
         )
         src = as_tensor("src_nodes", src_nodes[1], "a node type and its nodes")
-        num_src, num_dst = (sampler.graph.num_nodes[sampler.graph.schema.node_index(each)] for each in self._types)
+        graph = neighbor_sampler.graph
+        num_src, num_dst = (graph.num_nodes[graph.schema.node_index(each)] for each in self._types)
         require_nodes(src, num_src, name="src_nodes")
         if num_dst_nodes > num_dst:
             raise ValueError(
@@ -202,7 +218,8 @@ class RelBenchLinkNeighborLoader(DataLoader):
         draw = partial(table.draw, batch_size=batch_size, shuffle=shuffle, same_time=share_same_time)
         num_links = table.num_links(batch_size, share_same_time)
         self._batches = _LinkBatches(draw, num_links, batch_size, drop_last or share_same_time, self.random_seed)
-        sampled: Any = _Sampled(sampler, BatchFeatures(data), (src_nodes[0], dst_nodes[0], dst_nodes[0]), transform)
+        types = src_nodes[0], dst_nodes[0], dst_nodes[0]
+        sampled: Any = _Sampled(neighbor_sampler, BatchFeatures(data), types, transform)
         super().__init__(self._batches, batch_size=None, collate_fn=sampled, **kwargs)
 
     def __iter__(self) -> Any:
@@ -252,7 +269,9 @@ class _Sampled:
         found = []
         for at, (node_type, seeds) in enumerate(zip(self.types, (links.src, links.dst, links.negative), strict=True)):
             given = NodeSamplerInput(input_id=seeds, node=seeds, time=links.time, input_type=node_type)
-            out = self.sampler.sample_from_nodes(given, batch_key=replace(whole, index=3 * index + at).key)
+            one = replace(whole, index=3 * index + at)
+            shared_key = one.shared_key(self.sampler.config.batch_dependency)
+            out = self.sampler.sample_from_nodes(given, batch_key=one.key, shared_key=shared_key)
             data = self.features.batch(out)
             store = data[node_type]
             store.input_id, store.seed_time, store.batch_size = seeds, links.time, len(seeds)

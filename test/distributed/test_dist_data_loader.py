@@ -12,16 +12,16 @@ from torch_geometric.sampler.base import SubgraphType
 
 from glt.data.schema import reverse_edge_type
 from glt.distributed.graph.blocks import EID, NID, to_block
-from glt.distributed.graph.loaders import (
-    DistDataLoader,
-    EdgeDataLoader,
+from glt.distributed.graph.loaders import DistDataLoader, EdgeDataLoader, NodeDataLoader
+from glt.distributed.graph.samplers import (
     GlobalUniform,
+    LaborSampler,
     MultiLayerFullNeighborSampler,
     MultiLayerNeighborSampler,
-    NodeDataLoader,
     PerSourceUniform,
 )
 from glt.distributed.tensors.tensor import DistTensor
+from glt.loader import LinkNeighborLoader, NeighborLoader
 
 SEEDS = torch.arange(5, 300, 4)
 REFUSED = r"thread '.*' asks this loader for a batch while thread 'MainThread' does: .*create one for each"
@@ -180,6 +180,50 @@ def test_types(typed):
         EdgeDataLoader(graph, edges, [2])
 
 
+LATE = (torch.arange(30) * 7 + 11) % 50
+NEWER = {
+    "labor": (LaborSampler([2, 3]), {"sampler": "labor"}, {}),
+    "labor, by weight, shared": (
+        LaborSampler([2, 3], prob="weight", batch_dependency=2),
+        {"sampler": "labor", "weight_attr": "weight", "batch_dependency": 2},
+        {},
+    ),
+    "window": ([3, 2], {}, {"time_attr": "time", "time_window": 15, "time_bound": "<"}),
+    "decay": ([3, 2], {}, {"time_attr": "time", "temporal_strategy": "decay", "half_life": {RATES: 4, RATED: 9}}),
+}
+
+
+@pytest.mark.parametrize("case", NEWER)
+def test_batches_are_those_of_the_loaders_in_process(case, typed):
+    """Around nodes, around edges, and in blocks."""
+    graph, made = typed
+    sampler, of_sampler, options = NEWER[case]
+    data, items, edges = made.to_data(), torch.arange(30), torch.arange(0, 60, 2)
+    common = {"batch_size": 8, "shuffle": True, "random_seed": 5, **options}
+    late = ({"input_time": LATE}, {"edge_label_time": LATE}) if options else ({}, {})
+    of_links = (RATES, made.edge_index[RATES][:, edges])
+    pairs = [
+        (
+            NodeDataLoader(graph, {"item": items}, sampler, with_edge=True, **common, **late[0]),
+            NeighborLoader(data, [3, 2], ("item", items), **common, **late[0], **of_sampler),
+        ),
+        (
+            EdgeDataLoader(graph, {RATES: edges}, sampler, with_edge=True, **common, **late[1]),
+            LinkNeighborLoader(data, [3, 2], of_links, **common, **late[1], **of_sampler),
+        ),
+    ]
+    for loader, in_process in pairs:
+        for batch, expected in zip(loader, in_process, strict=True):
+            assert all(torch.equal(batch[t].n_id, expected[t].n_id) for t in graph.ntypes)
+            for edge_type in graph.schema.edge_types:
+                assert torch.equal(batch[edge_type].edge_index, expected[edge_type].edge_index)
+                assert torch.equal(batch[edge_type].e_id, expected[edge_type].e_id)
+    layers = NodeDataLoader(graph, {"item": items}, sampler, blocks=True, **common, **late[0])
+    again = NeighborLoader(data, [3, 2], ("item", items), **common, **late[0], **of_sampler)
+    for (input_nodes, _, _), expected in zip(layers, again, strict=True):
+        assert all(torch.equal(ids, expected[t].n_id) for t, ids in input_nodes.items())
+
+
 def test_to_block():
     graph = Data(edge_index=torch.tensor([[9, 3, 9, 7], [3, 7, 7, 3]]), e_id=torch.arange(4), num_nodes=12)
     block = to_block(graph, [7, 3, 5])
@@ -225,6 +269,9 @@ def test_what_does_not_fit_is_named(small):
         (TypeError, "num_neighbors is given", {"num_neighbors": [3]}),
         (ValueError, "num_workers = 1 with worker_options", {"num_workers": 1, "worker_options": workers}),
         (ValueError, "replace = False with MultiLayerNeighborSampler", {"sampler": both, "replace": False}),
+        (TypeError, "sampler = 'labor': .* for LABOR a LaborSampler", {"sampler": "labor"}),
+        (ValueError, "batch_dependency = 2 with LaborSampler", {"sampler": LaborSampler([2]), "batch_dependency": 2}),
+        (ValueError, "sampler = 'labor' and replace = True", {"sampler": LaborSampler([2]), "replace": True}),
     ]
     for error, words, given in nodes:
         with pytest.raises(error, match=words):

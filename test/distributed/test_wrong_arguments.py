@@ -17,6 +17,7 @@ from glt.distributed import (
     DistTensor,
     EdgeDataLoader,
     GlobalUniform,
+    LaborSampler,
     MultiLayerFullNeighborSampler,
     MultiLayerNeighborSampler,
     NodeDataLoader,
@@ -420,6 +421,8 @@ def test_loaders_and_samplers(graph):
         refused("k", PerSourceUniform, wrong)
         refused("k", GlobalUniform, wrong)
         refused("fanouts", lambda **more: MultiLayerNeighborSampler(**more), wrong)
+        refused("fanouts", lambda **more: LaborSampler(**more), wrong)
+        refused("batch_dependency", lambda **more: LaborSampler([2], **more), wrong)
         refused("replace", lambda **more: MultiLayerNeighborSampler([2], **more), wrong)
         if wrong is not None and not isinstance(wrong, str):
             refused("prob", lambda **more: MultiLayerNeighborSampler([2], **more), wrong)

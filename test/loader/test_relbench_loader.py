@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 import glt
-from glt.loader import LinkTable, RelBenchLinkNeighborLoader
+from glt.loader import LinkTable, NeighborLoader, RelBenchLinkNeighborLoader
 
 NUM_USERS, NUM_ITEMS, NUM_ROWS = 30, 20, 47
 TAKEN = [[(7 * i + j) % NUM_ITEMS for j in range(1 + i % 3)] for i in range(NUM_ROWS)]
@@ -60,6 +60,32 @@ def test_triples_are_a_source_what_it_takes_and_one_of_all(as_dataset):
         rows += 8
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampler": "labor"},
+        {"sampler": "labor", "batch_dependency": 6},
+        {"time_bound": "<", "time_window": 300},
+        {"time_window": {("visit", "f2p_user", "user"): 200}},
+        {"temporal_strategy": "decay", "half_life": 90},
+    ],
+)
+def test_each_of_a_triple_is_a_batch_of_its_own(options):
+    """Of triple i the batches 3 i, 3 i + 1 and 3 i + 2 of a loader around the same seeds, one after another."""
+    data = shop()
+    triples = list(loader(data, **options))[:-1]  # of batches that are full
+    for at, node_type in enumerate(_TYPES):
+        seeds, times = (
+            torch.cat([each[at][node_type][name].repeat(3) for each in triples]) for name in ("input_id", "seed_time")
+        )
+        same = {"input_time": times, "time_attr": "time", "batch_size": 8, "random_seed": 3, **options}
+        alone = list(NeighborLoader(data, [4, 2], (node_type, seeds), **same))
+        for i, triple in enumerate(triples):
+            batch, expected = triple[at], alone[3 * i + at]
+            assert all(torch.equal(batch[t].n_id, expected[t].n_id) for t in data.node_types)
+            assert all(torch.equal(batch[t].edge_index, expected[t].edge_index) for t in data.edge_types)
+
+
 def test_epochs_differ_and_repeat_whatever_the_workers():
     one, again = loader(shuffle=True), loader(shuffle=True, num_workers=2)
     first, second = told(one), told(one)
@@ -93,6 +119,10 @@ def test_links_are_drawn_evenly_from_what_each_source_takes():
         ({"time_attr": None}, ValueError, "src_time is given and no time_attr"),
         ({"src_time": None, "share_same_time": True}, ValueError, "share_same_time = True and no src_time"),
         ({"random_seed": -1}, ValueError, "random_seed = -1"),
+        ({"sampler": torch.utils.data.SequentialSampler([1])}, ValueError, "sampler = .*: links are drawn anew"),
+        ({"sampler": "labor", "temporal_strategy": "last"}, ValueError, "sampler = 'labor' and temporal_strategy"),
+        ({"batch_dependency": 3}, ValueError, "batch_dependency = 3 and sampler = 'neighbor'"),
+        ({"time_window": -1}, ValueError, "time_window = -1"),
         ({"src_nodes": ("user", USERS + 1)}, IndexError, "src_nodes"),
         ({"src_nodes": ("user", USERS.tolist()), "src_time": TIMES.tolist()[1:]}, ValueError, "src_time has shape"),
         ({"num_dst_nodes": NUM_ITEMS + 1}, ValueError, "num_dst_nodes = 21: expected at most 20, the nodes of 'item'"),

@@ -7,7 +7,6 @@ import reprlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,14 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling, NumNeighbors
 from torch_geometric.sampler.base import SubgraphType
 
-from glt._checks import check_count, check_flag, check_one_of, real_number, refuse_unknown
+from glt._checks import check_count, check_flag, check_one_of, refuse_unknown
 from glt._reprs import options, says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
-from glt.distributed.graph.blocks import Block, layered, to_block
-from glt.distributed.graph.graph import INT32_MAX, DistGraph
+from glt.distributed.graph.blocks import Block, layered
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.samplers import LaborSampler, MultiLayerNeighborSampler
 from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader
 from glt.distributed.tensors.graph_data import WrittenRows, table_names
 from glt.distributed.tensors.tensor import DistTensor
@@ -31,86 +31,6 @@ from glt.distributed.wire.threads import NativePool
 from glt.sampler.order import OneThread, SeedOrder, check_random_seed, draw_random_seed
 
 _Tables = tuple[list[str], list[str]]
-
-
-@short_traceback
-@dataclass(frozen=True)
-class MultiLayerNeighborSampler:
-    """How many edges each layer samples, the first being that of the widest neighbourhood: the reverse of PyG's order.
-
-    Args:
-        fanouts: Edges per node, by layer; -1: all.
-        replace: Draw with replacement.
-        prob: Any name: draw proportionally to the weights that the graph was partitioned with.
-
-    Example:
-        >>> glt.distributed.MultiLayerNeighborSampler([10, 25]).num_neighbors()
-        [25, 10]
-    """
-
-    fanouts: Sequence[int]
-    replace: bool = False
-    prob: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.fanouts, list | tuple) or not self.fanouts:
-            raise ValueError(f"fanouts = {self.fanouts!r}: expected a list with a number for each layer")
-        for at, fanout in enumerate(self.fanouts):
-            check_count(f"fanouts[{at}]", fanout, -1, INT32_MAX)
-        check_flag("replace", self.replace)
-        if self.prob is not None and not isinstance(self.prob, str):
-            raise TypeError(f"prob = {self.prob!r}: expected a name, for the weights of the graph, or None")
-
-    def num_neighbors(self) -> list[int]:
-        """In PyG's order: the hop from the seeds comes first."""
-        return list(reversed(self.fanouts))
-
-    def sample(self, graph: DistGraph, seeds: Any) -> tuple[Any, Any, list[Block]]:
-        """Samples at once, hop by hop, around seeds: ids ``[n]``, each once, or by node type. Returns input nodes,
-        seeds, and the blocks, the widest first."""
-        if isinstance(seeds, Mapping):
-            seeds = {t: as_ids(ids, f"seeds[{t!r}]", graph.num_nodes(t)) for t, ids in seeds.items()}
-        else:
-            seeds = as_ids(seeds, "seeds", graph.num_nodes(graph.ntypes[0]) if len(graph.ntypes) == 1 else None)
-        nodes, blocks = seeds, []
-        for fanout in self.num_neighbors():
-            hop = graph.sample_neighbors(nodes, fanout, replace=self.replace, prob=self.prob)
-            blocks.append(to_block(hop, nodes))
-            nodes = blocks[-1].src_id
-        return nodes, seeds, blocks[::-1]
-
-
-def MultiLayerFullNeighborSampler(num_layers: int) -> MultiLayerNeighborSampler:
-    """All edges in each of ``num_layers`` layers.
-
-    Example:
-        >>> glt.distributed.MultiLayerFullNeighborSampler(2)
-        MultiLayerNeighborSampler(fanouts=[-1, -1], replace=False, prob=None)
-    """
-    check_count("num_layers", num_layers, 1, 1024)
-    return MultiLayerNeighborSampler([-1] * num_layers)
-
-
-def PerSourceUniform(k: int) -> NegativeSampling:
-    """For each seed edge ``k`` destinations that its source has no edge to.
-
-    Example:
-        >>> glt.distributed.PerSourceUniform(5)
-        NegativeSampling(mode=<NegativeSamplingMode.triplet: 'triplet'>, amount=5, src_weight=None, dst_weight=None)
-    """
-    check_count("k", k, 1, INT32_MAX)
-    return NegativeSampling("triplet", k)
-
-
-def GlobalUniform(k: float) -> NegativeSampling:
-    """``k`` times as many pairs as there are seed edges, of any nodes, that are no edges.
-
-    Example:
-        >>> glt.distributed.GlobalUniform(2.0)
-        NegativeSampling(mode=<NegativeSamplingMode.binary: 'binary'>, amount=2.0, src_weight=None, dst_weight=None)
-    """
-    real_number("k", k, above=True)
-    return NegativeSampling("binary", k)
 
 
 @short_traceback
@@ -122,13 +42,15 @@ class NodeDataLoader(DistNeighborLoader):
         nodes: Seeds of this trainer: ids, or a mask (bool, or zeros and ones in uint8), such as
             ``graph.ndata["train_mask"]`` for a job of one trainer; of a heterogeneous graph, a dict with one node type.
             Several trainers take shares of :func:`node_split`.
-        sampler: Edges per node and hop, from the seeds outwards; or a :class:`MultiLayerNeighborSampler`.
+        sampler: Edges per node and hop, from the seeds outwards; or a :class:`MultiLayerNeighborSampler` or
+            :class:`LaborSampler`.
         batch_size, shuffle, drop_last: As of the loader.
         blocks: Yield ``(input nodes, seeds, blocks)`` in place of batches: ids ``[n]`` and ``[batch_size]``, and a list
             of :class:`Block`, the widest first. Of a heterogeneous graph ids are dicts by node type. With
             ``collect_features=True`` blocks have the stored tables of their nodes and edges.
         num_workers: Processes that sample; 0: none of their own.
-        options: The others of the loader. ``collect_features`` is True by default without ``blocks``: batches have the
+        options: The others of the loader, such as ``time_attr``, ``time_window`` and ``half_life``.
+            ``collect_features`` is True by default without ``blocks``: batches have the
             tables that the graph was partitioned with, and of these the rows in ``ndata`` and ``edata``: what was
             written, or assigned to the name of a table, before an epoch is in all of its batches, what this trainer
             writes also in batches that it takes later. Read tensors of other names from ``ndata`` and ``edata``.
@@ -372,21 +294,21 @@ def _loader_options(
     _data(graph)
     check_flag("blocks", blocks)
     check_count("num_workers", num_workers, 0, 1024)
-    if not isinstance(sampler, MultiLayerNeighborSampler | list | tuple | Mapping | NumNeighbors):
+    if not isinstance(sampler, MultiLayerNeighborSampler | LaborSampler | list | tuple | Mapping | NumNeighbors):
         raise TypeError(
             f"sampler = {reprlib.repr(sampler)}: expected a list with the edges per node of each hop, a dict of such "
-            "by edge type, or a MultiLayerNeighborSampler"
+            "by edge type, a MultiLayerNeighborSampler, or for LABOR a LaborSampler"
         )
     if "num_neighbors" in options:
         raise TypeError("num_neighbors is given: expected it in the place of sampler")
     if "worker_options" in options and num_workers:
         raise ValueError(f"num_workers = {num_workers} with worker_options: leave one of them out")
     given = {"collect_features": not blocks, "worker_options": graph.world.worker_options(num_workers), **options}
-    if isinstance(sampler, MultiLayerNeighborSampler):
-        for name in ("replace", "weight_attr"):
+    if isinstance(sampler, MultiLayerNeighborSampler | LaborSampler):
+        for name in sampler.options():
             if name in options:
                 raise ValueError(f"{name} = {options[name]!r} with {sampler}: expected it there alone")
-        given |= {"replace": sampler.replace, "weight_attr": sampler.prob, "num_neighbors": sampler.num_neighbors()}
+        given |= {**sampler.options(), "num_neighbors": sampler.num_neighbors()}
     else:
         given["num_neighbors"] = sampler
     if blocks:

@@ -61,6 +61,8 @@ class SamplingClient:
         num_neighbors, replace, subgraph_type, disjoint: As of :class:`glt.distributed.DistNeighborLoader`.
         temporal_strategy, time_attr, time_bound, time_window, half_life, weight_attr: As of the same, and so are
             with_edge and collect_features.
+        sampler: As of the same. All requests have one key: with ``'labor'`` they all share the numbers of nodes.
+        batch_dependency: 1: there are no batches in succession, and all requests share what a loader's would.
         random_seed: In [0, 2^63).
         timeout_s: Deadline of a request in seconds, unless it has its own; above 0 and below a day.
         max_waiting: Requests that may wait in this process for a place in flight, 0 to 1048576. ``worker_concurrency``
@@ -97,6 +99,7 @@ class SamplingClient:
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
         sampler: str = "neighbor",
+        batch_dependency: int = 1,
         time_bound: str = "<=",
         time_window: int | Mapping[EdgeType, int] | None = None,
         half_life: int | Mapping[EdgeType, int] | None = None,
@@ -122,6 +125,11 @@ class SamplingClient:
         self._data, given = opened(None, worker_options, None)
         check_flag("collect_features", collect_features)
         check_count("max_waiting", max_waiting, 0, 1 << 20)
+        if batch_dependency != 1:
+            raise ValueError(
+                f"batch_dependency = {batch_dependency!r}: requests are no batches in succession, and with "
+                "sampler = 'labor' all of them share the numbers of nodes; leave it out"
+            )
         self.timeout_s: float = _checked_timeout(timeout_s)
         self._config = checked_config(
             self._data,

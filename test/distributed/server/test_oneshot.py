@@ -518,6 +518,11 @@ WRONG = [
     (lambda: client_of(random_seed=-1), ValueError, "random_seed"),
     (lambda: client_of(time_attr="t"), ValueError, "has no times"),
     (lambda: client_of(neighbors=[-2]), ValueError, "num_neighbors"),
+    (
+        lambda: client_of(sampler="labor", batch_dependency=8),
+        ValueError,
+        "batch_dependency = 8: requests",
+    ),
     (lambda: client_of(where={"server_rank": 7}), ValueError, "server_rank = 7"),
     (lambda: glt.distributed.SamplingClient([2], worker_options=3), TypeError, "worker_options has type int"),
 ]
