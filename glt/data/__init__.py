@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from glt.data.device import DeviceGroup
     from glt.data.feature import Feature
     from glt.data.keys import KeyMap, KeyMaps
+    from glt.data.packing import Packing
     from glt.data.schema import HOMOGENEOUS, Schema
     from glt.data.topology import Topology
 
@@ -20,6 +21,7 @@ __all__ = [
     "Graph",
     "KeyMap",
     "KeyMaps",
+    "Packing",
     "Schema",
     "Topology",
 ]
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy_names(
         "device": ["DeviceGroup"],
         "feature": ["Feature"],
         "keys": ["KeyMap", "KeyMaps"],
+        "packing": ["Packing"],
         "schema": ["HOMOGENEOUS", "Schema"],
         "topology": ["Topology"],
     },

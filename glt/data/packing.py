@@ -27,6 +27,15 @@ class Packing:
     A packed table is ``[num_rows, row_bytes]`` uint8; ``csrc/core/packed_rows.h`` says what is in a row. With int8 and
     int4 a row has a factor, its largest magnitude over 127 or 7, and each element the nearest multiple of it, so that
     it is off by half a factor at most.
+
+    Attributes:
+        store_dtype: Its name.
+        row_shape: Shape of a row as it is looked up.
+
+    Example:
+        >>> packing = glt.data.Packing("int8", (100,))
+        >>> packing.row_bytes
+        104
     """
 
     store_dtype: str

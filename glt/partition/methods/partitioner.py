@@ -68,6 +68,7 @@ class GraphArguments(TypedDict, total=False):
     edge_attrs: NamedEdgeTables | None
     node_keys: Any
     overwrite: bool
+    store_dtype: StoreDtype | None
 
 
 # The reference's text says "by_des" where its code says "by_dst"; both mean the destination.
