@@ -54,7 +54,7 @@ class Stream:
 
 
 def read_stream(path: str | None) -> Stream:
-    """TGB's ``.csv``, or an ``.npz`` of ../shared/data without features; without a file, :func:`make_stream`."""
+    """tgbl-wiki's ``.csv``, or an ``.npz`` of ../shared/data without features; without a file, :func:`make_stream`."""
     if path is None:
         return make_stream()
     if path.endswith(".npz"):
@@ -65,6 +65,13 @@ def read_stream(path: str | None) -> Stream:
     else:
         # As of tgbl-wiki: a header, then user, item, time, a label that TGB does not read, features; users and items
         # both count from 0.
+        with open(path) as file:
+            header = file.readline()
+        if not header.startswith("user_id,item_id,timestamp,"):
+            raise SystemExit(
+                f"--data {path} begins with {header[:60]!r}: expected tgbl-wiki's columns, user_id,item_id,timestamp, "
+                "a label, features; TGB's other files have others: rewrite it so"
+            )
         table = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
         source, target, time = table[:, :3].astype(np.int64).T
         target, message = target + source.max() + 1, table[:, 4:].astype(np.float32)
@@ -282,7 +289,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--data", help="../shared/data/mathoverflow.npz, or a TGB .csv; without it, a made stream")
+    parser.add_argument(
+        "--data", help="../shared/data/mathoverflow.npz, or tgbl-wiki's .csv; without it, a made stream"
+    )
     parser.add_argument("--num_neighbors", type=lambda text: [int(k) for k in text.split(",")], default=[10, 5])
     parser.add_argument("--num_negatives", type=int, default=20, help="to compare each event with")
     parser.add_argument("--max_events", type=int, default=20_000, help="of training, drawn anew in each epoch")

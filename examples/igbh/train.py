@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc_per_node 2 examples/igbh/train.py --parts igbh-parts --val_share 0.2
 
-Fan-outs, layers, heads, dropout, batch size and learning rate are MLPerf's; its 512 channels are ``--hidden_channels``
-512, its classes ``--num_classes 2983``. See README.md.
+Fan-outs, layers, heads and dropout are MLPerf's; the rest of it is ``--batch_size 512 --lr 0.001 --hidden_channels 512
+--num_classes 2983``. See README.md.
 """
 
 import argparse

@@ -145,8 +145,9 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
             was given, if it was, which is looked into first.
         gather_window: Consecutive batches of a sampler, 1 to 1024, that ask partitions elsewhere for each row of a node
             or edge once: the first that needs it asks, at once, and the others read its answer; batches are the same.
-            Answers stay in memory until the last of these batches is made: at most the rows of so many batches that
-            are elsewhere. What a cache has is not asked for anyway, and nothing is where all partitions are read here.
+            Answers stay in memory until the last of these batches is made: the rows that are elsewhere of so many
+            batches, and of those that are made at the same time. What a cache has is not asked for anyway, and nothing
+            is where all partitions are read here.
         transport: What carries requests between trainers' samplers: ``'tcp'``, connections of glt's own, which ask for
             the job's token and use TLS where these are set; or ``'rpc'``, ``torch.distributed.rpc``, which does
             neither and unpickles what it receives, for networks on which all are trusted. The same for all trainers.

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from dist_typed_world import SCHEMA, write_typed_world
+from dist_typed_world import RATES, SCHEMA, write_typed_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,12 +78,16 @@ def configs():
 
 
 @pytest.mark.parametrize("staged", [False, True])
-@pytest.mark.parametrize(("edge_dir", "relabel"), [("in", False), ("out", True)])
-def test_batches_are_those_of_the_cpu(tmp_path, loop, edge_dir, relabel, staged):
+@pytest.mark.parametrize(
+    ("edge_dir", "relabel", "store_dtype"),
+    [("in", False, None), ("out", True, None), ("in", False, {"user": "int8", "item": "float16", RATES: "int4"})],
+)
+def test_batches_are_those_of_the_cpu(tmp_path, loop, edge_dir, relabel, store_dtype, staged):
     """Two partitions of three are here, and copies of some rows of the third: the cache."""
     rng = np.random.default_rng(2)
     hotness = {"user": rng.random(90), "item": rng.random(60)}
-    root = write_typed_world(tmp_path, 3, edge_dir, hotness=[hotness] * 3, cache_ratio=0.1, relabel=relabel).path
+    given = {"hotness": [hotness] * 3, "cache_ratio": 0.1, "relabel": relabel, "store_dtype": store_dtype}
+    root = write_typed_world(tmp_path, 3, edge_dir, **given).path
     elsewhere = Elsewhere(root, [1])
     plain = glt.distributed.DistDataset().load(root, 0)
     placed = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.3)

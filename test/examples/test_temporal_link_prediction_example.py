@@ -87,6 +87,12 @@ def test_it_reads_the_files_of_tgb(example, tmp_path):
     assert np.allclose(stream.message, [[0.3, 0.4], [0.1, 0.2]]) and stream.num_nodes == 4
 
 
+def test_other_files_of_tgb_are_refused(example, tmp_path):
+    (tmp_path / "other.csv").write_text("timestamp,u,v,weight\n3,0,1,0.5\n")
+    with pytest.raises(SystemExit, match=r"begins with 'timestamp,u,v,weight.*expected tgbl-wiki's columns"):
+        example.read_stream(str(tmp_path / "other.csv"))
+
+
 def trained(run, *flags):
     told = run(EXAMPLE, "--max_eval", "300", "--lr", "0.02", "--epochs", "3", *flags).stdout
     assert re.search(r"Epoch: 00, Loss: \d\.\d{4}, Val MRR: 0\.\d{4}, Test MRR: 0\.\d{4}, \S+ s", told), told

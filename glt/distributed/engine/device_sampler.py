@@ -12,7 +12,6 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.device import Accelerator, Event
-from glt.data.feature import Feature
 from glt.distributed.engine.client_rows import ClientRows
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
@@ -476,19 +475,11 @@ class DevicePartitionSampler(_DeviceSampler):
                 into = out[in_message(name, rows.kind, rows.type)]
                 self._local.tables.gather(self.accelerator, (rows.kind, rows.type, name), ids, into, positions)
         for name in rows.names:
-            for table, which, at in rows.copies_of(name):
-                self._scatter(rows, name, Feature(table).gather(torch.from_numpy(which)), at, out)
-        for _, at, answer in rows.answers:
-            for name, table in answer.items():
-                self._scatter(rows, name, table, at, out)
-
-    def _scatter(
-        self, rows: RowLookup, name: str, found: Tensor, positions: np.ndarray, out: Mapping[str, Tensor]
-    ) -> None:
-        if found.numel():
-            at = brought(torch.from_numpy(positions.astype(np.int64)), self.accelerator)
-            into = out[in_message(name, rows.kind, rows.type)]
-            _as_bytes(into).index_copy_(0, at, _as_bytes(brought(found, self.accelerator)))
+            found, found_at = rows.gather_from_elsewhere(name)
+            if found.numel():
+                at = brought(torch.from_numpy(found_at.astype(np.int64)), self.accelerator)
+                into = out[in_message(name, rows.kind, rows.type)]
+                _as_bytes(into).index_copy_(0, at, _as_bytes(brought(found, self.accelerator)))
 
 
 def brought(tensor: Tensor, place: Accelerator) -> Tensor:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import as_numpy
+from glt.data.arrays import as_numpy, pooled_empty
 from glt.data.schema import PartitionBook
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition, NodeCache
@@ -320,12 +321,30 @@ class RowLookup:
         """Writes all rows into the tensors of the message: once, from the first to the last."""
         for name in self.names:
             sources = [part.tables(self.kind, self.type)[name].source(ids, at) for part, ids, at in self.local]
-            sources += [(as_numpy(rows), which, at, None, 0) for rows, which, at in self.copies_of(name)]
-            sources += [(as_numpy(rows[name]), None, at, None, 0) for _, at, rows in self.answers if name in rows]
+            sources += [(*each, None, 0) for each in self._from_elsewhere(name)]
             target = as_numpy(out[in_message(name, self.kind, self.type)])
             _core.gather_from(sources, target, self._packings[name])
         if self.to_send is not None:
             self.to_send.write(out)
+
+    def gather_from_elsewhere(self, name: str) -> tuple[Tensor, np.ndarray]:
+        """Of one table, the rows ``[n, ...]`` that partitions elsewhere own, as batches have them, and their positions
+        ``[n]``. Raises ValueError unless all are here."""
+        found = self._from_elsewhere(name)
+        dtype, (num_rows, *shape) = self.specs[in_message(name, self.kind, self.type)]
+        num_elsewhere = num_rows - sum(len(ids) for _, ids, _ in self.local)
+        rows = pooled_empty((num_elsewhere, *shape), dtype)
+        bounds = np.cumsum([0, *(len(at) for *_, at in found)], dtype=np.uint32)
+        places = [np.arange(begin, end, dtype=np.uint32) for begin, end in pairwise(bounds.tolist())]
+        pairs = zip(found, places, strict=True)
+        sources: list[Any] = [(table, which, at, None, 0) for (table, which, _), at in pairs]
+        _core.gather_from(sources, as_numpy(rows), self._packings[name])
+        return rows, np.concatenate([at for *_, at in found]) if found else np.empty(0, np.uint32)
+
+    def _from_elsewhere(self, name: str) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
+        """Tables, which of their rows (None: all, in order), and their positions."""
+        copies = [(as_numpy(rows), which, at) for rows, which, at in self.copies_of(name)]
+        return copies + [(as_numpy(rows[name]), None, at) for _, at, rows in self.answers if name in rows]
 
     def done(self) -> None:
         """The rows are where they belong: what came is left to the batches to come, and slots to others."""

@@ -188,8 +188,10 @@ class DistNeighborSampler:
             raise self._no_room(start) from error
         if self.collect_features:
             num_nodes = sum(batch.num_nodes(t) for t in range(self._num_node_types))
+            with_edges = any(self.dataset.own.edge_tables)
+            size = LONG if with_edges or window is not None else num_nodes
             with nullcontext() if window is None else AskingBatch(window) as asking:
-                rows = await self.partitions.timed(stats, "sampling_s", num_nodes, self._locate_rows, batch, asking)
+                rows = await self.partitions.timed(stats, "sampling_s", size, self._locate_rows, batch, asking)
                 self.partitions.ask_for_rows(rows)
         return self._sampled(batch, start, rows, stats)
 

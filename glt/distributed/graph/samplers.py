@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch_geometric.sampler import NegativeSampling
@@ -82,8 +82,8 @@ class LaborSampler:
     """
 
     fanouts: Sequence[int]
-    prob: str | None = None
-    batch_dependency: int = 1
+    prob: str | None = field(default=None, kw_only=True)  # DGL has others in between
+    batch_dependency: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_layers(self.fanouts, self.prob)

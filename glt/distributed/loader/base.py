@@ -356,7 +356,7 @@ class DistLoader(Resumable):
         the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
         from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such of whose rows
         there were copies, in the partition's cache or kept since they were asked for, ``num_window_nodes`` such that
-        another batch of a ``gather_window`` had asked for (all 0 without ``collect_features``); these saved
+        had been asked for in the same ``gather_window`` (all 0 without ``collect_features``); these saved
         ``cached_bytes`` and ``window_bytes`` of rows, edges' included. ``remote_node_ratio`` is the share of all nodes
         that are remote, ``cache_hit_ratio`` that of cached ones among all three. ``channel_*`` are the counters of
         :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down; on servers, what is sent
