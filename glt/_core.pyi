@@ -503,7 +503,7 @@ def gather_from(
     out: np.ndarray,
     packing: tuple[str, int] | None = None,
 ) -> None: ...
-def pack_rows(rows: np.ndarray, out: np.ndarray, packing: str) -> tuple[int, float, float, float]:
+def pack_rows(rows: np.ndarray, out: np.ndarray, packing: str, num_threads: int = 1) -> tuple[int, float, float, float]:
     """Packs float32 rows ``[n * columns]``; returns the position of the first number that cannot be stored or -1, sums
     of squares of the differences and of the numbers, and the largest difference."""
 

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "core/check.h"
+#include "core/threads.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -153,7 +155,8 @@ template <Packing kPacking>
       top = std::max(top, std::abs(row[i]));
     }
     if (!fits) return false;
-    const float factor = top / kLargest;
+    float factor = top / kLargest;
+    if (!std::isfinite(kLargest * factor)) factor = std::nextafter(factor, 0.0f);  // no finite number becomes infinite
     std::memcpy(out, &factor, sizeof factor);
     for (int64_t i = 0; i < n; ++i) {
       const float number = factor > 0 ? std::clamp(std::nearbyint(row[i] / factor), -kLargest, kLargest) : 0.0f;
@@ -215,25 +218,48 @@ int64_t first_unfit(const float* row, int64_t num_columns, Packing packing) {
 
 }  // namespace
 
-int64_t pack_rows(const float* rows, int64_t n, int64_t num_columns, Packing packing, std::byte* out,
-                  PackingSums& sums) {
-  if (num_columns == 0) return -1;
-  const auto bad = [&] {
+int64_t pack_rows(const float* rows, int64_t n, int64_t num_columns, Packing packing, std::byte* out, PackingSums& sums,
+                  int num_threads) {
+  constexpr int64_t kChunkRows = 1024;
+  const int64_t row_bytes = packed_bytes(packing, num_columns);
+  if (num_columns == 0) {
+    std::memset(out, 0, n * row_bytes);
+    return -1;
+  }
+  const auto pack_some = [&](int64_t first, int64_t last, PackingSums& sums) {
+    const int64_t n = last - first;
+    const float* rows_of = rows + first * num_columns;
+    std::byte* to = out + first * row_bytes;
     switch (packing) {
       case Packing::kBfloat16:
-        return pack<Packing::kBfloat16>(rows, n, num_columns, out, sums);
+        return pack<Packing::kBfloat16>(rows_of, n, num_columns, to, sums);
       case Packing::kHalf:
-        return pack<Packing::kHalf>(rows, n, num_columns, out, sums);
+        return pack<Packing::kHalf>(rows_of, n, num_columns, to, sums);
       case Packing::kInt8:
-        return pack<Packing::kInt8>(rows, n, num_columns, out, sums);
+        return pack<Packing::kInt8>(rows_of, n, num_columns, to, sums);
       case Packing::kInt4:
-        return pack<Packing::kInt4>(rows, n, num_columns, out, sums);
+        return pack<Packing::kInt4>(rows_of, n, num_columns, to, sums);
       case Packing::kNone:
         break;
     }
     throw std::logic_error("rows that are not packed are copied");
-  }();
-  return bad < 0 ? -1 : bad * num_columns + first_unfit(rows + bad * num_columns, num_columns, packing);
+  };
+  // Of each chunk, so that sums do not depend on who packs what.
+  const int64_t num_chunks = (n + kChunkRows - 1) / kChunkRows;
+  std::vector<PackingSums> of_chunk(num_chunks);
+  std::vector<int64_t> bad(num_chunks, -1);
+  for_row_chunks(n, kChunkRows, num_columns, num_threads, [&](int64_t first, int64_t last) {
+    const int64_t row = pack_some(first, last, of_chunk[first / kChunkRows]);
+    if (row >= 0) bad[first / kChunkRows] = first + row;
+  });
+  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+    if (bad[chunk] >= 0)
+      return bad[chunk] * num_columns + first_unfit(rows + bad[chunk] * num_columns, num_columns, packing);
+    sums.square_error += of_chunk[chunk].square_error;
+    sums.square += of_chunk[chunk].square;
+    sums.largest = std::max(sums.largest, of_chunk[chunk].largest);
+  }
+  return -1;
 }
 
 RowUnpack row_unpack_for(Packing packing) {

@@ -73,8 +73,8 @@ struct PackingSums {
 // Packs rows [n, num_columns] of float32 into [n, packed_bytes]; int8 and int4 take the nearest multiple of the row's
 // factor, its largest magnitude over 127 or 7, bfloat16 and float16 round to the nearest, ties to even. Returns the
 // position of the first number that cannot be stored, or -1: int8 and int4 store finite ones only, and no finite one
-// becomes infinite.
-int64_t pack_rows(const float* rows, int64_t n, int64_t num_columns, Packing packing, std::byte* out,
-                  PackingSums& sums);
+// becomes infinite. The same with any num_threads.
+int64_t pack_rows(const float* rows, int64_t n, int64_t num_columns, Packing packing, std::byte* out, PackingSums& sums,
+                  int num_threads);
 
 }  // namespace glt

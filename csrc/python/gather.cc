@@ -197,7 +197,7 @@ void register_gather(py::module_& m) {
 
   m.def(
       "pack_rows",
-      [](const py::array& rows, py::array out, const std::string& name) {
+      [](const py::array& rows, py::array out, const std::string& name, int num_threads) {
         const Packing packing = packing_of(name);
         const float* from = read<float>(rows, "rows");
         const int64_t n = out.shape(0), num_columns = n == 0 ? 0 : rows.size() / n;
@@ -205,18 +205,19 @@ void register_gather(py::module_& m) {
         require(n == 0 || row_bytes_of(out, "out") == packed_bytes(packing, num_columns), "out: expected rows of ",
                 packed_bytes(packing, num_columns), " bytes");
         require(out.writeable(), "out: expected a writeable array");
+        require(num_threads >= 1, "num_threads = ", num_threads, ": expected at least 1");
         auto* to = static_cast<std::byte*>(out.mutable_data());
         PackingSums sums;
         int64_t bad;
         {
           WithoutGil nogil;
-          bad = pack_rows(from, n, num_columns, packing, to, sums);
+          bad = pack_rows(from, n, num_columns, packing, to, sums, num_threads);
         }
         return py::make_tuple(bad, sums.square_error, sums.square, sums.largest);
       },
       "Packs float32 rows [n * columns] into out [n, bytes]; returns the position of the first number that cannot be "
       "stored or -1, the sums of squares of the differences and of the numbers, and the largest difference.",
-      py::arg("rows"), py::arg("out"), py::arg("packing"));
+      py::arg("rows"), py::arg("out"), py::arg("packing"), py::arg("num_threads") = 1);
 
   py::class_<RowIndex>(m, "RowIndex", "Which ids have a row in a small table; see csrc/core/gather.h.")
       .def(py::init([](const py::array& ids, int64_t num_ids) {

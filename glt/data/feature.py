@@ -535,7 +535,8 @@ def _packed(tensor: Tensor, store_dtype: str | torch.dtype | Packing | None) -> 
                 f"tensor is {tensor.dtype} {list(tensor.shape)}: expected torch.uint8 {list(expected)}, rows packed as "
                 f"{store_dtype}"
             )
-        return tensor, store_dtype
+        # Kernels read the factor of a row at once.
+        return tensor if tensor.data_ptr() % 4 == 0 else tensor.clone(), store_dtype
     packing = Packing.of(store_dtype, tuple(tensor.shape[1:]))
     if tensor.dtype not in FLOATS:
         raise TypeError(f"store_dtype = {store_dtype!r} of rows of {tensor.dtype}: expected floats up to 64 bits")

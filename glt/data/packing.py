@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ STORE_DTYPES: Final = ("float16", "bfloat16", "int8", "int4")
 FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 _LARGEST: Final = {"int8": 127, "int4": 7}
-_STEP_BYTES: Final = 4 << 20  # of float32 that are packed at a time
+_STEP_BYTES: Final = 4 << 20  # of float32 that a thread packs at a time
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Packing:
 
     A packed table is ``[num_rows, row_bytes]`` uint8; ``csrc/core/packed_rows.h`` says what is in a row. With int8 and
     int4 a row has a factor, its largest magnitude over 127 or 7, and each element the nearest multiple of it, so that
-    it is off by half a factor at most.
+    it is off by half a factor at most, where that is no subnormal number.
 
     Attributes:
         store_dtype: Its name.
@@ -104,33 +104,34 @@ class RowPacker:
         self.packing, self.name = packing, name
         self.sums = (0.0, 0.0, 0.0)
 
-    def pack(self, rows: Tensor, first_row: int = 0) -> Tensor:
+    def pack(self, rows: Tensor, first_row: int = 0, num_threads: int = 1) -> Tensor:
         """Returns rows ``[n, ...]`` of a floating dtype packed, ``[n, row_bytes]`` uint8; errors count them from
-        ``first_row``.
+        ``first_row``. The result does not depend on ``num_threads``.
 
         Raises ValueError, naming the first, of a number that cannot be stored: of int8 and int4 all must be finite;
-        float16 holds up to 65504.
+        float16 holds up to 65504, the others what float32 does.
         """
         packed = torch.empty((len(rows), self.packing.row_bytes), dtype=torch.uint8)
-        step = max(1, _STEP_BYTES // max(1, 4 * self.packing.num_columns))
+        step = max(1, num_threads * _STEP_BYTES // max(1, 4 * self.packing.num_columns))
         for begin in range(0, len(rows), step):
-            some = rows[begin : begin + step].to(torch.float32).contiguous()
-            self._pack(some.reshape(-1), packed[begin : begin + step], first_row + begin)
+            some = rows[begin : begin + step].reshape(-1)
+            numbers = some.to(torch.float32).contiguous()
+            if rows.dtype == torch.float64 and bool((lost := numbers.isinf() & some.isfinite()).any()):
+                self._refuse(some, int(lost.nonzero()[0]), first_row + begin)
+            into = packed[begin : begin + step].numpy()
+            bad, *sums = _core.pack_rows(numbers.numpy(), into, self.packing.store_dtype, num_threads)
+            if bad >= 0:
+                self._refuse(some, bad, first_row + begin)
+            square_error, square, largest = self.sums
+            self.sums = square_error + sums[0], square + sums[1], max(largest, sums[2])
         return packed
 
-    def _pack(self, numbers: Tensor, packed: Tensor, first_row: int) -> None:
-        kind, num_columns = self.packing.store_dtype, self.packing.num_columns
-        bad, *sums = _core.pack_rows(numbers.numpy(), packed.numpy(), kind)
-        if bad >= 0:
-            most = (
-                "finite numbers only"
-                if kind in _LARGEST
-                else f"numbers up to {torch.finfo(getattr(torch, kind)).max:g}"
-            )
-            row, column = divmod(bad, num_columns)
-            raise ValueError(
-                f"{self.name}[{first_row + row}] has {numbers[bad].item():g} at position {column}: it is to be stored "
-                f"as {kind}, which has {most}; replace it, or choose another store_dtype"
-            )
-        square_error, square, largest = self.sums
-        self.sums = square_error + sums[0], square + sums[1], max(largest, sums[2])
+    def _refuse(self, numbers: Tensor, at: int, first_row: int) -> NoReturn:
+        kind = self.packing.store_dtype
+        most = torch.finfo(torch.float32 if kind in _LARGEST else getattr(torch, kind)).max
+        what = "finite numbers only" if kind in _LARGEST and not numbers[at].isfinite() else f"numbers up to {most:g}"
+        row, column = divmod(at, self.packing.num_columns)
+        raise ValueError(
+            f"{self.name}[{first_row + row}] has {numbers[at].item():g} at position {column}: it is to be stored as "
+            f"{kind}, which has {what}; replace it, or choose another store_dtype"
+        )

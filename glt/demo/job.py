@@ -128,6 +128,9 @@ def _require_same_rows(task: NodeTask, partition_dir: str, part: Partition) -> N
     owned = part.nodes[0]
     rows = torch.linspace(0, max(len(owned.ids) - 1, 0), min(len(owned.ids), 1000)).long()
     nodes = torch.from_numpy(owned.ids)[rows]
+    entry = part.manifest.node_types[0].feat
+    if entry is not None and entry.packing is not None:
+        raise _another_graph(partition_dir, f"features are stored as {entry.store_dtype}, the demo's as they are")
     for name, stored, given in (("features", owned.feat, task.x), ("labels", owned.label, task.y)):
         if stored is None or stored.shape[1:] != given.shape[1:]:
             shape = None if stored is None else list(stored.shape[1:])

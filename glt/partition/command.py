@@ -276,12 +276,13 @@ def _store_dtype(given: list[str]) -> Any:
             raise ValueError(f"--store-dtype {each}: expected one dtype for all features, or TABLE=DTYPE for each")
         name, colon, table = where.partition(":")
         type_ = tuple(name.split("__")) if name.count("__") == 2 else name
-        if not colon:
+        of_type = wanted.setdefault(type_, {}) if colon else None
+        if (type_ in wanted and not colon) or (colon and (not isinstance(of_type, dict) or table in of_type)):
+            raise ValueError(f"--store-dtype {each}: {name} is given before; name each table once")
+        if of_type is None:
             wanted[type_] = store_dtype
-        elif isinstance(wanted.setdefault(type_, {}), dict):
-            wanted[type_][table] = store_dtype
         else:
-            raise ValueError(f"--store-dtype {each}: {name}={wanted[type_]} is given too; name its tables one by one")
+            of_type[table] = store_dtype
     return wanted
 
 

@@ -68,6 +68,32 @@ def test_numbers_that_cannot_be_stored_are_named(store_dtype, number, why):
         Feature(rows, store_dtype=store_dtype)
 
 
+@pytest.mark.parametrize("store_dtype", STORE_DTYPES)
+def test_numbers_that_float32_does_not_hold_are_named(store_dtype):
+    rows = torch.zeros(5, 3, dtype=torch.float64)
+    rows[3, 1] = -1e300
+    with pytest.raises(ValueError, match=r"tensor\[3\] has -1e\+300 at position 1.*which has numbers up to"):
+        Feature(rows, store_dtype=store_dtype)
+
+
+@pytest.mark.parametrize("store_dtype", ["int8", "int4"])
+def test_no_finite_number_becomes_infinite(store_dtype):
+    largest = torch.finfo(torch.float32).max
+    found = Feature(torch.tensor([[largest, 1.0], [-largest, largest / 3]]), store_dtype=store_dtype).dense()
+    assert bool(found.isfinite().all()) and float(found[0, 0]) > 0.999 * largest
+
+
+def test_rows_at_any_address_and_threads():
+    feature = Feature(torch.randn(5000, 33), store_dtype="int8")
+    memory = torch.empty(feature.tensor.numel() + 1, dtype=torch.uint8)[1:]
+    memory.copy_(feature.tensor.view(-1))
+    moved = Feature(memory.view(feature.tensor.shape), store_dtype=feature.packing)
+    assert torch.equal(moved.dense(), feature.dense())
+    rows, packers = torch.randn(5000, 33), [RowPacker(Packing("int4", (33,)), "x") for _ in range(2)]
+    alone, shared = (each.pack(rows, num_threads=n) for n, each in zip((1, 4), packers, strict=True))
+    assert torch.equal(alone, shared) and packers[0].sums == packers[1].sums
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="store_dtype = 'int2': expected one of"):
         Feature(torch.zeros(2, 2), store_dtype="int2")
@@ -92,7 +118,7 @@ def test_rows_of_any_shape_and_none():
     assert torch.equal(feature[torch.tensor([5])], stored(rows.view(6, 6), "int8")[5].view(1, 2, 3))
     for shape in ((0, 4), (3, 0)):
         empty = Feature(torch.zeros(shape), store_dtype="int4")
-        assert empty.dense().shape == shape
+        assert empty.dense().shape == shape and not empty.tensor.any()
 
 
 def test_errors_are_summed_up():

@@ -108,6 +108,38 @@ def test_a_sampler_that_tells_nonsense_is_refused_and_nothing_is_read_or_written
         {"told": [{"type": 0, "names": ["x"], "num_slots": float("inf")}]},
         {"told": [{"type": 0, "names": ["x"], "num_slots": 1 << 18}]},
         {"told": [{"type": "0/../x", "names": ["x"], "num_slots": 16}]},
+        {
+            "told": [
+                {
+                    "type": 0,
+                    "names": ["x"],
+                    "num_slots": 16,
+                    "packings": {"x": {"store_dtype": "int8", "row_shape": [1 << 45]}},
+                }
+            ]
+        },
+        {
+            "told": [
+                {
+                    "type": 0,
+                    "names": ["x"],
+                    "num_slots": 16,
+                    "packings": {"x": {"store_dtype": "int8", "row_shape": [1.5]}},
+                }
+            ]
+        },
+        {
+            "told": [
+                {
+                    "type": 0,
+                    "names": ["x"],
+                    "num_slots": 16,
+                    "packings": {"x": {"store_dtype": "int9", "row_shape": [3]}},
+                }
+            ]
+        },
+        {"told": [{"type": 0, "names": ["x"], "num_slots": 16, "packings": {"x": {}}}]},
+        {"told": [{"type": 0, "names": ["x"], "num_slots": 16, "packings": ["x"]}]},
         {"told": [{"type": 0, "num_slots": 16}]},
         {"most_bytes": 16 * 12 - 1},
     ):

@@ -1,6 +1,8 @@
 """Partitions that store features smaller: which tables, what files hold, what the manifest says, what is refused."""
 
+import json
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from glt.partition import (
     load_partition,
     partition_distributed,
 )
+from glt.partition.command import _store_dtype
 from glt.testing import random_graph
 
 GRAPH = random_graph(60, 400, seed=1)
@@ -123,6 +126,57 @@ def test_what_cannot_be_stored_is_refused(tmp_path, store_dtype, error, message)
         partitioned(tmp_path / "parts", store_dtype=store_dtype, node_attrs=attrs)
     with pytest.raises(ValueError, match="the graph has no features"):
         RandomPartitioner(tmp_path / "parts", 2, 60, GRAPH.edge_index, store_dtype="int8")
+
+
+def test_ranks_whose_rows_differ_are_refused_however_they_are_packed(tmp_path, monkeypatch):
+    use_threads(monkeypatch)
+
+    def run(exchange):
+        width = 97 + 3 * (exchange.rank == 1)  # as many bytes of int8
+        x, edges = np.zeros((20, width), np.float32), np.zeros((2, 0), np.int64)
+        given = {"store_dtype": "int8", "node_feat": x, "group": exchange}
+        return partition_distributed(RandomPartitioner, tmp_path / "ranks", 2, 60, edges, **given)
+
+    assert all("node_feat" in str(error) for error in in_ranks(3, run))
+
+
+@pytest.mark.parametrize("damage", ["label", "error", "dtype"])
+def test_manifests_that_say_nonsense_are_refused(tmp_path, damage):
+    manifest = partitioned(tmp_path / "parts", store_dtype="int8", node_label=GRAPH.y)
+    document = json.loads(json.dumps(asdict(manifest)))
+    nodes = document["node_types"][0]
+    if damage == "label":
+        nodes["label"] |= {"dtype": "float32", "store_dtype": "int8", "error": nodes["feat"]["error"]}
+    else:
+        nodes["feat"][damage] = {"error": None, "dtype": "int64"}[damage]
+    with pytest.raises(ValueError, match=r"stored as int8"):
+        Manifest.from_json(document)
+
+
+def test_a_mapped_table_is_packed(tmp_path):
+    np.save(tmp_path / "x.npy", GRAPH.x.numpy())
+    manifest = partitioned(tmp_path / "parts", node_feat=np.load(tmp_path / "x.npy", mmap_mode="r"), store_dtype="int8")
+    assert np.array_equal(rows_by_id(tmp_path / "parts", manifest), Feature(GRAPH.x, store_dtype="int8").tensor.numpy())
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["int8"], "int8"),
+        (["x=int8", "e=int4"], {"x": "int8", "e": "int4"}),
+        (["a:x=int8", "a:y=int4", "a__to__b=float16"], {"a": {"x": "int8", "y": "int4"}, ("a", "to", "b"): "float16"}),
+    ],
+)
+def test_flags(flags, expected):
+    assert _store_dtype(flags) == expected
+
+
+@pytest.mark.parametrize(
+    "flags", [["a=int8", "a=int4"], ["a:x=int8", "a=int4"], ["a=int8", "a:x=int4"], ["a:x=int8"] * 2]
+)
+def test_flags_that_say_it_twice_are_refused(flags):
+    with pytest.raises(ValueError, match=f"--store-dtype {flags[1]}: a is given before"):
+        _store_dtype(flags)
 
 
 def test_a_number_that_cannot_be_stored_leaves_nothing_behind(tmp_path):

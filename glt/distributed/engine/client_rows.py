@@ -133,9 +133,9 @@ class KeptRows:
         }
         names = [[f"{name}/n{each['type']}" for name in each["names"]] for each in self._told]
         packings = {
-            f"{name}/n{each['type']}": Packing.of(packing["store_dtype"], tuple(packing["row_shape"]))
+            f"{name}/n{each['type']}": _packing_of(packing)
             for each in self._told
-            for name, packing in each.get("packings", {}).items()
+            for name, packing in dict(each.get("packings", {})).items()
         }
         for those, part in zip(names, parts, strict=True):
             num_nodes = len(part["slots"]) + len(part["rows_at"])
@@ -143,6 +143,8 @@ class KeptRows:
                 packing = packings.get(name)
                 dtype, shape = sent[name].dtype, tuple(sent[name].shape[1:])
                 if packing is not None:
+                    if (dtype, shape) != (torch.uint8, (packing.row_bytes,)):
+                        raise ValueError(f"rows of {name} are {dtype} {list(shape)}: they are packed as {packing}")
                     dtype, shape = torch.float32, packing.row_shape
                 specs[name] = (dtype, (num_nodes, *shape))
         layout = MessageLayout(specs)
@@ -170,6 +172,14 @@ class KeptRows:
                 raise ValueError(f"{num_slots} rows of {name}: {-self._left_bytes} bytes more than cache_memory_budget")
             self._tables[name] = table
         return self._tables[name]
+
+
+def _packing_of(told: Mapping[str, Any]) -> Packing:
+    """Raises TypeError, LookupError or ValueError of what is none."""
+    sizes = tuple(told["row_shape"])
+    if any(type(size) is not int or size < 0 for size in sizes):
+        raise ValueError(f"row_shape = {sizes}: expected sizes")
+    return Packing.of(told["store_dtype"], sizes)
 
 
 def _whole_dtype(name: str, tensor: Tensor) -> torch.dtype:

@@ -319,10 +319,10 @@ class DistServer:
                     f"{name!r} nodes; partition with node_attrs={{'{SPLITS[split][0]}': ...}}, or give ids. Named "
                     f"tables are {sorted(self.dataset.manifest.node_types[node_type].attrs)}"
                 )
-            mask = tables[masks[0]].tensor
-            if mask.dtype != torch.bool or mask.dim() != 1:
+            mask = tables[masks[0]]
+            if mask.dtype != torch.bool or len(mask.shape) != 1:
                 raise ValueError(f"{masks[0]} is {mask.dtype} {list(mask.shape)}: a split needs one bool per node")
-            found.append(np.asarray(part.nodes[node_type].owned, np.int64)[mask.numpy()])
+            found.append(np.asarray(part.nodes[node_type].owned, np.int64)[mask.tensor.numpy()])
         return torch.from_numpy(np.concatenate(found))
 
     def _seeds_of_file(self, path: str) -> Tensor:

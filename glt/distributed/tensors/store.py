@@ -465,7 +465,7 @@ def take_step(store: TensorStore, values: Sequence[Sequence[Mapping[str, Any]]])
         about = parts[0]["about"]
         grads = [(each["rows"].numpy(), each["grads"].numpy()) for each in parts if each["rows"] is not None]
         shards = [store.stored(generation).shard for generation in (about["weights"], *about["state"])]
-        steps.append((about, shards, bool(grads), _core.RowMerge(grads, *shards[0].tensor.shape)))
+        steps.append((about, shards, bool(grads), _core.RowMerge(grads, len(shards[0]), *shards[0].row_shape)))
     for about, shards, has_grads, merge in steps:
         if has_grads:
             options = about["options"]

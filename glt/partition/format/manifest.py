@@ -369,6 +369,11 @@ class Manifest:
         for table in [table for each in types for table in (each.feat, *each.attrs.values()) if table is not None]:
             if table.packing is not None and table.dtype != "float32":
                 raise ValueError(f"a table of {table.dtype} is stored as {table.store_dtype}: expected float32")
+            if (table.packing is None) != (table.error is None):
+                raise ValueError(f"a table is stored as {table.store_dtype}, its error is {table.error}: expected both")
+        for labels in [each.label for each in manifest.node_types if each.label is not None]:
+            if labels.store_dtype is not None:
+                raise ValueError(f"labels are stored as {labels.store_dtype}: expected them as they are")
         for path, file in manifest.files.items():
             _require_file(path, file, manifest.checksum_block_bytes)
         return manifest

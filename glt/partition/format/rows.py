@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from glt.data.arrays import require_data
+from glt.data.arrays import from_array, require_data
 from glt.data.packing import FLOATS, Packing, RowPacker
 
 Array = np.ndarray | torch.Tensor
@@ -58,11 +58,17 @@ class PackedRows:
         return len(self.given)
 
     def __getitem__(self, at: slice | np.ndarray) -> np.ndarray:
-        packer, first = RowPacker(self.packing, self._name), 0
         if isinstance(at, slice):
-            packer, first = self.packer, at.indices(len(self))[0]
-        rows = torch.as_tensor(as_torch_dtype(np.ascontiguousarray(self.given[at]), self._torch_dtype))
-        return packer.pack(rows, first).numpy()
+            return self.packed(*at.indices(len(self))[:2])
+        return RowPacker(self.packing, self._name).pack(self._rows(at)).numpy()
+
+    def packed(self, begin: int, end: int, num_threads: int = 1) -> np.ndarray:
+        """As a slice."""
+        return self.packer.pack(self._rows(slice(begin, end)), begin, num_threads).numpy()
+
+    def _rows(self, at: slice | np.ndarray) -> torch.Tensor:
+        rows, dtype = from_array(self.given[at]), getattr(torch, self._torch_dtype)
+        return rows.view(dtype) if dtype in RAW else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +106,11 @@ class Rows:
     @property
     def row_bytes(self) -> int:
         return self.array.itemsize * math.prod(self.row_shape)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Memory of a row that is on its way: packed rows are float32 first."""
+        return self.row_bytes + (0 if self.packing is None else 4 * self.packing.num_columns)
 
     @classmethod
     def of(cls, name: str, value: object, num_rows: int, what: str) -> Rows:

@@ -84,7 +84,7 @@ def forecast(
     inputs: list[NodeInput | EdgeInput] = [*graph.nodes, *graph.edges]
     tables = [rows for each in inputs for rows in each.tables]
     # Rows that a thread has under way: themselves, and where they go.
-    peaks += [min(chunk_size, len(rows.array)) * (rows.row_bytes + 16) * num_threads for rows in tables]
+    peaks += [min(chunk_size, len(rows.array)) * (rows.moved_bytes + 16) * num_threads for rows in tables]
     scratch, read = [0], 0
     for edges in graph.edges:
         num_nodes, num_neighbors = graph.nodes[edges.expanded].num_nodes, graph.nodes[edges.neighbor].num_nodes

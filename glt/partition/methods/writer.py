@@ -235,8 +235,10 @@ class PartitionWriter:
         """Yields the table in pieces that native code can read: whole, unless its rows are packed now or have gaps
         inside."""
         if isinstance(table, PackedRows):
-            for begin in range(0, len(table), self.chunk_size):
-                yield table[begin : begin + self.chunk_size]
+            num_threads = self.threads["num_threads"]
+            step = self.chunk_size * num_threads
+            for begin in range(0, len(table), step):
+                yield table.packed(begin, min(begin + step, len(table)), num_threads)
         elif table.size == 0:  # rows without elements: any table of that length
             yield np.empty((len(table), 0), np.uint8)
         elif table[:1].flags.c_contiguous:

@@ -191,9 +191,10 @@ class GraphSlice:
             graph = GraphInput.of(num_nodes, edge_index, num_rows=rows, **tables).expanding(edge_dir)
         except IndexError as error:  # which names a position
             raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
-        graph = packed_graph(_with_lists_of_one_length(exchange, graph), store_dtype)
+        graph = _with_lists_of_one_length(exchange, graph)
         kinds = {name: _kind(name, table) for name, table in graph.tables() if not name.startswith("edge_index")}
         exchange.agree(kinds | {"TensorFrames": graph.schema.frames})
+        graph = packed_graph(graph, store_dtype)  # not before: of other rows there may be as many bytes
         node_rows = exchange.gather_counts(np.array(rows, np.int64))
         for at, nodes in enumerate(graph.nodes):
             of_type = f" of type {nodes.node_type!r}" if graph.schema.is_hetero else ""
