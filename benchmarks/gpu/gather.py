@@ -15,6 +15,7 @@ from benchmarks._harness import Report, require
 from benchmarks.gpu.launches import median_ms, seconds_of
 from glt.data import Feature
 from glt.data.feature import TieredRows
+from glt.data.packing import STORE_DTYPES
 from glt.loader.window_gather import WindowGather
 
 ROUNDS = 15
@@ -39,22 +40,24 @@ def measure(report: Report, device: torch.device) -> None:
         _measure_window(report, device, table, generator)
         if device.type == "cuda":
             _measure_torch(report, device, table, many)
-    half = torch.empty(num_rows, 100).uniform_(generator=generator).to(torch.bfloat16)
-    _measure(report, device, half, many, "device, bfloat16 to float32", 1.0, 0, torch.float32)
+    table = torch.empty(num_rows, 128).normal_(generator=generator)
+    for kind in STORE_DTYPES:
+        _measure(report, device, table, many, f"device, {kind} to float32", 1.0, 0, kind)
+        _measure(report, device, table, many, f"pinned, {kind} to float32", 0.0, 0, kind)
 
 
 def _measure(
     report: Report, device: torch.device, table: torch.Tensor, many: list[torch.Tensor], tier: str, ratio: float,
-    max_blocks: int, dtype: torch.dtype | None = None,
+    max_blocks: int, store_dtype: str | None = None,
 ) -> None:  # fmt: skip
-    feature = Feature(table)
-    rows = TieredRows(table, device, num_hot=round(ratio * len(table)))
+    feature = Feature(table, store_dtype=store_dtype)
+    rows = TieredRows(feature.tensor, device, num_hot=round(ratio * len(table)), packing=feature.packing)
     ids = [each.to(device) for each in many]
-    options = {"dtype": dtype, "explain": feature._explain, "max_blocks": max_blocks}
-    right = torch.equal(rows.gather(ids[0], **options).cpu(), feature.gather(many[0], dtype=dtype))
+    options = {"explain": feature._explain, "max_blocks": max_blocks}
+    right = torch.equal(rows.gather(ids[0], **options).cpu(), feature.gather(many[0]))
     require(right, f"{tier}: wrong rows")
-    row_bytes = table[0].nbytes
-    out = torch.empty(len(many[0]), table.shape[1], dtype=dtype or table.dtype, device=device)
+    row_bytes = feature.tensor[0].nbytes
+    out = torch.empty(len(many[0]), table.shape[1], device=device)
 
     def launch(number: int) -> None:
         rows.gather(ids[number % len(ids)], out, wait=False, **options)
