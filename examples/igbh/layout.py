@@ -66,11 +66,9 @@ def map_file(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     return np.load(path, mmap_mode="r") if has_header else np.memmap(path, np.float32, "r").reshape(shape)
 
 
-def read_graph(
-    root: str | Path, size: str, num_classes: int, scratch: str | Path, half: bool = False
-) -> dict[str, Any]:
-    """What a partitioner takes. ``scratch`` is a directory for what cannot be mapped as it lies: ids of edges, labels,
-    and with ``half`` features as float16. It may go when the partitions are there.
+def read_graph(root: str | Path, size: str, num_classes: int, scratch: str | Path) -> dict[str, Any]:
+    """What a partitioner takes. ``scratch`` is a directory for what cannot be mapped as it lies: ids of edges, labels.
+    It may go when the partitions are there.
 
     As MLPerf has it, citations go both ways in one type, without loops but one for each paper; of each other relation
     there is the reverse, ``rev_...``.
@@ -98,14 +96,14 @@ def read_graph(
     return {
         "num_nodes": {node_type: len(each) for node_type, each in features.items()},
         "edge_index": edges,
-        "node_feat": {t: _half(each, scratch / f"{t}.npy") if half else each for t, each in features.items()},
+        "node_feat": features,
         "node_label": {"paper": _labels(labels, scratch / "labels.npy")},
     }
 
 
-def _pieces(rows: np.ndarray, step: int = _CHUNK) -> Iterator[tuple[int, np.ndarray]]:
-    for begin in range(0, len(rows), step):
-        yield begin, rows[begin : begin + step]
+def _pieces(rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    for begin in range(0, len(rows), _CHUNK):
+        yield begin, rows[begin : begin + _CHUNK]
 
 
 def _columns(edges: np.ndarray, path: Path) -> np.ndarray:
@@ -135,11 +133,4 @@ def _labels(labels: np.ndarray, path: Path) -> np.ndarray:
     out = np.lib.format.open_memmap(path, "w+", np.int16, labels.shape)
     for begin, piece in _pieces(labels):
         out[begin : begin + len(piece)] = np.nan_to_num(piece.astype(np.float32), nan=-1)
-    return out
-
-
-def _half(rows: np.ndarray, path: Path) -> np.ndarray:
-    out = np.lib.format.open_memmap(path, "w+", np.float16, rows.shape)
-    for begin, piece in _pieces(rows, _CHUNK >> 8):
-        out[begin : begin + len(piece)] = piece
     return out

@@ -53,8 +53,7 @@ class RGAT(nn.Module):
 
     def forward(self, batch: HeteroData) -> Tensor:
         """Logits of the seeds. A layer computes only what the next one reads."""
-        x = {node_type: each.float() for node_type, each in batch.x_dict.items()}
-        edge_index = batch.edge_index_dict
+        x, edge_index = batch.x_dict, batch.edge_index_dict
         for layer, conv in enumerate(self.convs):
             x, edge_index, _ = trim_to_layer(
                 layer, batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict, x, edge_index

@@ -335,7 +335,9 @@ class Feature:
         """All rows as they are looked up, ``[num_rows, ...]``: ``tensor`` itself, but of packed rows a copy."""
         if self.packing is None:
             return self.tensor
-        return Feature(self.tensor, store_dtype=self.packing).gather(torch.arange(len(self)))
+        out = pooled_empty(tuple(self.shape), self.dtype)
+        _core.gather_rows(as_numpy(self.tensor), None, as_numpy(out), packing=self.packing.native)
+        return out
 
     @property
     def has_row_per_id(self) -> bool:
@@ -386,27 +388,28 @@ class Feature:
         if self.uses_gpu and isinstance(ids, Tensor) and ids.is_cuda:
             return self.gather_on(ids.device, ids, out, positions=positions, wait=wait)
         ids = as_ids(ids, "ids")
-        if self.owned is not None:
-            _core.require_owned(self.owned[0].native, ids.numpy(), self.owned[1])
         if out is None:
             if positions is not None:
                 raise ValueError("positions needs out: the rows in between must come from somewhere")
             out = pooled_empty((len(ids), *self.row_shape), self.dtype)
         elif out.dtype != self.dtype:
             raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}, the table's")
+        self._gather(ids, out, positions, num_threads, None if self.packing is None else self.packing.native)
+        return out
+
+    def _gather(
+        self, ids: Tensor, out: Tensor, positions: Tensor | None, num_threads: int, packing: tuple[str, int] | None
+    ) -> None:
+        if self.owned is not None:
+            _core.require_owned(self.owned[0].native, ids.numpy(), self.owned[1])
         # Looked at anew each time: torch may have moved the memory of both.
         table, row_of = as_numpy(self.tensor), None if self.row_of is None else self.row_of.numpy()
         at = None if positions is None else positions.numpy()
         try:
-            given = row_of, at, num_threads, self._first_id, self._native_packing
+            given = row_of, at, num_threads, self._first_id, packing
             _core.gather_rows(table, ids.numpy(), as_numpy(out), *given)
         except IndexError as error:  # of an id: raised here, so that tracebacks are short
             raise IndexError(*error.args) from None
-        return out
-
-    @property
-    def _native_packing(self) -> tuple[str, int] | None:
-        return None if self.packing is None else self.packing.native
 
     def source(self, ids: np.ndarray, positions: np.ndarray | None) -> tuple[Any, ...]:
         """Rows of these ids as a source of ``_core.gather_from``; that ids of other partitions are not among them is
@@ -416,8 +419,7 @@ class Feature:
 
     def gather_stored(self, ids: Tensor, out: Tensor) -> None:
         """As :meth:`gather` with ids on the CPU, but rows stay packed: ``out [n, row_bytes]`` is uint8 then."""
-        unpacked = self if self.packing is None else Feature(self.tensor, self.row_of, self.owned)
-        unpacked.gather(ids, out)
+        self._gather(as_ids(ids, "ids"), out, None, 1, None)
 
     @short_traceback
     def __getitem__(self, ids: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ class WindowGather:
     fetched once, into memory of the device of the ids.
 
     Of W batches of 21% of the nodes each, W = 8 have 2.5 times and W = 16 have 4.2 times as many rows as distinct ones;
-    of batches of 6% it is 1.5 and 1.9 times. Rows in device memory gain nothing. On a GPU, where it has not yet run, it
-    waits three times per window.
+    of batches of 6% it is 1.5 and 1.9 times. Rows in device memory gain nothing. On a GPU it waits three times per
+    window.
 
     Args:
         feature: The rows.

@@ -304,11 +304,6 @@ class RowLookup:
         copies = [each for name in self.names for each in self._copies_of(name)]
         return sum(len(which) * bytes_of_row(table) for table, which, _ in copies)
 
-    def copies_of(self, name: str) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
-        """Of one table, what is here of partitions elsewhere beside the answers: rows, which of them, and their
-        positions."""
-        return self._copies_of(name) + [(rows[name], which, at) for which, at, rows in self.borrowed if name in rows]
-
     def _copies_of(self, name: str) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
         found = []
         if self.copies is not None and name in self.copies.tables:
@@ -343,8 +338,9 @@ class RowLookup:
 
     def _from_elsewhere(self, name: str) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
         """Tables, which of their rows (None: all, in order), and their positions."""
-        copies = [(as_numpy(rows), which, at) for rows, which, at in self.copies_of(name)]
-        return copies + [(as_numpy(rows[name]), None, at) for _, at, rows in self.answers if name in rows]
+        found = [(as_numpy(rows), which, at) for rows, which, at in self._copies_of(name)]
+        found += [(as_numpy(rows[name]), which, at) for which, at, rows in self.borrowed if name in rows]
+        return found + [(as_numpy(rows[name]), None, at) for _, at, rows in self.answers if name in rows]
 
     def done(self) -> None:
         """The rows are where they belong: what came is left to the batches to come, and slots to others."""
