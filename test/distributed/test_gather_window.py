@@ -127,13 +127,15 @@ def test_those_that_share_a_lost_answer_fail_alike_and_later_windows_go_on(stage
     router.loss = 0.0
     for key, batch in zip((3, 4, 3), stage.run(window_of(3, 4, 3)), strict=True):
         expect_same(stage, key, batch)
-    router.loss = 0.2
-    found = [(key, each) for first in range(0, 40, 4) for key, each in zip(
-        range(first, first + 4), stage.run(window_of(*range(first, first + 4))), strict=True)]  # fmt: skip
-    made = [(key, batch) for key, batch in found if isinstance(batch, dict)]
-    assert 0 < len(made) < 40
-    for key, batch in made:
-        expect_same(stage, key, batch)
+    for first in range(0, 48, 4):
+        router.loss = (0.0, 0.05, 0.2, 1.0)[first // 4 % 4]
+        keys = range(first, first + 4)
+        made = {
+            key: each for key, each in zip(keys, stage.run(window_of(*keys)), strict=True) if isinstance(each, dict)
+        }
+        assert router.loss not in (0.0, 1.0) or len(made) == 4 * (1 - router.loss)
+        for key, batch in made.items():
+            expect_same(stage, key, batch)
 
 
 def test_a_batch_that_fails_before_it_asks_fails_those_that_count_on_it(stage, monkeypatch):
