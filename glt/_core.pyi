@@ -580,8 +580,6 @@ class SlotCache:
     ) -> tuple[PinnedSlots, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
     def admit(self, ids: np.ndarray) -> tuple[PinnedSlots, np.ndarray, np.ndarray]: ...
 
-# row_claims.cc
-
 class RowClaims:
     """Which request brings the row of an id; see csrc/core/row_claims.h."""
 

@@ -14,6 +14,7 @@ import torch
 from benchmarks._harness import Report, require
 from benchmarks.gpu.launches import median_ms, seconds_of
 from glt.data import Feature
+from glt.data.device import HOST
 from glt.data.feature import TieredRows
 from glt.data.packing import STORE_DTYPES
 from glt.loader.window_gather import WindowGather
@@ -77,7 +78,10 @@ def _measure_window(report: Report, device: torch.device, table: torch.Tensor, g
     num_ids, num_rows = (400, len(table)) if report.toy else (509_000, len(table))
     batches = [(num_rows * torch.rand(num_ids, generator=generator) ** 2).long() for _ in range(8)]
     feature = Feature(table, device=device if device.type == "cuda" else None)
-    window, ids = WindowGather(feature, device), [batch.to(device) for batch in batches]
+    window, ids = (
+        WindowGather(feature, device if device.type == "cuda" else HOST),
+        [batch.to(device) for batch in batches],
+    )
     for rows, batch in zip(window.gather(ids), batches, strict=True):
         if not torch.equal(rows.cpu(), feature[batch]):
             raise ValueError("window: wrong rows; its figures would mean nothing")

@@ -19,7 +19,6 @@ void register_negatives(pybind11::module_& m);
 void register_hotness(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
 void register_slot_cache(pybind11::module_& m);
-void register_row_claims(pybind11::module_& m);
 void register_keys(pybind11::module_& m);
 void register_row_table(pybind11::module_& m);
 void register_partition_files(pybind11::module_& m);
@@ -43,7 +42,6 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_hotness(m);
   glt::python::register_gather(m);
   glt::python::register_slot_cache(m);
-  glt::python::register_row_claims(m);
   glt::python::register_keys(m);
   glt::python::register_row_table(m);
   glt::python::register_partition_files(m);

@@ -10,7 +10,7 @@ from torch import Tensor
 from glt import _core
 from glt._reprs import says
 from glt.data.arrays import ids_in_place
-from glt.data.device import Accelerator, accelerator_of
+from glt.data.device import Accelerator, require_accelerator
 from glt.data.feature import Feature, launch_gather
 
 
@@ -24,15 +24,14 @@ class WindowGather:
 
     Args:
         feature: The rows.
-        device: Where the ids are; a GPU that the feature was not made for reads its rows from pinned host memory. 4
-            bytes per id of the feature are kept there.
+        device: The GPU that the ids are on; one that the feature was not made for reads its rows from pinned host
+            memory. 4 bytes per id of the feature are kept there.
     """
 
-    def __init__(self, feature: Feature, device: Accelerator | torch.device | str | int = "cpu") -> None:
+    def __init__(self, feature: Feature, device: Accelerator | torch.device | str | int) -> None:
         self.feature = feature
-        self._place = accelerator_of(device, "device")
-        where = torch.device("cpu") if self._place is None else self._place.device
-        self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
+        self._place = require_accelerator(device, "device")
+        self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=self._place.device)
 
     def gather(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """Fetches the distinct rows of all batches now.
@@ -52,7 +51,7 @@ class WindowGather:
         flat = torch.cat(ids)
         if bool(((flat < 0) | (flat >= len(self._slot))).any()):
             for batch in ids:
-                self._fetch(batch)  # raises
+                self.feature.gather_on(self._place, batch)  # raises
         # The last to write owns the slot of an id, and any owner will do.
         position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
         self._slot[flat] = position
@@ -60,21 +59,15 @@ class WindowGather:
         self._slot[distinct] = position[: len(distinct)]
         slots = self._slot[flat]
         try:
-            slab = self._fetch(distinct)
+            slab = self.feature.gather_on(self._place, distinct)
         except IndexError:
             for batch in ids:
-                self._fetch(batch)  # raises the same, but names the place in the batch
+                self.feature.gather_on(self._place, batch)  # raises the same, but names the place in the batch
             raise
         return (self._rows(slab, part) for part in slots.split([len(batch) for batch in ids]))
 
-    def _fetch(self, ids: Tensor) -> Tensor:
-        if self._place is None:
-            return self.feature.gather(ids)
-        return self.feature.gather_on(self._place, ids)
-
-    def _rows(self, slab: Tensor, slots: Tensor) -> Tensor:
-        if self._place is None:
-            return Feature(slab).gather(slots)
+    @staticmethod
+    def _rows(slab: Tensor, slots: Tensor) -> Tensor:
         out = torch.empty((len(slots), *slab.shape[1:]), dtype=slab.dtype, device=slab.device)
         error = torch.full((1,), -1, dtype=torch.int64, device=slab.device)  # for the kernel: slots are in range
         width = slab[0].nbytes if len(slab) else 0
