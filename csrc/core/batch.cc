@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/induce.h"
 #include "core/numbers.h"
-#include "core/read_rows.h"
 #include "core/sample.h"
 #include "core/threads.h"
 

@@ -69,6 +69,8 @@ void require_owned(const Book& book, const int64_t* ids, int64_t n, int64_t part
 using Ids = std::variant<const int32_t*, const int64_t*>;
 using MutableIds = std::variant<int32_t*, int64_t*>;
 
+class AscendingRows;  // see induce.h
+
 struct CsrView {
   const int64_t* indptr = nullptr;  // [num_rows + 1], in edges
   Ids indices;                      // [num_edges], neighbour ids, each in [0, num_neighbor_nodes)
@@ -86,6 +88,7 @@ struct CsrView {
   int64_t num_nodes = 0;           // ids of expanded nodes are in [0, num_nodes)
   int64_t num_neighbor_nodes = 0;  // ids of neighbours are in [0, num_neighbor_nodes)
   int64_t num_edges = 0;
+  AscendingRows* ascending = nullptr;  // what is found out about the rows; null: nothing is
 };
 
 // Throws std::invalid_argument, naming the first offender, unless indptr starts at 0, never falls and ends at

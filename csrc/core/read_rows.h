@@ -15,7 +15,6 @@
 #include "core/check.h"
 #include "core/csr.h"
 #include "core/memory.h"
-#include "core/relabel.h"
 #include "core/sample.h"
 #include "core/threads.h"
 
@@ -208,105 +207,6 @@ void sample_in_order(const PartedCsr& graph, const Rows& rows, const HopSpec& sp
       sample_rows(csr, some, spec, scratch.rows, found, name, first);
     };
     graph.read_rows(rows.slice(first, count), scratch.parts, out, name, first, sample);
-  };
-  read_in_order(rows.n, graph.chunk_rows(), num_threads, buffers, read, consume);
-}
-
-// Neighbours that are looked up together: enough loads in flight, while both buffers stay in the L1 cache.
-constexpr int64_t kLookUpBlock = 256;
-
-struct InduceSpec {
-  bool with_edge;  // false: leaves RowSamples::edge empty
-  bool local_ids;  // neighbours are written as local ids, else as global ones
-};
-
-// Whether ids stand in ascending order, as in graphs whose edges were sorted.
-template <typename Id>
-bool is_ascending(const Id* id, int64_t n) {
-  bool falls = false;
-  for (int64_t i = 1; i < n; ++i) falls |= id[i] < id[i - 1];
-  return !falls;
-}
-
-// The first of id [n], ascending, at `from` or behind it that is not below `wanted`; looks near `from` first.
-template <typename Id>
-int64_t gallop(const Id* id, int64_t n, int64_t from, int64_t wanted) {
-  int64_t step = 1, low = from, high = from;
-  while (high < n && id[high] < wanted) {
-    low = high + 1;
-    high += step;
-    step *= 2;
-  }
-  return std::lower_bound(id + low, id + std::min(high, n), wanted) - id;
-}
-
-// The edges among the nodes of a batch. Appends to `out`, for each of `rows` and in row order, the edges whose
-// neighbour is a member, as the batch says: its select and members are those of NodeSet, and are called from several
-// threads at a time. Hubs cost their degree; their rows are only read. In a long row whose neighbours ascend, few
-// members are looked up one by one.
-template <typename Members>
-void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, RowScratch& scratch, RowSamples& out,
-                 const char* name, int64_t first_index, const Members& batch) {
-  constexpr int64_t kPerMember = 16;  // neighbours that are looked through in the time of looking up one member
-  find_spans(csr, rows, {}, scratch.spans, name, first_index);
-  out.count.reserve_more(rows.n);
-  std::visit(
-      [&](auto* indices, auto* edge_ids) {
-        uint32_t position[kLookUpBlock], local[kLookUpBlock];
-        const auto append = [&](int64_t begin, int64_t num_found) {  // edges at begin + position
-          out.neighbor.reserve_more(num_found);
-          int64_t* neighbor = out.neighbor.end();
-          for (int64_t k = 0; k < num_found; ++k)
-            neighbor[k] = spec.local_ids ? static_cast<int64_t>(local[k]) : indices[begin + position[k]];
-          out.neighbor.added(num_found);
-          if (!spec.with_edge) return;
-          out.edge.reserve_more(num_found);
-          int64_t* edge = out.edge.end();
-          for (int64_t k = 0; k < num_found; ++k)
-            edge[k] = csr.has_edge_ids ? edge_ids[begin + position[k]] : begin + position[k];
-          out.edge.added(num_found);
-        };
-        for (int64_t i = 0; i < rows.n; ++i) {
-          const int64_t first = scratch.spans.begin[i], degree = scratch.spans.degree[i];
-          const int64_t found_before = out.neighbor.size();
-          const uint32_t tree = rows.tree ? rows.tree[i] : 0;
-          const auto [member, num_members] = batch.members(tree);
-          if (num_members * kPerMember < degree && is_ascending(indices + first, degree)) {
-            for (const int64_t end : {first, first + degree - 1})  // all ids are in the graph if these are
-              batch.select(indices + end, 1, tree, position, local);
-            int64_t at = 0;
-            for (int64_t m = 0; m < num_members; ++m) {
-              at = gallop(indices + first, degree, at, member[m].id);
-              for (; at < degree && indices[first + at] == member[m].id; ++at) {
-                position[0] = 0;
-                local[0] = member[m].local;
-                append(first + at, 1);
-              }
-            }
-          } else {
-            for (int64_t begin = first; begin < first + degree; begin += kLookUpBlock) {
-              const int64_t n = std::min(kLookUpBlock, first + degree - begin);
-              append(begin, batch.select(indices + begin, n, tree, position, local));
-            }
-          }
-          const int64_t count = out.neighbor.size() - found_before;
-          require(count <= UINT32_MAX, name, "[", first_index + i, "] = ", rows.node[i],
-                  " has over 2^32 edges among the nodes of a batch");
-          out.count.push_back(static_cast<uint32_t>(count));
-        }
-      },
-      csr.indices, csr.edge_ids);
-}
-
-// The same for many rows on several threads, handed in order to consume(rows, first, count) on the calling one.
-template <typename Members, typename Consume>
-void induce_in_order(const PartedCsr& graph, const Rows& rows, const InduceSpec& spec, int num_threads,
-                     ReadBuffers& buffers, const char* name, const Members& batch, const Consume& consume) {
-  const auto read = [&](int64_t first, int64_t count, ReadScratch& scratch, RowSamples& out) {
-    const auto induce = [&](const CsrView& csr, const Rows& some, RowSamples& found, const char* name, int64_t first) {
-      induce_rows(csr, some, spec, scratch.rows, found, name, first, batch);
-    };
-    graph.read_rows(rows.slice(first, count), scratch.parts, out, name, first, induce);
   };
   read_in_order(rows.n, graph.chunk_rows(), num_threads, buffers, read, consume);
 }

@@ -1,7 +1,6 @@
 #include "core/relabel.h"
 
 #include <algorithm>
-#include <bit>
 #include <variant>
 
 #include "core/threads.h"
@@ -12,9 +11,7 @@ void NodeSet::start(int64_t num_seeds, bool disjoint) {
   disjoint_ = disjoint;
   node_.clear();
   tree_.end_use();
-  member_bits_.end_use();
   members_.end_use();
-  groups_.end_use();
   frontier_begin_ = frontier_end_ = 0;
   num_sampled_.clear();
   if (dense())
@@ -98,41 +95,6 @@ void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, 
     find_or_add_in<false>(dense_, node, tree, n, local);
   else
     find_or_add_in<false>(hash_, node, tree, n, local);
-}
-
-void NodeSet::index_members() {
-  constexpr int kMinWidth = 8;  // of the hashes of a group's nodes, in bits
-  constexpr uint64_t kBitsPerNode = 16;
-  const auto group_of = [&](int64_t i) { return disjoint_ ? static_cast<int64_t>(tree()[i]) : 0; };
-  int64_t num_groups = 0;
-  for (int64_t i = 0; i < size(); ++i) num_groups = std::max(num_groups, group_of(i) + 1);
-  groups_.resize(num_groups);
-  std::fill_n(groups_.data(), num_groups, Group{0, 0, 0, 0});
-  for (int64_t i = 0; i < size(); ++i) ++groups_[group_of(i)].size;
-  int64_t num_words = 0, num_members = 0;
-  for (Group* group = groups_.data(); group != groups_.end(); ++group) {
-    const auto num_bits = static_cast<uint64_t>(group->size) * kBitsPerNode;
-    const int width = std::max<int>(kMinWidth, std::bit_width(num_bits));
-    *group = {num_members, 0, num_words, 64 - width};
-    num_members += static_cast<int64_t>(num_bits / kBitsPerNode);
-    num_words += int64_t{1} << (width - 6);
-  }
-  members_.resize(num_members);
-  member_bits_.resize(num_words);
-  std::fill_n(member_bits_.data(), num_words, uint64_t{0});
-  for (int64_t i = 0; i < size(); ++i) {
-    Group& group = groups_[group_of(i)];
-    members_[group.first + group.size++] = {node()[i], static_cast<uint32_t>(i)};
-    const uint64_t bit = hash(node()[i]) >> group.shift;
-    member_bits_[group.first_word + static_cast<int64_t>(bit >> 6)] |= uint64_t{1} << (bit & 63);
-  }
-  for (Group* group = groups_.data(); group != groups_.end(); ++group) {
-    Member *first = members_.data() + group->first, *last = first + group->size;
-    std::sort(first, last,
-              [](const Member& a, const Member& b) { return a.id != b.id ? a.id < b.id : a.local < b.local; });
-    last = std::unique(first, last, [](const Member& a, const Member& b) { return a.id == b.id; });
-    group->size = last - first;
-  }
 }
 
 void NodeSet::end_hop() {

@@ -12,6 +12,7 @@
 #include "core/block_pool.h"
 #include "core/check.h"
 #include "core/csr.h"
+#include "core/members.h"
 #include "core/memory.h"
 
 namespace glt {
@@ -169,23 +170,15 @@ class NodeSet {
 
   // Prepares select and members, which name the nodes of the batch, in a disjoint one those of a tree; no nodes are
   // added afterwards.
-  void index_members();
+  void index_members() { members_.build(node(), disjoint_ ? tree() : nullptr, size()); }
 
   // Writes which of node[0, n) are in the batch: their positions, ascending, and local ids; returns how many. As find,
-  // but fast where few are.
+  // but fast where few are. Both have room for n + Members::kSlack.
   template <typename Id>
   int64_t select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const;
 
-  // All of them by id, each once, with the local id that find gives.
-  struct Member {
-    int64_t id;
-    uint32_t local;
-  };
-  std::pair<const Member*, int64_t> members(uint32_t tree) const {
-    const int64_t group = disjoint_ ? tree : 0;
-    if (group >= groups_.size()) return {nullptr, 0};
-    return {members_.data() + groups_[group].first, groups_[group].size};
-  }
+  // All of them, or those of a tree, by id.
+  std::pair<const Members::Member*, int64_t> members(uint32_t tree) const { return members_.of(disjoint_ ? tree : 0); }
 
   // What has been added since the last call is the frontier now.
   void end_hop();
@@ -215,7 +208,6 @@ class NodeSet {
   template <bool kDisjoint, typename Table>
   void find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
   bool dense() const { return fits_dense_ && !disjoint_; }
-  static uint64_t hash(int64_t node) { return static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15u; }
 
   int64_t num_nodes_;
   bool fits_dense_, disjoint_ = false;
@@ -223,16 +215,7 @@ class NodeSet {
   HashTable hash_;
   PooledBuffer<int64_t> node_;  // global id per local id
   Buffer<uint32_t> tree_;       // tree per local id, when disjoint
-  // Of each tree, or of the whole batch, a bit for each hash of a node: set where one of its nodes has that hash. Rows
-  // of hubs are mostly of nodes without such a bit, and the bits are in a nearer cache than the tables.
-  struct Group {
-    int64_t first, size;  // in members_
-    int64_t first_word;   // in member_bits_
-    int shift;            // of hashes
-  };
-  Buffer<Group> groups_;
-  Buffer<Member> members_;
-  Buffer<uint64_t> member_bits_;
+  Members members_;
   int64_t frontier_begin_ = 0, frontier_end_ = 0;
   std::vector<int64_t> num_sampled_;  // per hop, seeds first
 };
@@ -266,17 +249,10 @@ void NodeSet::find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) co
 
 template <typename Id>
 int64_t NodeSet::select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const {
-  require_all_known(node, n);
-  const int64_t group = disjoint_ ? tree : 0;
-  if (group >= groups_.size()) return 0;
-  const uint64_t* bits = member_bits_.data() + groups_[group].first_word;
-  const int shift = groups_[group].shift;
-  int64_t num_maybe = 0, num_found = 0;
-  for (int64_t i = 0; i < n; ++i) {  // without branches, which would not be foreseen
-    const uint64_t bit = hash(node[i]) >> shift;
-    position[num_maybe] = static_cast<uint32_t>(i);
-    num_maybe += static_cast<int64_t>(bits[bit >> 6] >> (bit & 63) & 1);
-  }
+  bool all_known;
+  const int64_t num_maybe = members_.candidates(node, n, disjoint_ ? tree : 0, num_nodes_, position, all_known);
+  if (!all_known) require_all_known(node, n);
+  int64_t num_found = 0;
   const auto look_up = [&](const auto& table, auto... of_tree) {
     for (int64_t k = 0; k < num_maybe; ++k) table.prefetch(node[position[k]], of_tree...);
     for (int64_t k = 0; k < num_maybe; ++k) {

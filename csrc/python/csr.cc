@@ -1,5 +1,6 @@
 #include "python/csr.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -80,7 +81,9 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
       weight_sum_(std::move(weight_sum)),
       weight_guide_(std::move(weight_guide)),
       time_(std::move(time)),
-      book_(std::move(book)) {
+      book_(std::move(book)),
+      ascending_(std::max<int64_t>(indptr_.size() - 1, 0)) {
+  view_.ascending = &ascending_;
   view_.indptr = read<int64_t>(indptr_, "indptr");
   require(indptr_.size() >= 1, "indptr is empty: expected num_rows + 1 elements");
   view_.indices = read_ids(indices_, "indices");

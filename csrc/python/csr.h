@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/csr.h"
-#include "core/read_rows.h"
+#include "core/induce.h"
 #include "python/arrays.h"
 
 namespace glt::python {
@@ -45,6 +45,7 @@ class Csr {
   py::array indptr_, indices_;
   std::optional<py::array> edge_ids_, row_of_, weight_sum_, weight_guide_, time_;
   std::shared_ptr<const PartitionBook> book_;
+  AscendingRows ascending_;
   CsrView view_;
 };
 

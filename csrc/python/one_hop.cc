@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "core/read_rows.h"
+#include "core/induce.h"
 #include "core/rows.h"
 #include "core/sample.h"
 #include "python/arrays.h"

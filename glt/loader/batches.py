@@ -111,6 +111,14 @@ class BatchFeatures:
             _store(data, edge_type)._orig_edge_index = torch.stack([row, _of(out.orig_col, edge_type)])
         return data
 
+    def has_edge_attributes(self) -> bool:
+        """Whether batches tell anything of single edges but their ends."""
+        if not isinstance(self.source, Data | HeteroData):
+            return True
+        return any(
+            key != "edge_index" and store.is_edge_attr(key) for store in self.source.edge_stores for key in store.keys()
+        )
+
     def _tell_of_sample(self, data: Any, out: Output) -> None:
         for node_type, node in _items(out.node):
             store = _store(data, node_type)

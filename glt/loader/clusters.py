@@ -236,7 +236,7 @@ class ClusterLoader(NodeSetLoader):
         ends = (out.row, out.col) if by_source else (out.col, out.row)
         first, second, order = reordered(*ends, torch.arange(len(out.node)))
         out.row, out.col = (first, second) if by_source else (second, first)
-        out.edge = out.edge[order]
+        out.edge = None if out.edge is None else out.edge[order]
         return out
 
     def _told(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import uuid
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,12 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
         raise NotImplementedError
 
     def _sample(self, index: BatchIndex) -> Output:
-        return self._sampler.sample(self._nodes(index), batch_key=index.key)  # type: ignore[no-any-return]
+        config = replace(self._sampler.config, with_edge=self._needs_edges())
+        return self._sampler.begin(self._nodes(index), batch_key=index.key, config=config)()  # type: ignore[no-any-return]
+
+    def _needs_edges(self) -> bool:
+        """Whether a batch has to know which edges it has: their ids lie all over memory."""
+        return self._features.has_edge_attributes()
 
     def _finish(self, batch: Any, out: Output) -> Data | HeteroData:
         """Adds to a batch what is the loader's own."""

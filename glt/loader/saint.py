@@ -86,10 +86,13 @@ class GraphSAINTSampler(NodeSetLoader):
         """The nodes of a subgraph, int64, any number of times each."""
 
     def _nodes_of(self, key: int) -> Tensor:
-        return torch.from_numpy(np.unique(self._draw(key)))
+        return torch.from_numpy(np.sort(self._draw(key))).unique_consecutive()
 
     def _nodes(self, index: BatchIndex) -> list[tuple[int, Tensor]]:
         return [(0, self._nodes_of(index.key))]
+
+    def _needs_edges(self) -> bool:
+        return self.edge_norm is not None or super()._needs_edges()
 
     def _finish(self, batch: Any, out: Output) -> Data:
         if self.node_norm is not None and self.edge_norm is not None:
@@ -169,6 +172,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
         edges, topology = drawn_items(key, self.num_edges, np.arange(self.num_samples)), self._graph.topologies[0]
         if self._graph.edge_dir == "in":
             return topology.indices.numpy()[edges].astype(np.int64)
+        edges.sort()  # neighbouring searches read the same memory
         return np.searchsorted(topology.indptr.numpy(), edges, side="right") - 1  # whose row the edge is in
 
 

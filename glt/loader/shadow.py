@@ -129,7 +129,8 @@ class ShaDowKHopSampler(NodeSetLoader):
         order, ptr = torch.empty(len(out.node), dtype=torch.int64), torch.empty(num_seeds + 1, dtype=torch.int64)
         _core.order_by_tree(node, tree, num_seeds, order.numpy(), ptr.numpy())
         out.row, out.col, edge_order = reordered(out.row, out.col, order)
-        out.node, out.edge, out.batch = out.node[order], out.edge[edge_order], out.batch[order]
+        out.node, out.batch = out.node[order], out.batch[order]
+        out.edge = None if out.edge is None else out.edge[edge_order]
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order))
         out.metadata = ptr, rank[:num_seeds]

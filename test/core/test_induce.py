@@ -159,17 +159,19 @@ def test_damaged_neighbours_are_found_before_they_index_anything():
 
 
 @pytest.mark.parametrize("id_dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("order", ["ascending", "shuffled"])
+@pytest.mark.parametrize("order", ["ascending", "shuffled", "one ascends"])
 def test_few_members_in_long_rows(order, id_dtype):
     """Rows of thousands, with parallel edges, are looked through where they are shuffled; where they ascend, members
     are looked up."""
     rng = np.random.default_rng(5)
     num_nodes, degrees = 5000, np.array([4000, 3, 0, 2500])
     rows = [rng.integers(0, num_nodes, each) for each in degrees]
-    rows = [np.sort(each) if order == "ascending" else each for each in rows]
+    ascends = {"ascending": range(4), "shuffled": (), "one ascends": (3,)}[order]
+    rows = [np.sort(each) if node in ascends else each for node, each in enumerate(rows)]
     indptr = np.zeros(num_nodes + 1, np.int64)
     indptr[1:] = np.pad(degrees, (0, num_nodes - 4)).cumsum()
-    csr = _core.Csr(indptr, np.concatenate(rows).astype(id_dtype))
+    edge_ids = rng.permutation(indptr[-1]).astype(id_dtype)
+    csr = _core.Csr(indptr, np.concatenate(rows).astype(id_dtype), edge_ids)
     members = np.concatenate([[0, 3], rows[0][[0, 1, 2, -1]], rng.integers(4, num_nodes, 30), [num_nodes - 1, 3]])
     batch = _core.Batch([num_nodes], [(0, 0)])
     for disjoint in (False, True):
@@ -179,7 +181,7 @@ def test_few_members_in_long_rows(order, id_dtype):
         batch.copy_edges(0, row, col, edge)
         first = {int(node): i for i, node in reversed(list(enumerate(members.tolist())))}
         wanted = [
-            ((i if disjoint else first[int(other)]), i, int(indptr[node]) + at)
+            ((i if disjoint else first[int(other)]), i, int(edge_ids[indptr[node] + at]))
             for i, node in enumerate(members.tolist())
             for at, other in enumerate(rows[node] if node < 4 else [])
             if (other == node if disjoint else int(other) in first)
@@ -198,3 +200,20 @@ def test_long_rows_that_leave_the_graph_are_damaged():
             batch.induce([csr])
         with pytest.raises(IndexError, match="the graph's columns are damaged"):
             _core.InducedRows(csr, np.array([0]), np.array([1]))
+
+
+@pytest.mark.parametrize("id_dtype", [np.int32, np.int64])
+def test_rows_that_leave_the_graph_anywhere_are_damaged(id_dtype):
+    """Neighbours are looked at eight at a time, and the last ones one by one."""
+    for bad in (-1, 5, np.iinfo(id_dtype).max, np.iinfo(id_dtype).min):
+        for at in range(20):
+            row = np.arange(20, dtype=id_dtype)[::-1] % 5
+            csr = _core.Csr(np.array([0, 20, 20, 20, 20, 20]), row, check_indices=False)
+            batch = _core.Batch([5], [(0, 0)])
+            batch.start([(0, np.array([0, 3]))])
+            batch.induce([csr])
+            assert batch.num_edges(0) == 8
+            row[at] = bad
+            batch.start([(0, np.array([0, 3]))])
+            with pytest.raises(IndexError, match="the graph's columns are damaged"):
+                batch.induce([csr])

@@ -1,0 +1,170 @@
+#include "core/members.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define GLT_WIDE __attribute__((target("avx2,popcnt")))
+#endif
+
+namespace glt {
+namespace {
+
+constexpr uint64_t kBitsPerNode = 16;
+constexpr int kMinWidth = 8, kMaxWidth = 31;  // of hashes, in bits
+constexpr uint32_t kMultiplier = 0x9E3779B1u;
+
+// Of the low half of an id: those of one graph differ there, or nearly all do.
+template <typename Id>
+uint32_t hash(Id id) {
+  return static_cast<uint32_t>(id) * kMultiplier;
+}
+
+// The ids are known if the top bit of this is not set: that of an id, or of what is left to the last one.
+template <typename Id>
+uint64_t sign_of(Id id, uint64_t last) {
+  const auto wide = static_cast<uint64_t>(static_cast<int64_t>(id));
+  return wide | (last - wide);
+}
+
+template <typename Id>
+int64_t plain_candidates(const Id* id, int64_t first, int64_t n, const uint32_t* bits, int shift, uint64_t last,
+                         uint32_t* position, int64_t num_found, uint64_t& signs) {
+  for (int64_t i = first; i < n; ++i) {  // without branches, which would not be foreseen
+    signs |= sign_of(id[i], last);
+    const uint32_t bit = hash(id[i]) >> shift;
+    position[num_found] = static_cast<uint32_t>(i);
+    num_found += bits[bit >> 5] >> (bit & 31) & 1;
+  }
+  return num_found;
+}
+
+#if defined(__x86_64__)
+
+bool is_wide() {
+  static const bool is = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+  return is;
+}
+
+constexpr int64_t kLanes = 8;
+
+// Of each mask of 8 lanes those that are set, ascending, a byte each.
+constexpr std::array<uint64_t, 256> lanes_of_masks() {
+  std::array<uint64_t, 256> lanes{};
+  for (uint64_t mask = 0; mask < lanes.size(); ++mask)
+    for (uint64_t lane = 0, at = 0; lane < kLanes; ++lane)
+      if (mask >> lane & 1) lanes[mask] |= lane << 8 * at++;
+  return lanes;
+}
+constexpr std::array<uint64_t, 256> kLanesOfMask = lanes_of_masks();
+
+// The low halves of 8 ids; adds the signs of all.
+GLT_WIDE inline __m256i low_halves(const int32_t* id, __m256i last, __m256i& signs) {
+  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(id));
+  signs = _mm256_or_si256(signs, _mm256_or_si256(low, _mm256_sub_epi32(last, low)));
+  return low;
+}
+GLT_WIDE inline __m256i low_halves(const int64_t* id, __m256i last, __m256i& signs) {
+  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(id));
+  const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(id + 4));
+  const __m256i both = _mm256_or_si256(_mm256_sub_epi64(last, first), _mm256_sub_epi64(last, second));
+  signs = _mm256_or_si256(signs, _mm256_or_si256(both, _mm256_or_si256(first, second)));
+  const __m256 pairs = _mm256_shuffle_ps(_mm256_castsi256_ps(first), _mm256_castsi256_ps(second), 0b10001000);
+  return _mm256_permute4x64_epi64(_mm256_castps_si256(pairs), 0b11011000);
+}
+
+template <typename Id>
+GLT_WIDE int64_t wide_candidates(const Id* id, int64_t n, const uint32_t* bits, int shift, uint64_t last,
+                                 uint32_t* position, uint64_t& signs) {
+  const __m256i multiplier = _mm256_set1_epi32(static_cast<int>(kMultiplier)), low_five = _mm256_set1_epi32(31);
+  const __m128i by = _mm_cvtsi32_si128(shift);
+  __m256i lasts, sign = _mm256_setzero_si256();
+  if constexpr (sizeof(Id) == 4)
+    lasts = _mm256_set1_epi32(static_cast<int>(std::min<int64_t>(static_cast<int64_t>(last), INT32_MAX)));
+  else
+    lasts = _mm256_set1_epi64x(static_cast<int64_t>(last));
+  const int64_t whole = n / kLanes * kLanes;
+  int64_t num_found = 0;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const __m256i hashes = _mm256_mullo_epi32(low_halves(id + i, lasts, sign), multiplier);
+    const __m256i bit = _mm256_srl_epi32(hashes, by);
+    const __m256i word =
+        _mm256_i32gather_epi32(reinterpret_cast<const int*>(bits), _mm256_srli_epi32(bit, 5), sizeof(uint32_t));
+    const __m256i to_top = _mm256_sllv_epi32(word, _mm256_andnot_si256(bit, low_five));
+    const auto mask = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(to_top)));
+    const __m128i lanes = _mm_cvtsi64_si128(static_cast<int64_t>(kLanesOfMask[mask]));
+    const __m256i found = _mm256_add_epi32(_mm256_cvtepu8_epi32(lanes), _mm256_set1_epi32(static_cast<int>(i)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(position + num_found), found);
+    num_found += std::popcount(mask);
+  }
+  const __m256d tops = sizeof(Id) == 4 ? _mm256_castsi256_pd(_mm256_or_si256(sign, _mm256_slli_epi64(sign, 32)))
+                                       : _mm256_castsi256_pd(sign);
+  if (_mm256_movemask_pd(tops)) signs |= uint64_t{1} << 63;
+  return plain_candidates(id, whole, n, bits, shift, last, position, num_found, signs);
+}
+
+#endif
+
+}  // namespace
+
+void Members::build(const int64_t* node, const uint32_t* tree, int64_t n) {
+  const auto group_of = [&](int64_t i) { return tree ? static_cast<int64_t>(tree[i]) : 0; };
+  int64_t num_groups = 0;
+  for (int64_t i = 0; i < n; ++i) num_groups = std::max(num_groups, group_of(i) + 1);
+  groups_.resize(num_groups);
+  std::fill_n(groups_.data(), num_groups, Group{0, 0, 0, 0});
+  for (int64_t i = 0; i < n; ++i) ++groups_[group_of(i)].size;
+  int64_t num_words = 0, num_members = 0;
+  for (Group* group = groups_.data(); group != groups_.end(); ++group) {
+    const auto num_bits = static_cast<uint64_t>(group->size) * kBitsPerNode;
+    const int width = std::clamp<int>(std::bit_width(num_bits), kMinWidth, kMaxWidth);
+    const int64_t size = std::exchange(group->size, 0);  // counted anew below
+    *group = {num_members, 0, num_words, 32 - width};
+    num_members += size;
+    num_words += int64_t{1} << (width - 5);
+  }
+  members_.resize(num_members);
+  bits_.resize(num_words);
+  std::fill_n(bits_.data(), num_words, 0u);
+  for (int64_t i = 0; i < n; ++i) {
+    Group& group = groups_[group_of(i)];
+    members_[group.first + group.size++] = {node[i], static_cast<uint32_t>(i)};
+    const uint32_t bit = hash(node[i]) >> group.shift;
+    bits_[group.first_word + (bit >> 5)] |= 1u << (bit & 31);
+  }
+  for (Group* group = groups_.data(); group != groups_.end(); ++group) {
+    Member *first = members_.data() + group->first, *last = first + group->size;
+    std::sort(first, last,
+              [](const Member& a, const Member& b) { return a.id != b.id ? a.id < b.id : a.local < b.local; });
+    last = std::unique(first, last, [](const Member& a, const Member& b) { return a.id == b.id; });
+    group->size = last - first;
+  }
+}
+
+template <typename Id>
+int64_t Members::candidates(const Id* id, int64_t n, uint32_t tree, int64_t num_ids, uint32_t* position,
+                            bool& all_known) const {
+  static constexpr uint32_t kNone[1 << (kMinWidth - 5)] = {};  // of a tree without nodes
+  const bool is_empty = tree >= groups_.size();
+  const uint32_t* bits = is_empty ? kNone : bits_.data() + groups_[tree].first_word;
+  const int shift = is_empty ? 32 - kMinWidth : groups_[tree].shift;
+  const uint64_t last = static_cast<uint64_t>(num_ids) - 1;
+  uint64_t signs = 0;
+  int64_t num_found;
+#if defined(__x86_64__)
+  if (is_wide())
+    num_found = wide_candidates(id, n, bits, shift, last, position, signs);
+  else
+#endif
+    num_found = plain_candidates(id, 0, n, bits, shift, last, position, 0, signs);
+  all_known = signs >> 63 == 0;
+  return num_found;
+}
+
+template int64_t Members::candidates(const int32_t*, int64_t, uint32_t, int64_t, uint32_t*, bool&) const;
+template int64_t Members::candidates(const int64_t*, int64_t, uint32_t, int64_t, uint32_t*, bool&) const;
+
+}  // namespace glt
