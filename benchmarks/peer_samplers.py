@@ -26,6 +26,13 @@ def peer_samplers(graph: graphs.BenchGraph, num_neighbors: list[int], peers: Seq
     return {name: makers[name](indptr, indices, num_neighbors) for name in peers}
 
 
+def graphbolt_labor(graph: graphs.BenchGraph, num_neighbors: list[int]) -> Sampler:
+    """GraphBolt's LABOR."""
+    return _graphbolt(
+        torch.from_numpy(np.array(graph.indptr)), torch.from_numpy(np.array(graph.indices)), num_neighbors, labor=True
+    )
+
+
 def _pyg_lib(indptr: torch.Tensor, indices: torch.Tensor, num_neighbors: list[int]) -> Sampler:
     def sample(seeds: np.ndarray) -> Sample:
         row, col, node, edge, *_ = torch.ops.pyg.neighbor_sample(
@@ -63,7 +70,7 @@ def _graphlearn_torch(indptr: torch.Tensor, indices: torch.Tensor, num_neighbors
     return sample
 
 
-def _graphbolt(indptr: torch.Tensor, indices: torch.Tensor, num_neighbors: list[int]) -> Sampler:
+def _graphbolt(indptr: torch.Tensor, indices: torch.Tensor, num_neighbors: list[int], labor: bool = False) -> Sampler:
     """Its two operations, hop by hop, without the data pipes of its loader, and as fast as they go: on int32 columns,
     of which it makes int32 ids.
 
@@ -76,24 +83,25 @@ def _graphbolt(indptr: torch.Tensor, indices: torch.Tensor, num_neighbors: list[
     graph = graphbolt.fused_csc_sampling_graph(indptr, narrow)
 
     def sample(seeds: np.ndarray) -> Sample:
-        node, row, col, edge = graphbolt_hops(graph, num_neighbors, torch.from_numpy(seeds).int())
+        node, row, col, edge = graphbolt_hops(graph, num_neighbors, torch.from_numpy(seeds).int(), labor=labor)
         return node.numpy(), row.numpy(), col.numpy(), edge.numpy()
 
     return sample
 
 
 def graphbolt_hops(
-    graph: Any, num_neighbors: Sequence[int], seeds: torch.Tensor
+    graph: Any, num_neighbors: Sequence[int], seeds: torch.Tensor, *, labor: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """A batch by GraphBolt's operations, in :data:`Sample`'s order, where ``seeds`` are; int32 but for edge ids."""
     from dgl import graphbolt
 
+    sample = graph.sample_layer_neighbors if labor else graph.sample_neighbors
     node, begin = seeds, 0
     none = seeds[:0]
     rows, cols, edges = [], [], []
     for k in num_neighbors:
         end = len(node)
-        hop = graph.sample_neighbors(node[begin:], torch.tensor([k]))
+        hop = sample(node[begin:], torch.tensor([k]))
         neighbor = hop.sampled_csc.indices
         frontier = torch.arange(begin, end, dtype=torch.int32, device=seeds.device)
         cols.append(graphbolt.expand_indptr(hop.sampled_csc.indptr, torch.int32, frontier, len(neighbor)))

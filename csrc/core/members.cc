@@ -1,14 +1,10 @@
 #include "core/members.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <utility>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define GLT_WIDE __attribute__((target("avx2,popcnt")))
-#endif
+#include "core/wide.h"
 
 namespace glt {
 namespace {
@@ -44,23 +40,6 @@ int64_t plain_candidates(const Id* id, int64_t first, int64_t n, const uint32_t*
 
 #if defined(__x86_64__)
 
-bool is_wide() {
-  static const bool is = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
-  return is;
-}
-
-constexpr int64_t kLanes = 8;
-
-// Of each mask of 8 lanes those that are set, ascending, a byte each.
-constexpr std::array<uint64_t, 256> lanes_of_masks() {
-  std::array<uint64_t, 256> lanes{};
-  for (uint64_t mask = 0; mask < lanes.size(); ++mask)
-    for (uint64_t lane = 0, at = 0; lane < kLanes; ++lane)
-      if (mask >> lane & 1) lanes[mask] |= lane << 8 * at++;
-  return lanes;
-}
-constexpr std::array<uint64_t, 256> kLanesOfMask = lanes_of_masks();
-
 // The low halves of 8 ids; adds the signs of all.
 GLT_WIDE inline __m256i low_halves(const int32_t* id, __m256i last, __m256i& signs) {
   const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(id));
@@ -95,10 +74,7 @@ GLT_WIDE int64_t wide_candidates(const Id* id, int64_t n, const uint32_t* bits, 
         _mm256_i32gather_epi32(reinterpret_cast<const int*>(bits), _mm256_srli_epi32(bit, 5), sizeof(uint32_t));
     const __m256i to_top = _mm256_sllv_epi32(word, _mm256_andnot_si256(bit, low_five));
     const auto mask = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(to_top)));
-    const __m128i lanes = _mm_cvtsi64_si128(static_cast<int64_t>(kLanesOfMask[mask]));
-    const __m256i found = _mm256_add_epi32(_mm256_cvtepu8_epi32(lanes), _mm256_set1_epi32(static_cast<int>(i)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(position + num_found), found);
-    num_found += std::popcount(mask);
+    num_found += write_lanes(mask, i, position + num_found);
   }
   const __m256d tops = sizeof(Id) == 4 ? _mm256_castsi256_pd(_mm256_or_si256(sign, _mm256_slli_epi64(sign, 32)))
                                        : _mm256_castsi256_pd(sign);
@@ -155,7 +131,7 @@ int64_t Members::candidates(const Id* id, int64_t n, uint32_t tree, int64_t num_
   uint64_t signs = 0;
   int64_t num_found;
 #if defined(__x86_64__)
-  if (is_wide())
+  if (has_lanes())
     num_found = wide_candidates(id, n, bits, shift, last, position, signs);
   else
 #endif

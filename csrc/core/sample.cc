@@ -257,63 +257,56 @@ void for_each_eligible(const RowSpans& spans, int64_t i, const Visit& visit) {
 
 // The `count` edges of a row that come before the others, in row order; of equal ones the earlier. Edges are offered in
 // row order.
-template <typename Number>
 class Lowest {
  public:
   explicit Lowest(int64_t count) : count_(count) { kept_.reserve(2 * count); }
 
-  // `number` of an edge that certainly does not come before all that are kept may be left out.
-  bool admits(const Number& number) const { return !is_full_ || number < bound_; }
-  void offer(const Number& number, int64_t position) {
-    kept_.push_back({number, position});
+  void offer(const Candidate& candidate, int64_t position) {
+    if (is_full_ && !(candidate < bound_)) return;
+    kept_.push_back({candidate, position});
     if (static_cast<int64_t>(kept_.size()) == 2 * count_) cut();
   }
   void take(int64_t* position) {
     if (static_cast<int64_t>(kept_.size()) > count_) cut();
     for (const Edge& edge : kept_) *position++ = edge.position;
     std::sort(position - count_, position);
-    kept_.clear();
-    is_full_ = false;
   }
 
  private:
   struct Edge {
-    Number number;
+    Candidate candidate;
     int64_t position;
     bool operator<(const Edge& other) const {
-      return number < other.number || (!(other.number < number) && position < other.position);
+      return candidate < other.candidate || (!(other.candidate < candidate) && position < other.position);
     }
   };
   void cut() {
     std::nth_element(kept_.begin(), kept_.begin() + count_ - 1, kept_.end());
     kept_.resize(count_);
-    bound_ = kept_.back().number;
+    bound_ = kept_.back().candidate;
     is_full_ = true;
   }
 
   int64_t count_;
   bool is_full_ = false;
-  Number bound_{};
+  Candidate bound_{};  // of a full one
   std::vector<Edge> kept_;
 };
 
 // Writes the positions of counts[i] edges of every row: those whose neighbours have the lowest numbers, in row order.
-// numbered(i) returns what offers the edges [begin, end) of row i to the lowest: see the calls.
-template <typename Number, typename Numbered>
+// take(i, position) does so for a row that has more.
+template <typename Take>
 void pick_by_number(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch,
-                    const Numbered& numbered) {
+                    const Take& take) {
   int64_t* position = scratch.position.data();
   for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
     if (counts[i] == 0) continue;
-    if (takes_whole(scratch.spans.num_eligible(i), counts[i], spec.replace)) {
-      std::iota(position, position + counts[i], scratch.spans.begin[i]);
-      if (scratch.spans.num_excluded(i) > 0) scratch.spans.skip_excluded(i, position, counts[i]);
+    if (!takes_whole(scratch.spans.num_eligible(i), counts[i], spec.replace)) {
+      take(i, position);
       continue;
     }
-    Lowest<Number> lowest(counts[i]);
-    const auto offer = numbered(i);
-    for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) { offer(begin, end, lowest); });
-    lowest.take(position);
+    std::iota(position, position + counts[i], scratch.spans.begin[i]);
+    if (scratch.spans.num_excluded(i) > 0) scratch.spans.skip_excluded(i, position, counts[i]);
   }
 }
 
@@ -323,14 +316,14 @@ void pick_by_number_and_weight(const CsrView& csr, const Rows& rows, const HopSp
                                RowScratch& scratch, const SumsOf& sums_of) {
   std::visit(
       [&](auto* indices) {
-        pick_by_number<Candidate>(rows, spec, counts, scratch, [&](int64_t i) {
-          return
-              [&, first = scratch.spans.begin[i], weights = sums_of({i})[0]](int64_t begin, int64_t end, auto& lowest) {
-                for (int64_t e = begin; e < end; ++e) {
-                  const Candidate number{number_of(spec.number_key, indices[e]), weights.weight_of(e - first)};
-                  if (lowest.admits(number)) lowest.offer(number, e);
-                }
-              };
+        pick_by_number(rows, spec, counts, scratch, [&](int64_t i, int64_t* position) {
+          const auto weights = sums_of({i})[0];
+          Lowest lowest(counts[i]);
+          for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) {
+            for (int64_t e = begin; e < end; ++e)
+              lowest.offer({number_of(spec.number_key, indices[e]), weights.weight_of(e - scratch.spans.begin[i])}, e);
+          });
+          lowest.take(position);
         });
       },
       csr.indices);
@@ -376,20 +369,17 @@ std::vector<AgeSums> age_sums(const CsrView& csr, const Rows& given, const HopSp
 
 void pick_by_number_alone(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
                           RowScratch& scratch) {
-  constexpr int64_t kBlock = 128;  // numbers are made without a branch
   std::visit(
       [&](auto* indices) {
         for (int64_t i = 0; i < rows.n; ++i) prefetch(indices + scratch.spans.begin[i]);
-        const auto offer = [&](int64_t begin, int64_t end, auto& lowest) {
-          uint64_t number[kBlock];
-          for (int64_t first = begin; first < end; first += kBlock) {
-            const int64_t n = std::min(kBlock, end - first);
-            for (int64_t e = 0; e < n; ++e) number[e] = number_of(spec.number_key, indices[first + e]);
-            for (int64_t e = 0; e < n; ++e)
-              if (lowest.admits(number[e])) lowest.offer(number[e], first + e);
-          }
-        };
-        pick_by_number<uint64_t>(rows, spec, counts, scratch, [&](int64_t) { return offer; });
+        pick_by_number(rows, spec, counts, scratch, [&](int64_t i, int64_t* position) {
+          LowestNumbers& lowest = scratch.lowest;
+          lowest.start(spec.number_key, counts[i], scratch.spans.num_eligible(i));
+          do {
+            for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) { lowest.offer(indices, begin, end); });
+          } while (!lowest.are_enough());
+          lowest.take(position);
+        });
       },
       csr.indices);
 }

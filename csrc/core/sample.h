@@ -8,6 +8,7 @@
 
 #include "core/csr.h"
 #include "core/memory.h"
+#include "core/numbers.h"
 #include "core/pick_rules.h"
 #include "core/rng.h"
 #include "core/rows.h"
@@ -74,10 +75,12 @@ struct RowScratch {
   Buffer<int64_t> position;  // where in the edge arrays a pick is
   RowSpans spans;
   RowDraws draws;
+  LowestNumbers lowest;
 
   void end_use() {  // of what grows with a row; the others have at most kChunkRows times a constant
     position.end_use();
     spans.excluded.end_use();
+    lowest.end_use();
   }
 };
 

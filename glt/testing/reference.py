@@ -105,12 +105,17 @@ def age_weights(time: Sequence[int], latest: int, half_life: int) -> list[int]:
 
 
 def node_number(key: int, node: int) -> int:
-    """The number of a node, 64 bits: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) after ``node`` steps."""
-    mask = 2**64 - 1
-    z = (key + (node + 1) * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
-    return z ^ z >> 31
+    """The number of a node, 64 bits: two halves mixed as in Wellons' "triple32"."""
+    low, top, first, second = node % 2**32, node >> 32, key % 2**32, key >> 32
+    high = _mixed(((low ^ first) + top * 0x9E3779B1) % 2**32, second)
+    return high << 32 | _mixed((high + 0x9E3779B1 + top) % 2**32, first)
+
+
+def _mixed(x: int, key: int) -> int:
+    x = (x ^ x >> 17) * 0xED5AD4BB % 2**32
+    x = ((x ^ x >> 11) * 0xAC4C1B51 + key) % 2**32
+    x = (x ^ x >> 15) * 0x31848BAB % 2**32
+    return x ^ x >> 14
 
 
 _BATCH_KEY, _TREE, _NUMBER, _SHARED_KEY = 1, 5, 7, 8  # purposes of derived keys

@@ -6,9 +6,11 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
+from glt import _core
 from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph
+from glt.testing.reference import node_number
 
 GRAPH = random_graph(400, 20_000, seed=5).to_data()
 
@@ -120,3 +122,50 @@ def test_the_last_edges_are_no_choice():
     data.time = torch.arange(400)
     with pytest.raises(ValueError, match="sampler = 'labor' and temporal_strategy = 'last'"):
         NeighborLoader(data, [3], torch.arange(6), sampler="labor", time_attr="time", temporal_strategy="last")
+
+
+def lowest(csr, count, key):
+    """Positions of the edges that the first row gives."""
+    hop = _core.OneHop(csr, np.array([0]), count, False, 0, 0, number_key=key)
+    counts, neighbor, edge = (
+        np.empty(1, np.uint32),
+        np.empty(hop.num_edges, np.int64),
+        np.empty(hop.num_edges, np.int64),
+    )
+    hop.copy_out(counts, neighbor, edge)
+    return edge
+
+
+def row_of(neighbor, num_nodes):
+    indptr = np.array([0, len(neighbor)])
+    return _core.Csr(indptr, neighbor, row_of=np.zeros(1, np.uint32), num_nodes=1, num_neighbor_nodes=num_nodes)
+
+
+@pytest.mark.parametrize("num_nodes", [40, 2**31 - 1, 2**45])
+@pytest.mark.parametrize("degree", [50, 1003, 3000])
+def test_rows_take_the_lowest_numbers_and_of_parallel_edges_the_first(degree, num_nodes):
+    """By the same rule in Python; 40 nodes make parallel edges, 2^45 numbers that differ in their low half."""
+    random = np.random.default_rng(degree)
+    neighbor = random.integers(0, num_nodes, degree)
+    neighbor[::7] = neighbor[3] % 2**32 + 2**32 if num_nodes > 2**32 else neighbor[3]
+    for dtype in (np.int32, np.int64) if num_nodes < 2**31 else (np.int64,):
+        csr = row_of(neighbor.astype(dtype), num_nodes)
+        for key in random.integers(0, 2**63, 20).tolist():
+            number = [node_number(key, int(each)) for each in neighbor]
+            order = sorted(range(degree), key=lambda at: (number[at], at))
+            for count in (1, 2, 10, 41, 49):
+                assert lowest(csr, count, key).tolist() == sorted(order[:count]), (dtype, key, count)
+
+
+@pytest.mark.parametrize("stride", [1, 3 * 2**16, 2**33])
+def test_each_pair_of_neighbours_is_taken_as_often_as_any_other(stride):
+    """Of ids in a row, and of ids that differ in a few bits; 780 pairs in 4,000 draws, within five deviations."""
+    csr = row_of(np.arange(40) * stride, 40 * stride)
+    taken = np.zeros((40, 40))
+    for index in range(4000):
+        edge = lowest(csr, 10, _core.batch_key(1, 0, index))
+        taken[np.ix_(edge, edge)] += 1
+    share = 10 * 9 / (40 * 39)
+    pairs = taken[np.triu_indices(40, 1)]
+    assert abs(pairs.mean() - 4000 * share) < 1e-6
+    assert np.abs(pairs - 4000 * share).max() < 5 * np.sqrt(4000 * share * (1 - share))
