@@ -1,7 +1,7 @@
 """Batches of ShaDow, GraphSAINT, Cluster-GCN, random parts and HGT: milliseconds of one thread, beside PyG's loaders.
 
-Claim: ShaDow and GraphSAINT at least five times as fast as PyG's with torch-sparse, HGT at least four times as fast as
-torch-sparse's (pyg-lib has none).
+Claim: on the graph of medium size, M, ShaDow and GraphSAINT's walks at least five times as fast as PyG's with
+torch-sparse; HGT at least four times as fast as torch-sparse's (pyg-lib has none).
 
 Method: loaders make the batches of an epoch, without features, in turns; PyG's with the same options. Before that, of
 the first batch of each of ours it is checked that it has all edges among its nodes, of ShaDow among those of each of 32

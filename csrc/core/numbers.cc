@@ -36,7 +36,9 @@ GLT_WIDE inline __m256i mixed(__m256i x, __m256i key) {
 
 // What is mixed of eight nodes.
 GLT_WIDE inline __m256i folded(const int32_t* node, __m256i key) {
-  return _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(node)), key);
+  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(node));
+  const __m256i of_top = _mm256_and_si256(_mm256_srai_epi32(low, 31), _mm256_set1_epi32(-kNumberTop));  // times 0 or -1
+  return _mm256_add_epi32(_mm256_xor_si256(low, key), of_top);
 }
 GLT_WIDE inline __m256i folded(const int64_t* node, __m256i key) {
   const __m256 first = _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(node)));

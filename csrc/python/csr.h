@@ -39,6 +39,7 @@ class Csr {
       std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
       std::shared_ptr<const PartitionBook> book, int64_t part, std::optional<py::array> weight_sum,
       std::optional<py::array> weight_guide, std::optional<py::array> time);
+  Csr(const Csr&) = delete;  // the view points into it
   const CsrView& view() const { return view_; }
 
  private:

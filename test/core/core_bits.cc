@@ -85,12 +85,27 @@ struct World {
   }
 };
 
+void print(const char* name, const Batch& batch) {
+  const EdgeSet& edges = batch.edges(0);
+  const int64_t n = edges.row.size();
+  std::vector<int64_t> row(n), col(n), edge(n), node(batch.nodes(0).size());
+  edges.copy_to(row.data(), col.data(), edge.data(), 1);
+  batch.nodes(0).copy_to(node.data(), nullptr, 1);
+  Hash hash;
+  for (const auto* part : {&row, &col, &edge, &node}) hash.add(part->data(), static_cast<int64_t>(part->size()));
+  hash.print(name);
+}
+
+std::vector<int64_t> seeds_of_batches() {
+  std::vector<int64_t> seeds(200);
+  for (size_t i = 0; i < seeds.size(); ++i) seeds[i] = static_cast<int64_t>(bounded(bits_at(3, i), kNodes));
+  return seeds;
+}
+
 void sample(const char* name, const CsrView& csr, bool replace, bool latest_only, bool disjoint, int num_threads) {
-  std::vector<int64_t> seeds(200), seed_time(200);
-  for (size_t i = 0; i < seeds.size(); ++i) {
-    seeds[i] = static_cast<int64_t>(bounded(bits_at(3, i), kNodes));
-    seed_time[i] = static_cast<int64_t>(i);
-  }
+  const std::vector<int64_t> seeds = seeds_of_batches();
+  std::vector<int64_t> seed_time(200);
+  for (size_t i = 0; i < seeds.size(); ++i) seed_time[i] = static_cast<int64_t>(i);
   Batch batch({kNodes}, {{0, 0}}, /*dense_limit=*/kNodes);
   BatchSpec spec;
   spec.num_neighbors = {{12, 5, -1}};
@@ -100,14 +115,33 @@ void sample(const char* name, const CsrView& csr, bool replace, bool latest_only
   batch.start({{0, seeds.data(), 200}}, true, disjoint, csr.time ? seed_time.data() : nullptr, csr.time ? 200 : 0);
   if (disjoint) spec.num_neighbors = {{6, 3}};
   batch.sample({PartedCsr(csr)}, spec, num_threads);
-  const EdgeSet& edges = batch.edges(0);
-  const int64_t n = edges.row.size();
-  std::vector<int64_t> row(n), col(n), edge(n), node(batch.nodes(0).size());
-  edges.copy_to(row.data(), col.data(), edge.data(), 1);
-  batch.nodes(0).copy_to(node.data(), nullptr, 1);
-  Hash hash;
-  for (const auto* part : {&row, &col, &edge, &node}) hash.add(part->data(), static_cast<int64_t>(part->size()));
-  hash.print(name);
+  print(name, batch);
+}
+
+// Both look at neighbours eight at a time, where the processor can, and at the last ones of a row one by one.
+void sample_by_number(const char* name, const CsrView& csr) {
+  const std::vector<int64_t> seeds = seeds_of_batches();
+  Batch batch({kNodes}, {{0, 0}}, /*dense_limit=*/0);
+  BatchSpec spec;
+  spec.num_neighbors = {{12, 60}};
+  spec.batch_key = 77;
+  spec.by_number = true;
+  spec.shared_key = 0x123456789ABCDEF0u;
+  batch.start({{0, seeds.data(), 200}}, true, false, nullptr, 0);
+  batch.sample({PartedCsr(csr)}, spec, 1);
+  print(name, batch);
+}
+
+void induce(const char* name, const CsrView& csr, bool disjoint) {
+  const std::vector<int64_t> seeds = seeds_of_batches();
+  Batch batch({kNodes}, {{0, 0}}, /*dense_limit=*/disjoint ? 0 : kNodes);
+  batch.start({{0, seeds.data(), 200}}, true, disjoint, nullptr, 0);
+  BatchSpec spec;
+  spec.num_neighbors = {{4}};
+  spec.batch_key = 77;
+  batch.sample({PartedCsr(csr)}, spec, 1);
+  batch.induce({PartedCsr(csr)}, 1);
+  print(name, batch);
 }
 
 void draw_negatives(const World& world) {
@@ -259,6 +293,15 @@ int main() {
   sample("by weight, with replacement", weighted, true, false, false, 1);
   sample("by time, disjoint", timed, false, false, true, 1);
   sample("latest, disjoint", timed, false, true, true, 1);
+  const std::vector<int32_t> narrow(world.indices.begin(), world.indices.end());
+  CsrView of_int32 = plain;
+  of_int32.indices = narrow.data();
+  sample_by_number("by number", plain);
+  sample_by_number("by number, int32", of_int32);
+  sample_by_number("by number and weight", weighted);
+  induce("induced", plain, false);
+  induce("induced, int32", of_int32, false);
+  induce("induced, disjoint", of_int32, true);
   draw_negatives(world);
   forecast_hotness(plain, false);
   forecast_hotness(weighted, true);

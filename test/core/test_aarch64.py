@@ -24,6 +24,12 @@ by weight 580dc27f278fc3fd
 by weight, with replacement 93385e3f749b9585
 by time, disjoint 3c7e7274f60a2333
 latest, disjoint a796d9f0373c35ac
+by number fe7235df43716db9
+by number, int32 fe7235df43716db9
+by number and weight 9d1c74a8cc5e49c4
+induced ab3990bdccdfd759
+induced, int32 ab3990bdccdfd759
+induced, disjoint 99c1ff87130c31fb
 negatives f57ea72acdf4e2d1
 hotness 561823cb216a0eee
 hotness by weight efea364a2d95cb20
