@@ -59,7 +59,7 @@ void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, R
   const int64_t known_edges = out.edge.size();
   std::visit(
       [&](auto* indices, auto* edge_ids) {
-        uint32_t position[kBlock + Members::kSlack], local[kBlock + Members::kSlack];
+        uint32_t position[kBlock], local[kBlock];
         const auto append = [&](int64_t begin, int64_t num_found) {  // edges at begin + position
           out.neighbor.reserve_more(num_found);
           int64_t* neighbor = out.neighbor.end();
@@ -88,8 +88,8 @@ void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, R
           const auto [member, num_members] = batch.members(tree);
           if (csr.ascending && num_members * kPerMember < degree &&
               csr.ascending->has(scratch.spans.row[i], indices + first, degree)) {
-            for (const int64_t end : {first, first + degree - 1})  // all ids are in the graph if these are
-              batch.select(indices + end, 1, tree, position, local);
+            batch.require_known(indices[first]);  // and so are those between
+            batch.require_known(indices[first + degree - 1]);
             int64_t at = 0;
             for (int64_t m = 0; m < num_members; ++m) {
               at = gallop(indices + first, degree, at, member[m].id);

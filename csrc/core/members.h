@@ -28,9 +28,8 @@ class Members {
   }
 
   // Writes the positions, ascending, of those of id[0, n) that may be nodes of a tree: all that are, and one in 16 of
-  // those that are not. Returns how many; `position` has room for n + kSlack. Sets `all_known` to false if an id is
-  // outside [0, num_ids).
-  static constexpr int64_t kSlack = 8;
+  // those that are not. Returns how many; `position` has room for n. Sets `all_known` to whether all ids are in
+  // [0, num_ids).
   template <typename Id>
   int64_t candidates(const Id* id, int64_t n, uint32_t tree, int64_t num_ids, uint32_t* position,
                      bool& all_known) const;

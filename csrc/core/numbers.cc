@@ -67,7 +67,7 @@ GLT_WIDE int64_t find_by_lanes(uint32_t bound, uint64_t key, const Id* node, int
 #endif
 
 // Writes the positions, ascending, of those of node[0, n) with numbers whose high half is `bound` or below; returns how
-// many. `position` has room for n + 8.
+// many. `position` has room for n.
 template <typename Id>
 int64_t find_up_to(uint32_t bound, uint64_t key, const Id* node, int64_t n, uint32_t* position) {
 #if defined(__x86_64__)
@@ -92,7 +92,7 @@ void LowestNumbers::start(uint64_t key, int64_t count, int64_t num_edges) {
 template <typename Id>
 void LowestNumbers::offer(const Id* neighbor, int64_t begin, int64_t end) {
   constexpr int64_t kBlock = 512;
-  uint32_t position[kBlock + 8];
+  uint32_t position[kBlock];
   for (int64_t first = begin; first < end; first += kBlock) {
     const int64_t n = std::min(kBlock, end - first);
     const int64_t num_found = find_up_to(bound_, key_, neighbor + first, n, position);

@@ -173,9 +173,15 @@ class NodeSet {
   void index_members() { members_.build(node(), disjoint_ ? tree() : nullptr, size()); }
 
   // Writes which of node[0, n) are in the batch: their positions, ascending, and local ids; returns how many. As find,
-  // but fast where few are. Both have room for n + Members::kSlack.
+  // but fast where few are. Both have room for n.
   template <typename Id>
   int64_t select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const;
+
+  // Throws std::out_of_range for an id outside the graph.
+  void require_known(int64_t node) const {
+    require_index(static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes_), "neighbour id ", node,
+                  " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
+  }
 
   // All of them, or those of a tree, by id.
   std::pair<const Members::Member*, int64_t> members(uint32_t tree) const { return members_.of(disjoint_ ? tree : 0); }
@@ -199,10 +205,6 @@ class NodeSet {
   const std::vector<int64_t>& num_sampled() const { return num_sampled_; }
 
  private:
-  void require_known(int64_t node) const {
-    require_index(static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes_), "neighbour id ", node,
-                  " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
-  }
   template <typename Id>
   void require_all_known(const Id* node, int64_t n) const;
   template <bool kDisjoint, typename Table>

@@ -1,8 +1,6 @@
 #include "core/rng.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "core/wide.h"
 
 namespace glt {
 namespace {
@@ -82,8 +80,6 @@ struct Lanes {
   }
 }
 
-const bool kHasAvx2 = __builtin_cpu_supports("avx2");
-
 #endif
 
 }  // namespace
@@ -95,7 +91,7 @@ void RowDraws::fill(const int64_t* node, const uint64_t* key, uint64_t batch_key
   const Blocks blocks{node, key, batch_key, hop, edge_type, stride_ / 2, bits_.data(), stride_};
   int64_t done = 0;
 #if defined(__x86_64__)
-  if (kHasAvx2) {
+  if (has_lanes()) {
     done = n / 8 * 8;
     fill_by_eight(blocks, done);
   }

@@ -31,7 +31,8 @@ constexpr std::array<uint64_t, 256> lanes_of_masks() {
 }
 inline constexpr std::array<uint64_t, 256> kLanesOfMask = lanes_of_masks();
 
-// Writes first + lane for each lane of `mask`, ascending; returns how many. `out` has room for kLanes.
+// Writes first + lane for each lane of `mask`, ascending; returns how many. `out` has room for kLanes: what fewer lanes
+// leave of it is overwritten.
 GLT_WIDE inline int64_t write_lanes(uint32_t mask, int64_t first, uint32_t* out) {
   const __m128i lanes = _mm_cvtsi64_si128(static_cast<int64_t>(kLanesOfMask[mask]));
   const __m256i found = _mm256_add_epi32(_mm256_cvtepu8_epi32(lanes), _mm256_set1_epi32(static_cast<int>(first)));

@@ -86,7 +86,7 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
         return self._sampler.begin(self._nodes(index), batch_key=index.key, config=config)()  # type: ignore[no-any-return]
 
     def _needs_edges(self) -> bool:
-        """Whether a batch has to know which edges it has: their ids lie all over memory."""
+        """Whether a batch needs the ids of its edges. Reading one costs a load from memory."""
         return self._features.has_edge_attributes()
 
     def _finish(self, batch: Any, out: Output) -> Data | HeteroData:
