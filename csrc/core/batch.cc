@@ -62,11 +62,12 @@ void EdgeSet::copy_to(Local* row_out, Local* col_out, MutableIds edge_out, int n
 template void EdgeSet::copy_to(int32_t*, int32_t*, MutableIds, int) const;
 template void EdgeSet::copy_to(int64_t*, int64_t*, MutableIds, int) const;
 
-std::pair<BlockPool::Block, BlockPool::Block> EdgeSet::hand_over(int num_threads) {
+std::pair<BlockPool::Block, BlockPool::Block> EdgeSet::hand_over(int num_threads, bool expanded_first) {
   const int64_t num_edges = row.size();
   row.reserve_more(num_edges);
-  int64_t* col = row.end();
+  int64_t* col = expanded_first ? row.data() : row.end();
   for_pieces(1, num_threads, [&](int64_t first, int64_t num_rows, int64_t begin, int64_t n) {
+    if (expanded_first) std::copy_n(row.data() + begin, n, row.end() + begin);
     write_columns(count.data() + first, num_rows, first, col + begin, col + begin + n);
   });
   row.added(num_edges);
@@ -313,8 +314,8 @@ BlockPool::Block Batch::hand_over_nodes(int node_type) {
   return nodes_[node_type].hand_over();
 }
 
-std::pair<BlockPool::Block, BlockPool::Block> Batch::hand_over_edges(int edge_type) {
-  return edges_[edge_type].hand_over(num_threads_);
+std::pair<BlockPool::Block, BlockPool::Block> Batch::hand_over_edges(int edge_type, bool expanded_first) {
+  return edges_[edge_type].hand_over(num_threads_, expanded_first);
 }
 
 }  // namespace glt

@@ -53,9 +53,10 @@ class EdgeSet {
   template <typename Local>
   void copy_to(Local* row_out, Local* col_out, MutableIds edge_out, int num_threads) const;
 
-  // Hands over a block of row.size() local ids of neighbours, then as many of expanded nodes; and one of edge ids,
-  // which are none where they were not asked for. The set is empty afterwards, but for num_sampled.
-  std::pair<BlockPool::Block, BlockPool::Block> hand_over(int num_threads);
+  // Hands over a block of row.size() local ids of neighbours, then as many of expanded nodes, or the other way round;
+  // and one of edge ids, which are none where they were not asked for. The set is empty afterwards, but for
+  // num_sampled.
+  std::pair<BlockPool::Block, BlockPool::Block> hand_over(int num_threads, bool expanded_first);
 
   PooledBuffer<int64_t> row;         // local id of the neighbour per edge
   PooledBuffer<int64_t> edge;        // global edge id per edge, or empty
@@ -128,7 +129,7 @@ class Batch {
   // begin_hand_over it takes no calls but these, and start.
   void begin_hand_over();
   BlockPool::Block hand_over_nodes(int node_type);
-  std::pair<BlockPool::Block, BlockPool::Block> hand_over_edges(int edge_type);
+  std::pair<BlockPool::Block, BlockPool::Block> hand_over_edges(int edge_type, bool expanded_first);
   void require_whole() const { require(!handed_over_, "the batch has been handed over: call start first"); }
 
   int num_node_types() const { return static_cast<int>(nodes_.size()); }

@@ -252,24 +252,8 @@ void NodeSet::find(const Id* node, int64_t n, uint32_t* local, uint32_t tree) co
 template <typename Id>
 int64_t NodeSet::select(const Id* node, int64_t n, uint32_t tree, uint32_t* position, uint32_t* local) const {
   bool all_known;
-  const int64_t num_maybe = members_.candidates(node, n, disjoint_ ? tree : 0, num_nodes_, position, all_known);
+  const int64_t num_found = members_.select(node, n, disjoint_ ? tree : 0, num_nodes_, position, local, all_known);
   if (!all_known) require_all_known(node, n);
-  int64_t num_found = 0;
-  const auto look_up = [&](const auto& table, auto... of_tree) {
-    for (int64_t k = 0; k < num_maybe; ++k) table.prefetch(node[position[k]], of_tree...);
-    for (int64_t k = 0; k < num_maybe; ++k) {
-      const uint32_t at = position[k], found = find_in(table, static_cast<int64_t>(node[at]), of_tree...);
-      position[num_found] = at;
-      local[num_found] = found;
-      num_found += found != kAbsent;
-    }
-  };
-  if (dense())
-    look_up(dense_);
-  else if (disjoint_)
-    look_up(hash_, tree);
-  else
-    look_up(hash_);
   return num_found;
 }
 

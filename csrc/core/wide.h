@@ -10,14 +10,15 @@
 #include <bit>
 #include <cstdint>
 
-#define GLT_WIDE __attribute__((target("avx2,popcnt")))
+#define GLT_WIDE __attribute__((target("avx2,popcnt,bmi2")))
 
 namespace glt {
 
 constexpr int64_t kLanes = 8;
 
 inline bool has_lanes() {
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+  static const bool has =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
   return has;
 }
 

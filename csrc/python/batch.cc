@@ -163,28 +163,30 @@ py::array_t<int64_t> take_trees(const Batch& batch, int type) {
 }
 
 // Both ends [2, n], and edge ids or None.
-py::tuple take_edges(Batch& batch, int type) {
+py::tuple take_edges(Batch& batch, int type, bool expanded_first) {
   const EdgeSet& edges = batch.edges(type);
   const int64_t n = edges.row.size();
   if (n < kMinHandedOver) {
     py::array_t<int64_t> ends({int64_t{2}, n}), edge(batch.with_edge() ? n : 0);
-    edges.copy_to(ends.mutable_data(), ends.mutable_data() + n, batch.with_edge() ? edge.mutable_data() : nullptr, 1);
+    int64_t *row = ends.mutable_data() + (expanded_first ? n : 0),
+            *col = ends.mutable_data() + (expanded_first ? 0 : n);
+    edges.copy_to(row, col, batch.with_edge() ? edge.mutable_data() : nullptr, 1);
     return py::make_tuple(ends, batch.with_edge() ? py::object(edge) : py::none());
   }
-  auto [ends, edge] = without_gil([&] { return batch.hand_over_edges(type); });
+  auto [ends, edge] = without_gil([&] { return batch.hand_over_edges(type, expanded_first); });
   const py::object ids = batch.with_edge() ? py::object(array_over(std::move(edge), {n})) : py::none();
   return py::make_tuple(array_over(std::move(ends), {2, n}), ids);
 }
 
 // Of each node type its ids and, in a disjoint batch, its trees; of each edge type both ends and its ids.
-py::tuple hand_over(Batch& batch) {
+py::tuple hand_over(Batch& batch, bool expanded_first) {
   batch.begin_hand_over();
   py::list nodes, edges;
   for (int t = 0; t < batch.num_node_types(); ++t) {
     const py::object tree = batch.disjoint() ? py::object(take_trees(batch, t)) : py::none();
     nodes.append(py::make_tuple(take_nodes(batch, t), tree));
   }
-  for (int r = 0; r < batch.num_edge_types(); ++r) edges.append(take_edges(batch, r));
+  for (int r = 0; r < batch.num_edge_types(); ++r) edges.append(take_edges(batch, r, expanded_first));
   return py::make_tuple(nodes, edges);
 }
 
@@ -287,7 +289,9 @@ void register_batch(py::module_& m) {
            py::arg("edge_type"))
       .def("hand_over", method(&hand_over),
            "([(ids, trees or None)] of node types, [(both ends [2, n], edge ids or None)] of edge types), int64: the "
-           "batch's own memory where it is much. It takes no call but start afterwards.")
+           "batch's own memory where it is much. Ends are neighbours, then expanded nodes, or the other way round. It "
+           "takes no call but start afterwards.",
+           py::arg("expanded_first") = false)
       .def("copy_nodes", method(&copy_nodes),
            "Ids, as int64, or as int32 if they fit, and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
            py::arg("node"), py::arg("tree") = py::none())

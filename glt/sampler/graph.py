@@ -187,12 +187,17 @@ def call_once(finish: Finish) -> Finish:
     return finish_once
 
 
-def sampler_output(batch: _core.Batch, graph: SampledGraph, config: SamplingConfig) -> Output:
-    """Hands a finished batch over: the tensors own its memory, and the batch takes no call but ``start``."""
+def sampler_output(
+    batch: _core.Batch, graph: SampledGraph, config: SamplingConfig, *, col_first: bool = False
+) -> Output:
+    """Hands a finished batch over: the tensors own its memory, and the batch takes no call but ``start``. Rows and
+    columns are those of one ``[2, E]`` each, ``col_first``: the other way round."""
     counts = hop_counts(batch, graph, config)
-    nodes, edges = batch.hand_over()
+    nodes, edges = batch.hand_over(expanded_first=col_first)
     node = [(torch.from_numpy(ids), _tensor(trees)) for ids, trees in nodes]
-    edge = [(row, col, _tensor(ids)) for (row, col), ids in ((torch.from_numpy(ends), ids) for ends, ids in edges)]
+    row, col = (1, 0) if col_first else (0, 1)
+    ends = [torch.from_numpy(both) for both, _ in edges]
+    edge = [(both[row], both[col], _tensor(ids)) for both, (_, ids) in zip(ends, edges, strict=True)]
     return typed_output(graph, config, node, edge, counts)
 
 

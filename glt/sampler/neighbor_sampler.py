@@ -412,7 +412,7 @@ class NeighborSampler(BaseSampler):
                 batch.induce(self.csrs, self.num_threads)
         except MemoryError as error:
             raise MemoryError(config.no_room(sum(len(s) for _, s in seeds))) from error
-        out = sampler_output(batch, graph, config)
+        out = sampler_output(batch, graph, config, col_first=self._backward)
         with self._lock:
             self._spare.append(batch)
         return out

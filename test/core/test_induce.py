@@ -217,3 +217,18 @@ def test_rows_that_leave_the_graph_anywhere_are_damaged(id_dtype):
             batch.start([(0, np.array([0, 3]))])
             with pytest.raises(IndexError, match="the graph's columns are damaged"):
                 batch.induce([csr])
+
+
+def test_ids_that_differ_above_their_low_halves_are_told_apart():
+    """All of them have one hash, so that they stand in one chain."""
+    apart = 2**32
+    row = np.concatenate([k * apart + np.arange(3) for k in range(40)])
+    csr = _core.Csr(np.array([0, len(row)]), row, None, num_neighbor_nodes=41 * apart)
+    for first in range(3):
+        members = np.concatenate([row[first::7][::-1], row[first::7][:3], [40 * apart + 2]])  # the last is in no row
+        rows = _core.InducedRows(csr, np.array([0]), members)
+        count = np.zeros(1, np.uint32)
+        neighbor, edge = np.zeros((2, rows.num_edges), np.int64)
+        rows.copy_out(count, neighbor, edge)
+        np.testing.assert_array_equal(edge, np.arange(first, len(row), 7))
+        np.testing.assert_array_equal(neighbor, row[first::7])

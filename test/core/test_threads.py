@@ -176,12 +176,12 @@ def used_bytes():
     return _core.BlockPool.of_process().stats()["used_bytes"]
 
 
-def flat(handed, world, with_edge, disjoint, counts):
+def flat(handed, world, with_edge, disjoint, counts, expanded_first):
     """What ``hand_over`` gave, as :func:`typed_world.result` has it."""
     nodes, edges = handed
     assert all((trees is not None) == disjoint for _, trees in nodes)
     assert all((ids is not None) == with_edge for _, ids in edges)
-    row, col = ([ends[i] for ends, _ in edges] for i in (0, 1))
+    row, col = ([ends[i] for ends, _ in edges] for i in ((1, 0) if expanded_first else (0, 1)))
     tree = [trees for _, trees in nodes] if disjoint else None
     return [[ids for ids, _ in nodes], tree, row, col, [ids for _, ids in edges] if with_edge else None, *counts]
 
@@ -200,7 +200,9 @@ def test_it_is_what_would_be_copied_out(seed, with_edge, disjoint, largest, num_
                 world.csrs, [[5, 3]] * len(world.edges), replace=False, batch_key=index, num_threads=num_threads
             )
             expected = result(batch, world, with_edge, disjoint)
-            got = flat(batch.hand_over(), world, with_edge, disjoint, expected[5:])
+            expanded_first = bool(rng.integers(2))
+            handed = batch.hand_over(expanded_first=expanded_first)
+            got = flat(handed, world, with_edge, disjoint, expected[5:], expanded_first)
             assert_same(got, expected)
             assert all(a.dtype == np.int64 and a.flags.c_contiguous and a.flags.writeable for a in got[0] + got[2])
 

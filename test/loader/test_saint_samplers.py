@@ -461,3 +461,13 @@ def test_a_transform_and_the_orders_of_the_users_own():
     loader = node_sampler(graph(), num_steps=3, random_seed=1, transform=lambda batch: batch.num_nodes)
     assert list(loader) == [batch.num_nodes for batch in node_sampler(graph(), num_steps=3, random_seed=1)]
     assert "num_samples=20" in repr(loader) and "walk_length=2" in repr(walk_sampler(graph()))
+
+
+@pytest.mark.parametrize("num_nodes", [1, 63, 64, 65, 128, 1000])
+def test_each_edge_stands_for_its_source(num_nodes):
+    """Sources of many edges and of none, at the ends of blocks of rows as between them."""
+    rng = np.random.default_rng(num_nodes)
+    source = rng.choice(rng.integers(0, num_nodes, 20), 300)
+    data = Data(edge_index=torch.from_numpy(np.stack([source, rng.integers(0, num_nodes, 300)])), num_nodes=num_nodes)
+    sampler = GraphSAINTNodeSampler(data, batch_size=10, random_seed=0)
+    np.testing.assert_array_equal(sampler._rows_of(np.arange(300)), np.sort(source))
