@@ -3,8 +3,8 @@
 Claim: where no partition is elsewhere, a loader over partitions takes at most twice the CPU of the loader in process.
 
 Method: graph S in two partitions at random, one process, one core, no features, edge ids where both have them. Loaders
-have the same seeds and ``random_seed``; of the first batch it is checked that both have the same nodes and ends of
-edges, of walks the same windows. They make an epoch of eight batches in turns.
+have the same seeds and ``random_seed``; of the first batch it is checked that both have the same nodes and the same ends
+of edges, which clusters have in another order, of walks the same windows. They make an epoch of eight batches in turns.
 
     python -m benchmarks.bench_local [--rounds 7] [--toy]
 """
@@ -23,17 +23,24 @@ from benchmarks._harness import Report, arguments, interleave, pinned, require
 from benchmarks.partitioned import NUM_PARTS, scratch_dir
 
 STEPS = 8  # batches of an epoch
+MAX_TIME = 10**6
 
 
-def cases(small: int) -> dict[str, tuple[str, str, dict[str, Any]]]:
+def cases(small: int, num_nodes: int) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """By name the loaders, in process and over partitions, and what both are given; ``small`` divides sizes."""
     seeds = torch.arange(STEPS * (1024 // small))
     nodes = {"input_nodes": seeds, "batch_size": 1024 // small}
     neighbors = {**nodes, "num_neighbors": [15, 10, 5]}
+    time = torch.randint(0, MAX_TIME, (len(seeds),), generator=torch.Generator().manual_seed(1))
     trees = {"input_nodes": seeds[: STEPS * (256 // small)], "batch_size": 256 // small, "num_neighbors": [10, 10]}
     return {
         "neighbours": ("NeighborLoader", "DistNeighborLoader", neighbors),
         "LABOR": ("NeighborLoader", "DistNeighborLoader", {**neighbors, "sampler": "labor"}),
+        "by time, with a window": (
+            "NeighborLoader",
+            "DistNeighborLoader",
+            {**neighbors, "time_attr": "edge_time", "input_time": time, "time_window": MAX_TIME // 2, "disjoint": True},
+        ),
         "subgraphs of seeds (ShaDow)": (
             "NeighborLoader",
             "DistNeighborLoader",
@@ -47,6 +54,11 @@ def cases(small: int) -> dict[str, tuple[str, str, dict[str, Any]]]:
                 "batch_size": 128 // small,
                 "num_samples": [512 // small] * 4,
             },
+        ),
+        "clusters": (
+            "ClusterLoader",
+            "DistClusterLoader",
+            {"cluster": torch.arange(num_nodes) * (4 * STEPS) // num_nodes, "batch_size": 4},
         ),
         "GraphSAINT's walks": (
             "GraphSAINTRandomWalkSampler",
@@ -66,11 +78,21 @@ def cases(small: int) -> dict[str, tuple[str, str, dict[str, Any]]]:
     }
 
 
+def in_process(name: str, dataset: Any, ends: torch.Tensor, given: dict[str, Any]) -> Any:
+    if name == "ClusterLoader":
+        num_nodes = len(given["cluster"])
+        data = Data(edge_index=ends, num_nodes=num_nodes, n_id=torch.arange(num_nodes))
+        clusters = glt.loader.ClusterData(data, cluster=given["cluster"])
+        return glt.loader.ClusterLoader(clusters, random_seed=1, batch_size=given["batch_size"])
+    return getattr(glt.loader, name)(dataset, random_seed=1, **given)
+
+
 def told(batch: Any) -> list[torch.Tensor]:
     """What two loaders' batches have to have in common."""
     if isinstance(batch, tuple):
         return list(batch)
-    return [batch.n_id.long(), batch.edge_index.long()]
+    row, col = batch.edge_index.long()
+    return [batch.n_id.long(), (row * batch.num_nodes + col).sort().values]
 
 
 def epoch(loader: Any) -> float:
@@ -85,17 +107,19 @@ def main() -> None:
     report = Report("local", options.toy)
     graph = graphs.load("toy" if options.toy else "S")
     ends = torch.from_numpy(graph.edge_index())
-    dataset = glt.data.Dataset.from_pyg(Data(edge_index=ends, num_nodes=graph.num_nodes), edge_dir="in")
+    time = torch.randint(0, MAX_TIME, (graph.num_edges,), generator=torch.Generator().manual_seed(0))
+    data = Data(edge_index=ends, num_nodes=graph.num_nodes, edge_time=time)
+    dataset = glt.data.Dataset.from_pyg(data, edge_dir="in", time_attr="edge_time")
     with scratch_dir() as directory, pinned():
         path = str(directory / "parts")
         glt.partition.RandomPartitioner(
-            path, NUM_PARTS, graph.num_nodes, ends, edge_assign_strategy="by_dst"
+            path, NUM_PARTS, graph.num_nodes, ends, edge_time=time, edge_assign_strategy="by_dst"
         ).partition()
         glt.distributed.initialize(part_config=path)
         world = glt.distributed.DistGraph("local").world
         try:
-            for name, (here, over_parts, given) in cases(32 if options.toy else 1).items():
-                whole = getattr(glt.loader, here)(dataset, random_seed=1, **given)
+            for name, (here, over_parts, given) in cases(32 if options.toy else 1, graph.num_nodes).items():
+                whole = in_process(here, dataset, ends, given)
                 with_edge = {} if over_parts in ("DistRandomWalkLoader", "DistPageRankLoader") else {"with_edge": True}
                 parted = getattr(glt.distributed, over_parts)(
                     world.data, random_seed=1, worker_options=world.worker_options(0), **with_edge, **given
