@@ -3,8 +3,8 @@
 Claim: where no partition is elsewhere, a loader over partitions takes at most twice the CPU of the loader in process.
 
 Method: graph S in two partitions at random, one process, one core, no features, edge ids where both have them. Loaders
-have the same seeds and ``random_seed``; of the first batch it is checked that both have the same nodes and the same ends
-of edges, which clusters have in another order, of walks the same windows. They make an epoch of eight batches in turns.
+have the same seeds and ``random_seed``; of the first batch it is checked that both have the same nodes and edges, which
+clusters have in another order, and of walks the same windows. They make an epoch of eight batches in turns.
 
     python -m benchmarks.bench_local [--rounds 7] [--toy]
 """

@@ -395,11 +395,13 @@ def reorder_edges(
 ) -> None: ...
 
 # negatives.cc
+negative_redraw: int
+
 def negative_draws(
     batch_key: int,
     side: int,
     slots: np.ndarray,
-    attempt: int,
+    attempts: np.ndarray,
     num_nodes: int,
     weight_sum: np.ndarray | None,
     out: np.ndarray,

@@ -73,8 +73,9 @@ GLT_HOST_DEVICE int64_t floyd_pick(int64_t n, int64_t k, int64_t i, const Drawn&
 
 // Candidates for the ends of negative edges. The node that stands in slot i of a batch's negatives is a function of
 // (batch key, side, i, attempt): all who ask get the same answer, and a candidate that turns out to be an edge is
-// replaced by that of the next attempt.
+// replaced by that of the next attempt. Within attempt a, redraw r is the draw a + r * kRedraw.
 struct NegativeDraws {
+  static constexpr uint32_t kRedraw = 1 << 16;
   uint64_t batch_key = 0;
   uint32_t side = 0;                     // 0: sources, 1: destinations
   int64_t num_nodes = 0;                 // candidates are in [0, num_nodes)
@@ -100,12 +101,15 @@ struct NegativeDraws {
   }
 
   // Throws std::invalid_argument when there is no node to draw or all weigh nothing.
-  void fill(const int64_t* slot, int64_t n, uint32_t attempt, int64_t* out) const {
+  void fill(const int64_t* slot, const int64_t* attempt, int64_t n, int64_t* out) const {
     require(num_nodes >= 1 || n == 0, "num_nodes = ", num_nodes, ": negatives need a node to draw");
     const uint64_t sum = total();
     require(sum > 0 || n == 0, "all ", num_nodes, " weights are zero: negatives need a node to draw");
     const uint64_t stream = key();
-    for (int64_t i = 0; i < n; ++i) out[i] = node(stream, sum, slot[i], attempt);
+    for (int64_t i = 0; i < n; ++i) {
+      require(attempt[i] >= 0 && attempt[i] <= UINT32_MAX, "attempts[", i, "] = ", attempt[i], ": expected 0 to 2^32 - 1");
+      out[i] = node(stream, sum, slot[i], static_cast<uint32_t>(attempt[i]));
+    }
   }
 };
 

@@ -18,13 +18,13 @@ struct NegativeEnd {
 };
 
 // What glt.sampler.negatives.NegativeRounds finds, with the check of the whole graph: the first attempt of each slot
-// that is no edge, nor late.
+// that is no edge, of nodes that are not late.
 struct FindNegatives {
   struct Shared {
     int64_t node[2];
     // By parity of the attempt: slow threads still read the words of the attempt before. Two, since all threads have to
     // know of the first whether they look for edges before any finds one.
-    uint32_t is_late[2], is_edge[2];
+    uint32_t is_spent[2], is_edge[2];  // spent: no draw of an end was in time
   };
   DeviceRows rows;  // without indptr: there are no edges
   bool from_destination;
@@ -37,19 +37,18 @@ struct FindNegatives {
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
     const int64_t slot = block.x();
-    const bool timed = seed_time && (end[0].time || end[1].time);
     const uint64_t key[2] = {end[0].draws.key(), end[1].draws.key()};
     const uint64_t total[2] = {end[0].draws.total(), end[1].draws.total()};
-    for (uint32_t attempt = 0; attempt < max_attempts + timed; ++attempt) {
-      uint32_t &is_late = shared.is_late[attempt & 1], &is_edge = shared.is_edge[attempt & 1];
+    for (uint32_t attempt = 0; attempt < max_attempts; ++attempt) {
+      uint32_t &is_spent = shared.is_spent[attempt & 1], &is_edge = shared.is_edge[attempt & 1];
       block.each([&](int thread) {
         if (thread != 0) return;
-        is_late = is_edge = 0;
+        is_spent = is_edge = 0;
         for (int side = 0; side < 2; ++side)
-          shared.node[side] = candidate(end[side], slot, attempt, key[side], total[side], is_late);
+          shared.node[side] = candidate(end[side], slot, attempt, key[side], total[side], is_spent);
       });
-      if (is_late) continue;
       look_up(block, shared.node[from_destination], shared.node[!from_destination], is_edge);
+      if (is_edge && is_spent) break;
       if (is_edge) continue;
       block.each([&](int thread) {
         if (thread != 0) return;
@@ -64,14 +63,16 @@ struct FindNegatives {
 
  private:
   GLT_HOST_DEVICE int64_t candidate(const NegativeEnd& of, int64_t slot, uint32_t attempt, uint64_t key, uint64_t total,
-                                    uint32_t& is_late) const {
+                                    uint32_t& is_spent) const {
     if (of.given) return of.given[slot];
     if (!of.time || !seed_time) return of.draws.node(key, total, slot, attempt);
-    // A seed older than all nodes, and a slot that is out of attempts, gets the earliest one.
-    if (attempt == max_attempts || seed_time[slot] < of.earliest_time) return of.earliest;
-    const int64_t drawn = of.draws.node(key, total, slot, attempt);
-    if (of.time[drawn] > seed_time[slot]) is_late = 1;
-    return drawn;
+    if (seed_time[slot] < of.earliest_time) return of.earliest;
+    for (uint32_t redraw = 0; redraw < max_attempts; ++redraw) {
+      const int64_t drawn = of.draws.node(key, total, slot, attempt + redraw * NegativeDraws::kRedraw);
+      if (of.time[drawn] <= seed_time[slot]) return drawn;
+    }
+    is_spent = 1;
+    return of.earliest;
   }
 
   // Rows are in no order, so that all of one is read; up to 256 edges in one step.

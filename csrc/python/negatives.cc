@@ -30,12 +30,13 @@ class DeviceNegatives {
 }  // namespace
 
 void register_negatives(py::module_& m) {
+  m.attr("negative_redraw") = NegativeDraws::kRedraw;
   m.def(
       "negative_draws",
-      [](uint64_t batch_key, int side, const py::array& slots, int64_t attempt, int64_t num_nodes,
+      [](uint64_t batch_key, int side, const py::array& slots, const py::array& attempts, int64_t num_nodes,
          const std::optional<py::array>& weight_sum, py::array out) {
         require(side == 0 || side == 1, "side = ", side, ": expected 0 (source) or 1 (destination)");
-        require(attempt >= 0 && attempt <= UINT32_MAX, "attempt = ", attempt, ": expected 0 to 2^32 - 1");
+        require_size(attempts, "attempts", slots.size());
         require_size(out, "out", slots.size());
         NegativeDraws draws{batch_key, static_cast<uint32_t>(side), num_nodes, nullptr};
         if (weight_sum) {
@@ -43,14 +44,15 @@ void register_negatives(py::module_& m) {
           draws.weight_sum = read<uint64_t>(*weight_sum, "weight_sum");
         }
         const int64_t* slot = read<int64_t>(slots, "slots");
+        const int64_t* attempt = read<int64_t>(attempts, "attempts");
         const int64_t n = slots.size();
         int64_t* node = write<int64_t>(out, "out");
         WithoutGil nogil;
-        draws.fill(slot, n, static_cast<uint32_t>(attempt), node);
+        draws.fill(slot, attempt, n, node);
       },
-      "Candidates for negatives: out[i] is a function of (batch_key, side, slots[i], attempt), uniform in "
+      "Candidates for negatives: out[i] is a function of (batch_key, side, slots[i], attempts[i]), uniform in "
       "[0, num_nodes) or, with weight_sum (inclusive, of all nodes), proportional to weight.",
-      py::arg("batch_key"), py::arg("side"), py::arg("slots"), py::arg("attempt"), py::arg("num_nodes"),
+      py::arg("batch_key"), py::arg("side"), py::arg("slots"), py::arg("attempts"), py::arg("num_nodes"),
       py::arg("weight_sum"), py::arg("out"));
 
   py::class_<cuda::NegativeEnd>(m, "NegativeEnd", "One end of negatives, by the addresses of its arrays.")

@@ -254,11 +254,11 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
     """A drop-in ``torch_geometric.loader.LinkNeighborLoader``: samples around both ends of edges, and negatives.
 
     Batches follow PyG's contract, point by point, with two differences that are PyG's "to do". Negatives are never
-    edges of the graph, and uniform (or by weight) over all pairs that are not; see
-    :class:`glt.sampler.negatives.NegativeRounds`. And the edges to predict can be kept out of the sample: leave them in
-    the graph, so that no negative is one of them, and use ``exclude_edges``. For a fixed ``random_seed`` the batches of
-    an epoch are always the same, and equal to those of :class:`glt.distributed.DistLinkNeighborLoader` with the same
-    seed edges and options.
+    edges of the graph, and uniform (or by weight) over all pairs that are not, of nodes that are no later than the
+    link; see :class:`glt.sampler.negatives.NegativeRounds`. And the edges to predict can be kept out of the sample:
+    leave them in the graph, so that no negative is one of them, and use ``exclude_edges``. For a fixed ``random_seed``
+    the batches of an epoch are always the same, and equal to those of
+    :class:`glt.distributed.DistLinkNeighborLoader` with the same seed edges and options.
 
     Args:
         data, num_neighbors: As in :class:`NeighborLoader`.

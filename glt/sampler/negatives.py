@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_geometric.sampler import NegativeSampling
 
 
-MAX_ATTEMPTS = 1 << 16  # draws per negative before it is given up, with an error
+MAX_ATTEMPTS = 1 << 16  # pairs per negative before it is given up, with an error; draws per end of a pair
 
 _WINDOW = 1 << 10  # attempts asked for together, at most
 _ROOM = 1 << 22  # slots that go on after n attempts without luck: this many / n^2
@@ -49,16 +49,17 @@ class Endpoint:
         weight: Tensor | None = getattr(neg_sampling, f"{side}_weight", None)
         return cls(side, num_nodes, None if weight is None else weight_sum(weight, num_nodes, side), earliest)
 
-    def draw(self, batch_key: int, slots: np.ndarray, attempt: int, out: np.ndarray) -> None:
-        _core.negative_draws(batch_key, _SIDES[self.side], slots, attempt, self.num_nodes, self.weight_sum, out)
+    def draw(self, batch_key: int, slots: np.ndarray, attempts: np.ndarray) -> np.ndarray:
+        """The nodes of slots ``[n]`` at attempts ``[n]``, all int64."""
+        out = np.empty(len(slots), np.int64)
+        _core.negative_draws(batch_key, _SIDES[self.side], slots, attempts, self.num_nodes, self.weight_sum, out)
+        return out
 
 
 def drawn_items(key: int, num_items: int, slots: np.ndarray, weight_sum: np.ndarray | None = None) -> np.ndarray:
     """Draws with replacement, for each slot one of ``num_items``, int64, by weights where there are prefix sums of
     them: candidates of a batch without negatives."""
-    drawn = np.empty(len(slots), np.int64)
-    Endpoint("src", num_items, weight_sum).draw(key, slots, 0, drawn)
-    return drawn
+    return Endpoint("src", num_items, weight_sum).draw(key, slots, np.zeros_like(slots))
 
 
 def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
@@ -89,29 +90,40 @@ def earliest_node(time: Tensor | None) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs that one round asks about: node ids, and the latest times that the nodes may have (None: any), ``[n]``
-    int64."""
+    """Pairs of nodes ``[n]`` of which a round asks whether they are edges: int64."""
 
     src: np.ndarray
     dst: np.ndarray
-    src_until: np.ndarray | None
-    dst_until: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Nodes ``[n]`` of one side, ``'src'`` or ``'dst'``, of which a round asks whether their times are at most
+    ``until`` ``[n]``: int64."""
+
+    side: str
+    node: np.ndarray
+    until: np.ndarray
+
+
+Asked = Candidates | Drawn
 
 
 class NegativeRounds:
-    """The negatives of one batch, found in rounds: ask for candidates, say which of them hold, until none is open.
+    """The negatives of one batch, found in rounds: check what is :meth:`asked`, until it is :attr:`done`.
 
-    Negative ``slot`` is the first attempt of that slot which is no edge of the whole graph (whatever the edge's time)
-    and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the answer depends
+    Attempt i of a slot is the pair of its i-th source and its i-th destination; the negative is the first that is no
+    edge of the whole graph, whatever the edge's time. Where nodes have times and links too, an end is drawn until it
+    is no later than the link. Draws are functions of (batch key, side, slot, attempt, redraw), so the answer depends
     neither on how many are asked for together, nor on where they are checked. That is rejection sampling: a pair is
-    uniform over the non-edges (or proportional to the product of its nodes' weights); the destination of a triplet is
-    so over the nodes to which its source has no edge. A source without such a node is an error, where PyG makes an edge
-    pass for a negative: loaders with the whole graph look for such sources when they are made (:func:`linked_to_all`),
-    others find them as they are drawn.
+    uniform over the non-edges of the nodes that exist by then (or proportional to the product of its nodes' weights);
+    the destination of a triplet is so over the nodes to which its source has no edge. A source without such a node is
+    an error, where PyG makes an edge pass for a negative: loaders with the whole graph look for such sources when they
+    are made (:func:`linked_to_all`), others find them as they are drawn.
 
-    Time differs from PyG, which takes the earliest node after five draws, edge or not. Here :data:`MAX_ATTEMPTS` draws
-    come first. Then, or at once where the seed is older than every node of an end, the earliest node is taken there,
-    provided that the pair is no edge.
+    Time differs from PyG, which takes the earliest node after five draws, edge or not. Here it is taken for an end
+    after :data:`MAX_ATTEMPTS` draws that are all later than the link, or at once if the link is older than all nodes;
+    such a pair must be no edge either.
 
     The loop is the caller's, because a distributed check has to wait for owners; see :func:`run_rounds`. ``source`` are
     given sources ``[num_slots]`` (triplets), or None to draw both ends (binary); ``seed_time`` the latest time of each
@@ -135,67 +147,23 @@ class NegativeRounds:
                 raise ValueError(f"negative sampling: there is no {end.side} node to draw")
         self.src = np.empty(num_slots, np.int64) if source is None else source
         self.dst = np.empty(num_slots, np.int64)
-        # Depth first: the longer slots have been without luck, the fewer go on together; the rest waits on this stack.
-        # A graph without non-edges is thus found out by its first slot, not by all of them together.
-        self._groups = [(np.arange(num_slots), 0)] if num_slots else []
-        self._asked: tuple[np.ndarray, int, Candidates] | None = None
+        self.done: bool = num_slots == 0
+        self._search = self._find(num_slots)
+        self._asked: Asked | None = None
 
-    @property
-    def done(self) -> bool:
-        return not self._groups and self._asked is None
-
-    def candidates(self) -> Candidates:
-        """Returns the pairs to check next; :meth:`accept` must follow."""
-        slots, attempt = self._groups.pop()
-        # 0 | 1 | 2, 3 | 4 to 7 | ...: few rounds for rare slots, and few draws in vain for the many others.
-        window = min(max(1, attempt), _WINDOW) if attempt < MAX_ATTEMPTS else 1
-        room = max(1, _ROOM // max(1, attempt**2))
-        if len(slots) > room:
-            self._groups.append((slots[room:], attempt))
-            slots = slots[:room]
-        node: dict[str, np.ndarray] = {}
-        until: dict[str, np.ndarray | None] = {"src": None, "dst": None}
-        for end in self._drawn:
-            node[end.side], until[end.side] = self._draw(end, slots, attempt, window)
-        if self.source is not None:
-            node["src"] = np.tile(self.source[slots], window)
-        asked = Candidates(node["src"], node["dst"], until["src"], until["dst"])
-        self._asked = (slots, attempt, asked)
-        return asked
-
-    def _draw(self, end: Endpoint, slots: np.ndarray, first: int, window: int) -> tuple[np.ndarray, np.ndarray | None]:
-        node = np.empty((window, len(slots)), np.int64)
-        timed = self.seed_time is not None and end.earliest is not None
-        if timed and first == MAX_ATTEMPTS:
-            node[:] = end.earliest[0]  # type: ignore[index]
-            return node.ravel(), None
-        for i in range(window):
-            end.draw(self.batch_key, slots, first + i, node[i])
-        if not timed:
-            return node.ravel(), None
-        earliest, time = end.earliest  # type: ignore[misc]
-        until = self.seed_time[slots]  # type: ignore[index]
-        node[:, until < time] = earliest
-        return node.ravel(), np.tile(np.maximum(until, time), window)
+    def asked(self) -> Asked:
+        """Returns what to check next; :meth:`accept` must follow."""
+        if self._asked is None:
+            self._asked = next(self._search)
+        return self._asked
 
     def accept(self, valid: np.ndarray) -> None:
-        """Takes which candidates are no edges, and in time: ``[n]``, bool. Raises ValueError if a slot is out of
-        attempts; names the source node of a triplet."""
-        assert self._asked is not None, "candidates() comes first"
-        slots, attempt, asked = self._asked
-        self._asked = None
-        window = len(asked.src) // len(slots)
-        holds = valid.reshape(window, len(slots))
-        found = holds.any(axis=0)
-        at = holds.argmax(axis=0)[found] * len(slots) + np.flatnonzero(found)
-        self.dst[slots[found]] = asked.dst[at]
-        if self.source is None:
-            self.src[slots[found]] = asked.src[at]
-        rest = slots[~found]
-        if len(rest):
-            if attempt + window > MAX_ATTEMPTS or (attempt + window == MAX_ATTEMPTS and not self._is_timed):
-                raise self._gave_up(int(rest[0]))
-            self._groups.append((rest, attempt + window))
+        """Takes which pairs are no edges, or which nodes are in time: ``[n]``, bool. Raises ValueError if a slot is out
+        of attempts; names the source node of a triplet."""
+        try:
+            self._asked = self._search.send(valid)
+        except StopIteration:
+            self.done = True
 
     def answer(self, src: np.ndarray, dst: np.ndarray, gave_up: int = -1) -> None:
         """Takes all negatives ``[num_slots]``, int64, at once, from a caller that went through all attempts of each
@@ -205,7 +173,66 @@ class NegativeRounds:
         if self.source is None:
             self.src[:] = src
         self.dst[:] = dst
-        self._groups = []
+        self.done = True
+
+    def _find(self, num_slots: int) -> Generator[Asked, np.ndarray, None]:
+        # Depth first: the longer slots have been without luck, the fewer go on together; the rest waits on this stack.
+        # A graph without non-edges is thus found out by its first slot, not by all of them together.
+        groups, failed = [(np.arange(num_slots), 0)], num_slots
+        while groups:
+            slots, attempt = groups.pop()
+            slots = slots[slots < failed]
+            room = max(1, _ROOM // max(1, attempt**2))
+            if len(slots) > room:
+                groups.append((slots[room:], attempt))
+                slots = slots[:room]
+            if len(slots) == 0:
+                continue
+            window = _window(attempt)
+            slot, attempts = np.tile(slots, window), np.repeat(np.arange(attempt, attempt + window), len(slots))
+            node, spent = {}, np.zeros(len(slot), bool)
+            for end in self._drawn:
+                node[end.side] = yield from self._draw(end, slot, attempts, spent)
+            if self.source is not None:
+                node["src"] = self.source[slot]
+            holds = yield Candidates(node["src"], node["dst"])
+            ends = (holds | spent).reshape(window, len(slots))  # with a negative, or without any
+            at = ends.argmax(axis=0) * len(slots) + np.arange(len(slots))
+            found = ends.any(axis=0) & holds[at]
+            self.dst[slots[found]] = node["dst"][at[found]]
+            if self.source is None:
+                self.src[slots[found]] = node["src"][at[found]]
+            lost = ~found if attempt + window >= MAX_ATTEMPTS else ends.any(axis=0) & ~found
+            failed = min([failed, *slots[lost][:1].tolist()])
+            groups.append((slots[~(found | lost)], attempt + window))
+        if failed < num_slots:
+            raise self._gave_up(failed)
+
+    def _draw(
+        self, end: Endpoint, slot: np.ndarray, attempts: np.ndarray, spent: np.ndarray
+    ) -> Generator[Asked, np.ndarray, np.ndarray]:
+        """The node of each slot and attempt, drawn until it is in time; sets ``spent`` where no draw was."""
+        node = end.draw(self.batch_key, slot, attempts)
+        if self.seed_time is None or end.earliest is None:
+            return node
+        earliest, time = end.earliest
+        until = self.seed_time[slot]
+        node[until < time] = earliest
+        late = np.flatnonzero(until >= time)  # not known to be in time
+        drawn, num_drawn = node[None, late], 1
+        while len(late):
+            holds = (yield Drawn(end.side, drawn.ravel(), np.tile(until[late], len(drawn)))).reshape(drawn.shape)
+            found = holds.any(axis=0)
+            node[late[found]] = drawn[holds.argmax(axis=0), np.arange(len(late))][found]
+            late = late[~found]
+            if num_drawn >= MAX_ATTEMPTS:
+                node[late], spent[late] = earliest, True
+                break
+            window = min(_window(num_drawn), max(1, _ROOM // max(1, len(late))))
+            redraw = np.arange(num_drawn, num_drawn + window)[:, None] * _core.negative_redraw
+            again = end.draw(self.batch_key, np.tile(slot[late], window), (attempts[late] + redraw).ravel())
+            drawn, num_drawn = again.reshape(window, len(late)), num_drawn + window
+        return node
 
     @property
     def _is_timed(self) -> bool:
@@ -225,9 +252,15 @@ class NegativeRounds:
         )
 
 
+def _window(num_made: int) -> int:
+    """How many to ask for after ``num_made`` in vain: 0 | 1 | 2, 3 | 4 to 7 | ..., few rounds for rare slots, and few
+    draws in vain for the many others."""
+    return min(max(1, num_made), _WINDOW, MAX_ATTEMPTS - num_made)
+
+
 class LocalCheck:
-    """Which candidates are no edges, and in time, where the whole graph is at hand. ``csr`` is None where there are no
-    edges; times are of every node of an end ``[num_nodes]``, int64."""
+    """Which pairs are no edges, and which nodes in time, where the whole graph is at hand. ``csr`` is None where there
+    are no edges; times are of every node of an end ``[num_nodes]``, int64."""
 
     def __init__(
         self,
@@ -236,21 +269,18 @@ class LocalCheck:
         src_time: np.ndarray | None = None,
         dst_time: np.ndarray | None = None,
     ) -> None:
-        self.csr, self.edge_dir, self.src_time, self.dst_time = csr, edge_dir, src_time, dst_time
+        self.csr, self.edge_dir, self.time = csr, edge_dir, {"src": src_time, "dst": dst_time}
 
-    def __call__(self, asked: Candidates) -> np.ndarray:
+    def __call__(self, asked: Asked) -> np.ndarray:
+        if isinstance(asked, Drawn):
+            time = self.time[asked.side]
+            assert time is not None, "an end with an earliest node has times"
+            return time[asked.node] <= asked.until  # type: ignore[no-any-return]
         edge = np.zeros(len(asked.src), np.uint8)
         if self.csr is not None:
             center, neighbor = (asked.dst, asked.src) if self.edge_dir == "in" else (asked.src, asked.dst)
             _core.has_edges(self.csr, center, neighbor, edge)
-        valid = edge == 0
-        for node, until, time in (
-            (asked.src, asked.src_until, self.src_time),
-            (asked.dst, asked.dst_until, self.dst_time),
-        ):
-            if until is not None and time is not None:
-                valid &= time[node] <= until
-        return valid
+        return edge == 0
 
 
 def num_negatives(neg_sampling: NegativeSampling, num_positives: int) -> int:
@@ -274,9 +304,9 @@ def negative_rounds(
     return NegativeRounds(batch_key, src, dst, num_slots, row[positive] if triplet else None, late)
 
 
-def run_rounds(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:
+def run_rounds(rounds: NegativeRounds, check: Callable[[Asked], np.ndarray]) -> NegativeRounds:
     while not rounds.done:
-        rounds.accept(check(rounds.candidates()))
+        rounds.accept(check(rounds.asked()))
     return rounds
 
 

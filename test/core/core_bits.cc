@@ -152,9 +152,9 @@ void draw_negatives(const World& world) {
   uint64_t total = 0;
   for (size_t i = 0; i < sum.size(); ++i) sum[i] = total += world.weight_sum[i] % 1000;
   draws.weight_sum = sum.data();
-  std::vector<int64_t> slot(500), out(500);
+  std::vector<int64_t> slot(500), attempt(500, 3), out(500);
   for (size_t i = 0; i < slot.size(); ++i) slot[i] = static_cast<int64_t>(i);
-  draws.fill(slot.data(), 500, 3, out.data());
+  draws.fill(slot.data(), attempt.data(), 500, out.data());
   Hash hash;
   hash.add(out.data(), 500);
   hash.print("negatives");

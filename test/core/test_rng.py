@@ -91,12 +91,12 @@ NEGATIVE = 6  # Purpose::kNegative
 def draws(slots, attempt=0, num_nodes=100, side=0, key=77, weight_sum=None):
     slots = np.asarray(slots, np.int64)
     out = np.full(len(slots), -7, np.int64)
-    _core.negative_draws(key, side, slots, attempt, num_nodes, weight_sum, out)
+    _core.negative_draws(key, side, slots, np.full(len(slots), attempt), num_nodes, weight_sum, out)
     return out
 
 
 @pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize("attempt", [0, 1, 2, 65_535])
+@pytest.mark.parametrize("attempt", [0, 1, 2, 65_535, 3 + 5 * _core.negative_redraw, 2**32 - 1])
 def test_candidates_are_the_reference_draws(side, attempt):
     """Candidate = draw number `attempt` of the slot, under the batch's key of that side."""
     word = philox((0, 0, side, 0xFFFF0000 | NEGATIVE), 2**63 + 5)
@@ -135,7 +135,7 @@ def test_draws_that_cannot_be_are_refused():
         ({"num_nodes": 2, "weight_sum": np.zeros(2, np.uint64)}, "all 2 weights are zero"),
         ({"num_nodes": 2, "weight_sum": np.zeros(3, np.uint64)}, "weight_sum has 3 elements: expected 2"),
         ({"side": 2}, "side = 2"),
-        ({"attempt": -1}, "attempt = -1"),
+        ({"attempt": -1}, r"attempts\[0\] = -1"),
     ]:
         with pytest.raises(ValueError, match=message):
             draws([0], **options)

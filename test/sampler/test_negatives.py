@@ -13,6 +13,7 @@ from glt.sampler import NeighborSampler
 from glt.sampler import negatives as module
 from glt.sampler.negatives import (
     MAX_ATTEMPTS,
+    Drawn,
     Endpoint,
     NegativeRounds,
     earliest_node,
@@ -35,15 +36,11 @@ class Pairs:
 
     def __call__(self, asked):
         self.num_rounds += 1
+        if isinstance(asked, Drawn):
+            self.num_asked += len(asked.node)
+            return {"src": self.src_time, "dst": self.dst_time}[asked.side][asked.node] <= asked.until
         self.num_asked += len(asked.src)
-        valid = np.array([pair not in self.edges for pair in zip(asked.src.tolist(), asked.dst.tolist(), strict=True)])
-        for node, until, time in (
-            (asked.src, asked.src_until, self.src_time),
-            (asked.dst, asked.dst_until, self.dst_time),
-        ):
-            if until is not None:
-                valid &= time[node] <= until
-        return valid
+        return np.array([pair not in self.edges for pair in zip(asked.src.tolist(), asked.dst.tolist(), strict=True)])
 
 
 def binary(check, num_src, num_dst, num, key=KEY, src_weight=None, dst_weight=None):
@@ -134,8 +131,7 @@ def test_a_sampler_takes_the_negatives_of_its_key():
 
 
 def test_ids_beyond_32_bits_are_drawn():
-    node = np.empty(1000, np.int64)
-    Endpoint("dst", 2**40).draw(KEY, np.arange(1000), 0, node)
+    node = Endpoint("dst", 2**40).draw(KEY, np.arange(1000), np.zeros(1000, np.int64))
     assert stats.kstest(node / 2**40, "uniform").pvalue > 1e-3
 
 
@@ -151,7 +147,7 @@ def test_the_first_non_edge_among_the_attempts_is_taken():
     draws = np.empty((2, 40, 30), np.int64)  # side, attempt, slot
     for attempt in range(40):
         for side, end in enumerate(ends):
-            end.draw(KEY, np.arange(30), attempt, draws[side, attempt])
+            draws[side, attempt] = end.draw(KEY, np.arange(30), np.full(30, attempt))
     check = Pairs([[], []])
     check.edges = {(s, d) for s in range(50) for d in range(50) if (s + d) % 5}
     found = run_rounds(NegativeRounds(KEY, *ends, 30), check)
@@ -225,6 +221,20 @@ def test_a_seed_older_than_every_node_gets_the_earliest_node_unless_that_is_an_e
         timed(time, [1], [[0], [1]], source=np.array([0]))
 
 
+def test_few_nodes_that_exist_by_then_are_found_alike_and_soon():
+    """Of 10,000 nodes 31: pairs of them that are drawn together would be one in 100,000."""
+    time, num, loops = np.arange(10_000), 20_000, [range(0, 31, 2), range(0, 31, 2)]
+    check = Pairs(np.array(loops), time, time)
+    end = earliest_node(torch.from_numpy(time))
+    ends = Endpoint("src", 10_000, None, end), Endpoint("dst", 10_000, None, end)
+    rounds = run_rounds(NegativeRounds(KEY, *ends, num, None, np.full(num, 30)), check)
+    found, expected = np.zeros((31, 31)), np.ones((31, 31))
+    expected[loops[0], loops[1]] = 0
+    np.add.at(found, (rounds.src, rounds.dst), 1)
+    require_uniform(found, expected)
+    assert check.num_asked < 2 * num * 10_000 / 31 * 2, "as many draws as an end needs, at most doubled"
+
+
 def test_when_the_draws_are_spent_the_earliest_node_is_taken_unless_that_is_an_edge(monkeypatch):
     monkeypatch.setattr(module, "MAX_ATTEMPTS", 4)
     time = np.arange(100_000)  # only node 0 is old enough, and four draws do not find it
@@ -237,11 +247,11 @@ def test_slots_belong_to_positives_as_pyg_counts_them():
     row, time = np.array([4, 5, 6]), np.array([10, 20, 30])
     src, dst = Endpoint("src", 9, None, (0, 0)), Endpoint("dst", 9, None, (0, 0))
     rounds = negative_rounds(KEY, NegativeSampling("binary", 1.5), src, dst, row, time)
-    assert rounds.candidates().src_until.tolist() == [10, 20, 30, 10, 20]
+    assert rounds.asked().until.tolist() == [10, 20, 30, 10, 20]
     rounds = negative_rounds(KEY, NegativeSampling("triplet", 2), src, dst, row, time)
-    asked = rounds.candidates()
-    assert asked.src.tolist() == [4, 4, 5, 5, 6, 6] and asked.src_until is None
-    assert asked.dst_until.tolist() == [10, 10, 20, 20, 30, 30]
+    assert (rounds.asked().side, rounds.asked().until.tolist()) == ("dst", [10, 10, 20, 20, 30, 30])
+    rounds.accept(np.full(6, True))
+    assert rounds.asked().src.tolist() == [4, 4, 5, 5, 6, 6]
 
 
 TRIPLET = {"mode": "triplet", "amount": 2}

@@ -14,7 +14,7 @@ from torch import Tensor
 from glt import _core
 from glt.sampler.anchors import Supervision
 from glt.sampler.link import exclusions, link_batch, native_exclusions
-from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
+from glt.sampler.negatives import Asked, Drawn, Endpoint, negative_rounds
 
 if TYPE_CHECKING:
     from glt.distributed.engine.sampler import DistNeighborSampler
@@ -146,18 +146,18 @@ class LinkSeeds(Seeds):
         late = None if edges.time is None else sampler.config.latest(edges.time.numpy())
         rounds = negative_rounds(batch_key, drawn, src, dst, edges.row.numpy(), late)  # type: ignore[arg-type]
         while not rounds.done:
-            rounds.accept(await self._check(sampler, rounds.candidates()))
+            rounds.accept(await self._check(sampler, rounds.asked()))
         return None if drawn.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
 
-    async def _check(self, sampler: DistNeighborSampler, asked: Candidates) -> np.ndarray:
-        """Which candidates are no edges of the whole graph, and in time."""
+    async def _check(self, sampler: DistNeighborSampler, asked: Asked) -> np.ndarray:
+        """Which pairs are no edges of the whole graph, or which nodes are in time."""
+        if isinstance(asked, Drawn):
+            end = self.ends[("src", "dst").index(asked.side)]
+            time = await sampler.partitions.look_up("node", end, "time", torch.from_numpy(asked.node))
+            return time.numpy() <= asked.until  # type: ignore[no-any-return]
         src, dst = torch.from_numpy(asked.src), torch.from_numpy(asked.dst)
         center, neighbor = (dst, src) if sampler.dataset.edge_dir == "in" else (src, dst)
-        valid = ~await sampler.partitions.has_edges(self.edge_type, center, neighbor)
-        for node, until, end in ((src, asked.src_until, self.ends[0]), (dst, asked.dst_until, self.ends[1])):
-            if until is not None:
-                valid &= (await sampler.partitions.look_up("node", end, "time", node)).numpy() <= until
-        return valid
+        return ~await sampler.partitions.has_edges(self.edge_type, center, neighbor)
 
     async def _ends_of(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
         """What negatives are drawn from; found out once, by the batch that comes first. A failure is not kept: the
