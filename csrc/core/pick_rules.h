@@ -107,7 +107,8 @@ struct NegativeDraws {
     require(sum > 0 || n == 0, "all ", num_nodes, " weights are zero: negatives need a node to draw");
     const uint64_t stream = key();
     for (int64_t i = 0; i < n; ++i) {
-      require(attempt[i] >= 0 && attempt[i] <= UINT32_MAX, "attempts[", i, "] = ", attempt[i], ": expected 0 to 2^32 - 1");
+      require(attempt[i] >= 0 && attempt[i] <= UINT32_MAX, "attempts[", i, "] = ", attempt[i],
+              ": expected 0 to 2^32 - 1");
       out[i] = node(stream, sum, slot[i], static_cast<uint32_t>(attempt[i]));
     }
   }
