@@ -87,7 +87,7 @@ class WalkWindows:
         drawn = np.empty((len(self.types) - 1, len(seeds)), np.int64)
         for step, node_type in enumerate(self.types[1:]):
             slots = np.arange(step * len(seeds), (step + 1) * len(seeds))
-            Endpoint("dst", self.num_nodes_of[node_type]).draw(key, slots, 0, drawn[step])
+            drawn[step] = Endpoint("dst", self.num_nodes_of[node_type]).draw(key, slots, np.zeros_like(slots))
         return torch.cat([seeds[:, None], torch.from_numpy(drawn).T], 1)
 
     def to_json(self) -> dict[str, Any]:
