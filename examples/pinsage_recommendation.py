@@ -130,4 +130,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
-    main(parser.parse_args())
+    args = parser.parse_args()
+    if args.num_items < 20:
+        parser.error(f"--num_items {args.num_items}: expected at least 20, the items of a taste")
+    main(args)

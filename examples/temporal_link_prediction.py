@@ -301,4 +301,8 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
-    main(parser.parse_args())
+    args = parser.parse_args()
+    for name in ("num_negatives", "max_events", "max_eval"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)}: expected at least 1")
+    main(args)

@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,11 +173,14 @@ def real_number(name: str, value: Any, least: float = 0.0, above: bool = False, 
     return float(given)
 
 
-def check_count(name: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_count(name: str, value: Any, least: int, most: int) -> int:
+    """Returns an integer, NumPy's too, as an int; raises TypeError or ValueError unless it is in ``[least, most]``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected an integer")
-    if not least <= value <= most:
-        raise ValueError(f"{name} = {value}: expected {least} to {most}")
+    number = int(value)
+    if not least <= number <= most:
+        raise ValueError(f"{name} = {number}: expected {least} to {most}")
+    return number
 
 
 def integer(name: str, value: object, low: int, high: int, meaning: str) -> int:
@@ -224,9 +228,11 @@ def check_function(name: str, value: Any, what: str) -> None:
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected a function of {what}")
 
 
-def check_at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def check_at_least(name: str, value: Any, least: int) -> int:
+    """Returns an integer, NumPy's too, as an int; raises ValueError unless it is at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(f"{name} = {value!r}: expected an integer of at least {least}")
+    return int(value)
 
 
 def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:

@@ -64,6 +64,10 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=64, help="numbers of a node; IGBH has 1024")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.papers < 2 * NUM_CLASSES:
+        parser.error(f"--papers {args.papers}: expected at least {2 * NUM_CLASSES}, two of each class")
+    if args.features < 1:
+        parser.error(f"--features {args.features}: expected at least 1")
     make(args.path, args.size, args.papers, args.features, args.seed)
     print(f"{args.path / args.size}: {args.papers:,} papers")
 

@@ -113,6 +113,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--seed", type=int, default=42)
     args = parser.parse_args()
+    if not 0 < args.val_share <= 0.4:
+        parser.error(f"--val_share {args.val_share}: expected above 0 and at most 0.4, for 0.6 train")
+    if args.epochs < 1:
+        parser.error(f"--epochs {args.epochs}: expected at least 1")
+    if args.heads < 1 or args.hidden_channels < 1 or args.hidden_channels % args.heads:
+        parser.error(f"--hidden_channels {args.hidden_channels}: expected a multiple of --heads {args.heads}")
 
     torch.manual_seed(args.seed)
     num_gpus = torch.cuda.device_count()

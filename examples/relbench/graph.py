@@ -24,7 +24,10 @@ def flags(epochs, num_neighbors):
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--channels", type=int, default=32)
     parser.add_argument("--parts", default="shop-parts", help="where torchrun's trainers put partitions")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.loader == "pyg" and args.sampler != "neighbor":
+        parser.error(f"--sampler {args.sampler} is of glt's loaders: leave it out, or --loader pyg")
+    return args
 
 
 def sampling(args):

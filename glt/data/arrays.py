@@ -172,6 +172,31 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     return ids
 
 
+def as_tensor(name: str, given: Any, expected: str) -> Tensor:
+    """Returns ``given`` as a tensor; raises TypeError or ValueError, naming it, if it cannot be one or has no data."""
+    if isinstance(given, Tensor):
+        require_data(given, name)
+        return given
+    try:
+        made = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        hint = f"; give list({name})" if isinstance(given, Iterable) and not isinstance(given, Sequence) else ""
+        kind = type(given).__name__
+        raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}{hint}") from error
+    # What is empty has no numbers that could tell of which kind it is: torch makes floats of it.
+    return made.to(torch.int64) if made.numel() == 0 and not hasattr(given, "dtype") else made
+
+
+def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
+    """One time per seed ``[num_seeds]``, int64 on the CPU; raises TypeError or ValueError."""
+    times = as_tensor(name, times, f"one time per seed, [{num_seeds}]")
+    if times.is_floating_point() or times.is_complex() or times.dtype in (torch.bool, torch.uint64):
+        raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds; convert it to int64")
+    if tuple(times.shape) != (num_seeds,):
+        raise ValueError(f"{name} has shape {list(times.shape)}: expected one time per seed, [{num_seeds}]")
+    return times.to("cpu", torch.int64).contiguous()
+
+
 def require_in_range(name: str, ids: Tensor, end: int, note: str = "") -> None:
     """Raises IndexError, naming the first, unless all ids are in ``[0, end)``. ``{}`` in ``name`` stands for the
     position of that id; ``note`` ends the error."""

@@ -454,7 +454,9 @@ class Dataset:
     @short_traceback
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the nodes: one row per node, or such tables by node type, as tensors, arrays or
-        :class:`Feature`. ``placement``: ``split_ratio``, ``device``, ``device_group_list`` of :class:`Feature`."""
+        :class:`Feature`. ``placement``: ``store_dtype``, ``split_ratio``, ``device``, ``device_group_list`` of
+        :class:`Feature`, for tables that are none yet. ``store_dtype`` may be a dict by type: tables of types that it
+        leaves out stay as they are."""
         self._init("node", "x", node_feature_data, placement)
 
     @short_traceback
@@ -463,19 +465,45 @@ class Dataset:
 
     @short_traceback
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
-        """Sets the features of the edges, one row per edge id; see :meth:`init_node_features`."""
+        """Sets the features of the edges, one row per edge id; ``placement``, ``store_dtype`` among it, as of
+        :meth:`init_node_features`."""
         self._init("edge", "edge_attr", edge_feature_data, placement)
 
     def _init(self, level: str, name: str, value: Any, placement: dict[str, Any]) -> None:
         label = ARGUMENTS[name]
         if not self.schema.node_types:
             raise ValueError(f"{label}: the dataset has no graph yet; call init_graph first")
-        by_type = self.schema.per_node_type if level == "node" else self.schema.per_edge_type
+        of_nodes = level == "node"
+        by_type = self.schema.per_node_type if of_nodes else self.schema.per_edge_type
         given = by_type(label, value)
-        tables = [t if t is None or isinstance(t, Feature) else Feature(as_rows(t, label), **placement) for t in given]
-        if level == "node":
+        stored = placement.pop("store_dtype", None)
+        stored_of = by_type("store_dtype", stored) if isinstance(stored, Mapping) else [stored] * len(given)
+        types: tuple[Any, ...] = self.schema.node_types if of_nodes else self.schema.edge_types
+        if isinstance(stored, Mapping):
+            for type_ in [each for each in stored if given[types.index(each)] is None]:
+                raise ValueError(f"store_dtype names {type_!r}, and {label} has none of that type: leave it out")
+        tables = [
+            self._feature(label_of(self.schema, name, type_), table, placement | {"store_dtype": each})
+            for type_, table, each in zip(types, given, stored_of, strict=True)
+        ]
+        if of_nodes:
             self._widen([0 if t is None or t is g else len(t) for g, t in zip(given, tables, strict=True)])
         self._put(level, name, tables)
+
+    def _feature(self, label: str, table: Any, placement: dict[str, Any]) -> Feature | None:
+        if table is None:
+            return None
+        if isinstance(table, Feature):
+            for name in [name for name, value in placement.items() if value is not None]:
+                raise ValueError(f"{name} is given, and {label} is a Feature, which has its own: leave {name} out")
+            return table
+        rows = as_rows(table, label)
+        try:
+            return Feature(rows, **placement)
+        except (TypeError, ValueError) as error:
+            if not self.schema.is_hetero:
+                raise
+            raise type(error)(f"{label}: {error}") from error  # whose table it is
 
     def _widen(self, num_rows: list[int]) -> None:
         """Adds the nodes without edges that only these rows tell of, unless other tables tell otherwise."""

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-from glt._checks import check_one_of
+from glt._checks import check_one_of, integer
 
 STORE_DTYPES: Final = ("float16", "bfloat16", "int8", "int4")
 FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -41,11 +42,18 @@ class Packing:
     store_dtype: str
     row_shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        check_one_of("store_dtype", self.store_dtype, STORE_DTYPES)
+        for each in self.row_shape:
+            integer("row_shape", each, 0, 2**63 - 1, "elements of a row along a dimension")
+
     @classmethod
     def of(cls, store_dtype: Any, row_shape: tuple[int, ...], name: str = "store_dtype") -> Packing:
-        """Checks ``store_dtype``, a name or a torch dtype, called ``name`` in errors."""
+        """Checks ``store_dtype``, a name or a dtype of torch or NumPy, called ``name`` in errors."""
         if isinstance(store_dtype, torch.dtype):
             store_dtype = str(store_dtype).removeprefix("torch.")
+        elif isinstance(store_dtype, np.dtype | type):  # np.dtype("float16") equals its name, and is no text
+            store_dtype = np.dtype(store_dtype).name
         check_one_of(name, store_dtype, STORE_DTYPES)
         return cls(store_dtype, tuple(row_shape))
 

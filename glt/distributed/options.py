@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -79,9 +80,9 @@ def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) ->
     if master_port is not None:
         if isinstance(master_port, str) and master_port.isdigit():
             master_port = int(master_port)
-        check_count("master_port", master_port, 1, 65535)
+        master_port = check_count("master_port", master_port, 1, 65535)
     if num_rpc_threads is not None:
-        check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
+        num_rpc_threads = check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
     if isinstance(rpc_timeout, bool) or not isinstance(rpc_timeout, int | float):
         raise TypeError(f"rpc_timeout = {rpc_timeout!r}: expected seconds")
     if not 0 < rpc_timeout < 86400:
@@ -113,13 +114,13 @@ class _WorkerOptions:
         if self.transport is not None and self.transport not in TRANSPORTS:
             raise ValueError(f"transport = {self.transport!r}: expected one of {list(TRANSPORTS)}, or None")
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
-        check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
+        self.worker_concurrency = check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_flag("read_local", self.read_local)
-        check_count("gather_window", self.gather_window, 1, 1024)
+        self.gather_window = check_count("gather_window", self.gather_window, 1, 1024)
         self.cache_bytes: int = parse_budget(self.cache_memory_budget, "cache_memory_budget")
 
     def rpc_threads(self, num_partitions: int) -> int:
-        return self.num_rpc_threads or min(_MAX_RPC_THREADS, max(2, num_partitions))
+        return int(self.num_rpc_threads or min(_MAX_RPC_THREADS, max(2, num_partitions)))
 
 
 @short_traceback
@@ -213,7 +214,7 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("num_workers", self.num_workers, 1, 1024)
+        self.num_workers = check_count("num_workers", self.num_workers, 1, 1024)
         self.devices: list[str] | None = checked_devices(self.worker_devices, self.num_workers)
         self.channel_bytes: int = (
             self.num_workers * _CHANNEL_BYTES_PER_WORKER
@@ -289,18 +290,18 @@ class RemoteDistSamplingWorkerOptions:
     def __post_init__(self) -> None:
         self.cache_bytes: int = parse_budget(self.cache_memory_budget, "cache_memory_budget")
         if self.server_rank is not None:
-            if isinstance(self.server_rank, str) or not isinstance(self.server_rank, int | Sequence):
+            if isinstance(self.server_rank, str) or not isinstance(self.server_rank, Integral | Sequence):
                 raise TypeError(f"server_rank = {self.server_rank!r}: expected a rank, or a list of ranks")
-            ranks = [self.server_rank] if isinstance(self.server_rank, int) else list(self.server_rank)
-            for rank in ranks:
-                check_count("server_rank", rank, 0, 2**31 - 1)
+            given = list(self.server_rank) if isinstance(self.server_rank, Sequence) else [self.server_rank]
+            ranks = [check_count("server_rank", rank, 0, 2**31 - 1) for rank in given]
+            self.server_rank = ranks if isinstance(self.server_rank, Sequence) else ranks[0]
             if not ranks or len(set(ranks)) < len(ranks):
                 raise ValueError(f"server_rank = {self.server_rank!r}: expected one rank or more, each once")
-        check_count("num_workers", self.num_workers, 1, 1024)
+        self.num_workers = check_count("num_workers", self.num_workers, 1, 1024)
         self.devices: list[str] | None = named_devices(self.worker_devices, self.num_workers)
-        check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
-        check_count("prefetch_size", self.prefetch_size, 1, 1024)
-        check_count("gather_window", self.gather_window, 1, 1024)
+        self.worker_concurrency = check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
+        self.prefetch_size = check_count("prefetch_size", self.prefetch_size, 1, 1024)
+        self.gather_window = check_count("gather_window", self.gather_window, 1, 1024)
         check_text("master_addr", self.master_addr)
         self.buffer_bytes: int = parse_size(self.buffer_size, "buffer_size")
         check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
@@ -313,6 +314,14 @@ class RemoteDistSamplingWorkerOptions:
         if self.server_rank is None:
             return [client_rank % num_servers]
         return [self.server_rank] if isinstance(self.server_rank, int) else list(self.server_rank)
+
+
+def refuse_gpus(options: Any, loader: str) -> None:
+    """Raises ValueError if options name a GPU to sample with, for a loader that the CPU samples."""
+    name = "device" if isinstance(options, CollocatedDistSamplingWorkerOptions) else "worker_devices"
+    given = getattr(options, name)
+    if given is not None and {*(options.devices if name == "worker_devices" else [_text(given, name)])} != {CPU}:
+        raise ValueError(f"worker_options has {name} = {given!r}, and {loader} samples on the CPU: leave it out")
 
 
 TrainerWorkerOptions = MpDistSamplingWorkerOptions | CollocatedDistSamplingWorkerOptions

@@ -175,7 +175,7 @@ class KeyedBatches(KeyedLoader):
         if isinstance(sampler, NeighborSampler):
             require_agreement(sampler, data, num_neighbors, random_seed, options)
             random_seed = sampler.random_seed
-        check_at_least("num_threads", given["num_threads"], 1)
+        given["num_threads"] = check_at_least("num_threads", given["num_threads"], 1)
         self._choose_seed(random_seed, kwargs)
         self._ahead: AheadOptions | None = None
         if sampler is None:
@@ -192,7 +192,7 @@ class KeyedBatches(KeyedLoader):
             raise ValueError(f"device = {device!r}, but neighbor_sampler samples on {place or 'the CPU'}: leave it out")
         wanted = {name: given[name] for name in ("batches_ahead", "gather_window") if given[name] is not None}
         for name, value in wanted.items():
-            check_at_least(name, value, 1)
+            wanted[name] = check_at_least(name, value, 1)
             if place is None:
                 raise ValueError(f"{name} = {value}: it is for samplers on a GPU; give device='cuda', or leave it out")
         if place is None:

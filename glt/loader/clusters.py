@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -85,16 +86,21 @@ class ClusterData(torch_geometric.loader.ClusterData):
         num_nodes = int(data.num_nodes or 0)
         require_in_range("edge_index", data.edge_index.reshape(-1), num_nodes, f" (num_nodes = {num_nodes})")
         if cluster is None:
-            check_at_least("num_parts", num_parts, 1)
+            num_parts = check_at_least("num_parts", num_parts, 1)
+            if filename is not None and save_dir is None:
+                raise ValueError(
+                    f"filename = {filename!r} and no save_dir, the folder for it: expected both, or neither"
+                )
             self.num_parts: int = int(num_parts or 1)
             self.cluster: Tensor = torch.from_numpy(self._kept(save_dir, filename, log))
             return
         if save_dir is not None or filename is not None:
             raise ValueError("cluster and save_dir are given: the clusters are known; leave save_dir and filename out")
+        if recursive:
+            raise ValueError("cluster and recursive are given: the clusters are known; leave recursive out")
         if num_parts is not None:
-            check_at_least("num_parts", num_parts, 1)
-        bound = (max(num_nodes, 1), "number of nodes") if num_parts is None else (num_parts, "num_parts")
-        self.cluster = checked_clusters("cluster", cluster, num_nodes, *bound)
+            num_parts = check_at_least("num_parts", num_parts, 1)
+        self.cluster = checked_clusters("cluster", cluster, num_nodes, max(num_nodes, 1), num_parts)
         self.num_parts = num_clusters([self.cluster]) if num_parts is None else num_parts
 
     def _kept(self, save_dir: str | None, filename: str | None, log: bool) -> np.ndarray:
@@ -151,11 +157,15 @@ class ClusterData(torch_geometric.loader.ClusterData):
         return self.num_parts
 
     def __getitem__(self, idx: int) -> Data:
+        try:
+            at = operator.index(idx)
+        except TypeError:
+            raise TypeError(f"cluster_data[{idx!r}]: expected an integer, 0 to {self.num_parts - 1}") from None
+        if not 0 <= at < self.num_parts:
+            raise IndexError(f"cluster_data[{at}]: expected 0 to {self.num_parts - 1}")
         if self.keep_inter_cluster_edges:
-            return super().__getitem__(idx)
-        if not 0 <= idx < self.num_parts:
-            raise IndexError(f"cluster_data[{idx}]: expected 0 to {self.num_parts - 1}")
-        return self._one_by_one.collate_fn(BatchIndex(torch.tensor([idx]), 0, 0, 0))  # type: ignore[no-any-return]
+            return super().__getitem__(at)
+        return self._one_by_one.collate_fn(BatchIndex(torch.tensor([at]), 0, 0, 0))  # type: ignore[no-any-return]
 
     @says
     def __repr__(self) -> str:
@@ -166,16 +176,19 @@ class ClusterData(torch_geometric.loader.ClusterData):
         return ClusterLoader(self, random_seed=0)
 
 
-def checked_clusters(name: str, given: Any, num_nodes: int, most: int, bound: str) -> Tensor:
-    """The cluster of each node ``[num_nodes]``, int64, below ``most``, which an error calls ``bound``; raises
-    IndexError, TypeError or ValueError."""
+def checked_clusters(name: str, given: Any, num_nodes: int, most: int, num_parts: int | None = None) -> Tensor:
+    """The cluster of each node ``[num_nodes]``, int64, below ``num_parts``, or where that is not given below ``most``,
+    how many nodes there are; raises IndexError, TypeError or ValueError."""
     dtype = given.dtype if isinstance(given, Tensor) else np.asarray(given).dtype
     if dtype in (torch.bool, np.bool_):
         raise TypeError(f"{name} has dtype bool: expected integers from 0, the cluster of each node")
     ids = as_ids(given, name)
     if len(ids) != num_nodes:
         raise ValueError(f"{name} has {len(ids)} elements: expected one per node, {num_nodes}")
-    require_in_range(name, ids, most, f" ({bound} = {most})")
+    if num_parts is None:
+        require_in_range(name, ids, most, f" (number of nodes = {most}): number clusters from 0, without gaps")
+    else:
+        require_in_range(name, ids, num_parts, f" (num_parts = {num_parts})")
     return ids
 
 
@@ -228,7 +241,8 @@ class ClusterLoader(NodeSetLoader):
         self._complete(cluster_data.num_parts, kwargs)
 
     def _nodes(self, index: BatchIndex) -> list[tuple[int, Tensor]]:
-        return [(0, torch.cat([self._by_cluster[each] for each in index.input_id.tolist()]))]
+        parts = [self._by_cluster[each] for each in index.input_id.tolist()]
+        return [(0, torch.cat([index.input_id[:0], *parts]))]  # without clusters, a batch without nodes
 
     def _sample(self, index: BatchIndex) -> Output:
         out = super()._sample(index)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glt._reprs import options
 from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
-from glt.loader.base import SAMPLING
 from glt.loader.loaders import NeighborLoader
 from glt.sampler.hgt import HGTSampler
 
@@ -52,8 +52,13 @@ class HGTLoader(NeighborLoader):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        for name in kwargs.keys() & {*SAMPLING} - {"sampler"}:
-            raise TypeError(f"HGTLoader has no argument {name}: nodes are drawn by budget, as num_samples says")
+        of_hops = {*inspect.signature(NeighborLoader).parameters}
+        if not isinstance(kwargs.get("sampler"), str):
+            of_hops.remove("sampler")  # one of torch's: the order of seeds
+        for name in [each for each in kwargs if each in of_hops]:
+            raise TypeError(
+                f"HGTLoader has no argument {name}: nodes are drawn by budget, on the CPU, as num_samples says"
+            )
         sampler = HGTSampler(data, num_samples, random_seed=random_seed, num_threads=num_threads)
         super().__init__(
             data,

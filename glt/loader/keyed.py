@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from glt import _core
+from glt._checks import check_at_least
 from glt._tracebacks import short_traceback
 from glt.loader.batches import MadeBatches
 from glt.sampler.order import (
@@ -47,9 +49,16 @@ class KeyedLoader(Resumable):
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
         size = kwargs.get("batch_size", 1)
         brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
-        if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        if size is None and not brought:
             raise ValueError(
-                f"batch_size = {size!r}: expected an integer of at least 1; None needs a sampler that yields batches"
+                "batch_size = None: expected an integer of at least 1; None needs a sampler that yields batches"
+            )
+        if size is not None and "batch_size" in kwargs:
+            kwargs["batch_size"] = check_at_least("batch_size", size, 1)  # torch takes no integers of NumPy
+        sampler = kwargs.get("sampler")
+        if sampler is not None and (isinstance(sampler, str | bytes) or not isinstance(sampler, Iterable)):
+            raise TypeError(
+                f"sampler = {reprlib.repr(sampler)}: expected the order of seeds, such as a torch.utils.data.Sampler"
             )
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self._position, self._one_thread = Position(), OneThread[Any]()
@@ -109,7 +118,7 @@ class KeyedLoader(Resumable):
     def _num_batches(self) -> int | None:
         try:
             return len(self)  # type: ignore[arg-type]
-        except (TypeError, NotImplementedError):  # of a sampler that has no length
+        except (TypeError, NotImplementedError, ValueError):  # of a sampler that has no length; ValueError: PyG's
             if self._own_order:
                 raise
             return None

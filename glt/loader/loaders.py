@@ -13,16 +13,14 @@ from torch_geometric.sampler import BaseSampler
 from torch_geometric.typing import InputEdges, InputNodes
 
 from glt._tracebacks import short_traceback
-from glt.data.arrays import require_data
+from glt.data.arrays import as_tensor, checked_times, require_data
 from glt.data.dataset import Dataset
 from glt.data.pyg import counted
 from glt.data.schema import HOMOGENEOUS, EdgeType
 from glt.loader.base import KeyedBatches
 from glt.loader.batches import as_pyg
 from glt.loader.seeds import (
-    as_tensor,
     checked_edges,
-    checked_times,
     ids_of_keys,
     is_edge_type,
     links_of_keys,
@@ -55,7 +53,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             all, 0 none.
         input_nodes: Seeds: ids, a bool mask over all nodes, or None for all nodes; in heterogeneous graphs a node type,
             or a pair of one and the seeds.
-        input_time: Time of each seed, ``[number of seeds]``, int64. Default: the seeds' own.
+        input_time: Time of each seed, ``[number of seeds]``, integers. Default: the seeds' own.
         replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
             :class:`glt.sampler.NeighborSampler`, and so are batch_dependency, time_bound, time_window
             and half_life.
@@ -139,7 +137,8 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         if isinstance(given["data"], Dataset):
             input_nodes = ids_of_keys(input_nodes, given["data"].ids)
         input_nodes = nodes_for_pyg(input_nodes, schema, kwargs.get("input_id"))
-        require_data(input_time, "input_time")
+        if input_time is not None:
+            input_time = as_tensor("input_time", input_time, "one time per seed")
         require_data(kwargs.get("input_id"), "input_id")
         super().__init__(source, num_neighbors, input_nodes, input_time, time_attr=time_attr, **kwargs)
         self._check_inputs()

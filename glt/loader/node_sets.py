@@ -59,7 +59,7 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
             kwargs.pop(name, None)
         refuse_unknown(type(self).__name__, kwargs, OF_TORCH - {"dataset", "collate_fn"})
         check_function("transform", transform, "a batch")
-        check_at_least("num_threads", num_threads, 1)
+        num_threads = check_at_least("num_threads", num_threads, 1)
         self._choose_seed(random_seed, kwargs)
         data = counted(data)
         self.transform: Callable[[Any], Any] | None = transform
@@ -95,7 +95,7 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
 
     def collate_fn(self, index: BatchIndex) -> Any:  # type: ignore[override]
         """Makes a batch."""
-        require_in_range("positions that sampler yields", index.input_id, len(self.dataset), "")
+        require_in_range("positions that sampler yields", index.input_id, len(self.dataset))
         out = self._sample(index)
         batch = self._features.batch(out)
         for node_type, node in out.node.items() if isinstance(out.node, dict) else [(None, out.node)]:
@@ -204,7 +204,7 @@ class RandomNodeLoader(NodeSetLoader):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        check_at_least("num_parts", num_parts, 1)
+        num_parts = check_at_least("num_parts", num_parts, 1)
         if "batch_size" in kwargs:
             raise ValueError(
                 f"batch_size = {kwargs['batch_size']!r}: num_parts says how large batches are; leave it out"

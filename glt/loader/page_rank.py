@@ -10,10 +10,11 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt._checks import check_at_least
+from glt._checks import check_at_least, refuse_unknown
 from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset, Graph
 from glt.data.schema import NodeType, Schema
+from glt.loader.keyed import OF_TORCH
 from glt.loader.node_sets import NodeSetLoader
 from glt.loader.seeds import checked_nodes, ids_of_keys, split_node_type
 from glt.sampler.order import BatchIndex, crc32_of
@@ -103,9 +104,10 @@ class PageRankLoader(NodeSetLoader):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
+        refuse_unknown("PageRankLoader", kwargs, OF_TORCH - {"dataset", "collate_fn"} | {*locals()})
         if isinstance(data, Graph):
             raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
-        check_at_least("num_neighbors", num_neighbors, 1)
+        num_neighbors = check_at_least("num_neighbors", num_neighbors, 1)
         self._given = ids_of_keys(input_nodes, data.ids) if isinstance(data, Dataset) else input_nodes
         self._asked: dict[str, Any] = {
             "num_neighbors": num_neighbors,
@@ -121,6 +123,11 @@ class PageRankLoader(NodeSetLoader):
         given, schema = self._given, graph.schema
         if given is None and not schema.is_hetero:
             given = torch.arange(graph.num_nodes[0])
+        elif given is None:
+            raise TypeError(
+                f"input_nodes = None: expected one of the node types {list(schema.node_types)}, or a pair of one and "
+                "the seeds"
+            )
         _, self._columns = checked_nodes(given, schema, [int(each) for each in graph.num_nodes])
         del self._given
         node_type = split_node_type(given)[0] if schema.is_hetero else None

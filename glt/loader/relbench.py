@@ -17,11 +17,12 @@ from torch_geometric.sampler import NodeSamplerInput
 from glt._checks import check_at_least, check_function
 from glt._reprs import says
 from glt._tracebacks import short_traceback
+from glt.data.arrays import as_tensor, checked_times
 from glt.data.dataset import Dataset
 from glt.data.pyg import counted
 from glt.data.schema import EdgeType
 from glt.loader.batches import BatchFeatures
-from glt.loader.seeds import as_tensor, checked_times, require_nodes
+from glt.loader.seeds import require_nodes
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.order import BatchIndex, check_random_seed, draw_random_seed
 
@@ -59,9 +60,8 @@ class LinkTable:
 
     def __init__(self, src: Tensor, dst: Any, num_dst_nodes: int, time: Tensor | None = None) -> None:
         self.src: Tensor = src
-        self.num_dst_nodes: int = num_dst_nodes
+        self.num_dst_nodes: int = check_at_least("num_dst_nodes", num_dst_nodes, 1)
         self.time: Tensor | None = time
-        check_at_least("num_dst_nodes", num_dst_nodes, 1)
         if isinstance(dst, Tensor):
             if dst.layout != torch.sparse_csr:
                 raise TypeError(f"dst_nodes has layout {dst.layout}: expected a tensor in torch.sparse_csr, or lists")
@@ -177,7 +177,7 @@ class RelBenchLinkNeighborLoader(DataLoader):
         drop_last: bool = False,
         **kwargs: Any,
     ) -> None:
-        check_at_least("batch_size", batch_size, 1)
+        batch_size = check_at_least("batch_size", batch_size, 1)
         check_function("transform", transform, "a batch")
         if not isinstance(sampler, str):  # the order of seeds, as torch's DataLoader has it
             kwargs["sampler"], sampler = sampler, "neighbor"

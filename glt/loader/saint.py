@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from glt import _core
-from glt._checks import check_at_least, check_flag, check_path
+from glt._checks import check_at_least, check_count, check_flag, check_path
 from glt._tracebacks import short_traceback
 from glt.data.dataset import Dataset
 from glt.data.topology import EdgeWeights
@@ -49,12 +49,16 @@ class GraphSAINTSampler(NodeSetLoader):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("num_steps", num_steps, 1),
-            ("sample_coverage", sample_coverage, 0),
-        ):
-            check_at_least(name, value, least)
+        batch_size = check_count("batch_size", batch_size, 1, 2**31 - 1)
+        num_steps = check_count("num_steps", num_steps, 1, 2**31 - 1)
+        sample_coverage = check_at_least("sample_coverage", sample_coverage, 0)
+        if save_dir is not None:
+            check_path("save_dir", save_dir, "a folder for the counts")
+            if sample_coverage == 0:
+                raise ValueError(
+                    "save_dir is given and sample_coverage = 0: there are no norms to keep; give sample_coverage, or "
+                    "leave save_dir out"
+                )
         for name in ("node_norm", "edge_norm") if sample_coverage else ():
             if isinstance(data, Data) and name in data:
                 raise ValueError(f"data has {name} already, which batches are to have: rename it")
@@ -103,7 +107,6 @@ class GraphSAINTSampler(NodeSetLoader):
     def _norms(self, save_dir: str | os.PathLike[str] | None, log: bool) -> tuple[Tensor, Tensor]:
         path = None
         if save_dir is not None:
-            check_path("save_dir", save_dir, "a folder for the counts")
             told = "_".join(str(each) for each in self._told().values())
             path = Path(save_dir) / f"{type(self).__name__.lower()}_{told}.npz"
         if log and not (path is not None and path.exists()):
@@ -284,6 +287,7 @@ class GraphSAINTRandomWalkSampler(GraphSAINTSampler):
     def _prepare(self, num_threads: int) -> None:
         options: dict[str, Any] = {"random_seed": self.random_seed, "num_threads": num_threads}
         self._walks = RandomWalkSampler(self._graph, self.walk_length, **options)
+        self.walk_length = self._walks.options.walk_length  # an int
 
     def _draw(self, key: int) -> np.ndarray:
         roots = drawn_items(key, self.num_nodes, np.arange(self.num_samples))

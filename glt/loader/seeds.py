@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.arrays import as_ids, ids_in_place, is_mask, require_data, require_in_range
+from glt.data.arrays import as_ids, as_tensor, ids_in_place, is_mask, require_in_range
 from glt.data.keys import KeyMaps
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
-
-
-def as_tensor(name: str, given: Any, expected: str) -> Tensor:
-    """Returns ``given`` as a tensor; raises TypeError or ValueError, naming it, if it cannot be one or has no data."""
-    if isinstance(given, Tensor):
-        require_data(given, name)
-        return given
-    try:
-        made = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        hint = f"; give list({name})" if isinstance(given, Iterable) and not isinstance(given, Sequence) else ""
-        kind = type(given).__name__
-        raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}{hint}") from error
-    # What is empty has no numbers that could tell of which kind it is: torch makes floats of it.
-    return made.to(torch.int64) if made.numel() == 0 and not hasattr(given, "dtype") else made
 
 
 def require_per_seed(name: str, given: Any, num_seeds: int) -> None:
     rows = len(given) if getattr(given, "ndim", 1) else 0
     if rows != num_seeds:
         raise ValueError(f"{name} has {rows} elements: expected one per seed, {num_seeds}")
-
-
-def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
-    """One time per seed ``[num_seeds]``, int64 on the CPU; raises TypeError or ValueError."""
-    times = as_tensor(name, times, f"one time per seed, [{num_seeds}]")
-    if times.is_floating_point() or times.is_complex() or times.dtype == torch.bool:
-        raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds")
-    if tuple(times.shape) != (num_seeds,):
-        raise ValueError(f"{name} has shape {list(times.shape)}: expected one time per seed, [{num_seeds}]")
-    return times.to("cpu", torch.int64).contiguous()
 
 
 def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:

@@ -87,10 +87,10 @@ class ShaDowKHopSampler(NodeSetLoader):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        check_at_least("depth", depth, 0)
+        depth = check_at_least("depth", depth, 0)
         SamplingConfig.checked([num_neighbors], replace=replace)  # whatever the depth
         self.depth: int = depth
-        self.num_neighbors: int = num_neighbors
+        self.num_neighbors: int = int(num_neighbors)
         self.replace: bool = replace
         self._is_sparse = isinstance(data, Data) and data.edge_index is None and data.get("adj_t") is not None
         self._open(_with_edges(data) if self._is_sparse else data, random_seed, num_threads, transform, kwargs)

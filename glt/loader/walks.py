@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader
 from glt._checks import check_at_least, refuse_unknown
 from glt._reprs import options, says
 from glt._tracebacks import short_traceback
+from glt.data.arrays import checked_times, require_in_range
 from glt.data.dataset import Dataset
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.loader.keyed import OF_TORCH, KeyedLoader
-from glt.loader.seeds import checked_nodes, checked_times, ids_of_keys
+from glt.loader.seeds import checked_nodes, ids_of_keys
 from glt.sampler.negatives import Endpoint
 from glt.sampler.order import BatchIndex, as_json, crc32_of
 from glt.sampler.walk_options import WalkOptions
@@ -51,8 +52,8 @@ class WalkWindows:
         num_negative_samples: int,
     ) -> WalkWindows:
         """Raises ValueError if a number does not fit."""
-        check_at_least("num_negative_samples", num_negative_samples, 1)
-        check_at_least("context_size", context_size, 2)
+        num_negative_samples = check_at_least("num_negative_samples", num_negative_samples, 1)
+        context_size = check_at_least("context_size", context_size, 2)
         if context_size > walks.walk_length + 1:
             raise ValueError(
                 f"context_size = {context_size}: expected at most the nodes of a walk, walk_length + 1 = "
@@ -183,7 +184,7 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
         **kwargs: Any,
     ) -> None:
         refuse_unknown("RandomWalkLoader", kwargs, OF_TORCH - {"dataset", "collate_fn"} | {*locals()})
-        check_at_least("walks_per_node", walks_per_node, 1)
+        walks_per_node = check_at_least("walks_per_node", walks_per_node, 1)
         self._choose_seed(random_seed, kwargs)
         self.walks_per_node: int = walks_per_node
         self._walks = RandomWalkSampler(
@@ -216,6 +217,7 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
 
     def collate_fn(self, index: BatchIndex) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Walks from the seeds of a batch, and draws its negatives."""
+        require_in_range("positions that sampler yields", index.input_id, len(self._seeds))
         seeds = self._seeds[index.input_id].repeat_interleave(self.walks_per_node)
         time = None if self._time is None else self._time[index.input_id].repeat_interleave(self.walks_per_node)
         walks = self._walks.walk(seeds, seed_time=time, batch_key=index.key)

@@ -52,6 +52,12 @@ def _wanted(graph: GraphInput, store_dtype: StoreDtype) -> Wanted:
             raise ValueError(f"store_dtype = {store_dtype!r}: the graph has no features that could be stored so")
         return {type_: {inputs[type_].feat_name: store_dtype} for type_ in with_features}
     if not graph.schema.is_hetero:
+        for name, each in store_dtype.items():
+            if isinstance(each, Mapping):
+                raise ValueError(
+                    f"store_dtype names tables {list(each)} of {name!r}: tables of a type (TYPE:TABLE=DTYPE) are for "
+                    "graphs of several types, and this one has no types: expected TABLE=DTYPE, tables alone"
+                )
         nodes, edges = graph.nodes[0], graph.edges[0]
         of_edges = {name: each for name, each in store_dtype.items() if name in edges.named}
         of_nodes = {name: each for name, each in store_dtype.items() if name not in of_edges}

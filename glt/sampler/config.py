@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from glt import _core
-from glt._checks import check_at_least, check_flag, check_one_of
+from glt._checks import check_at_least, check_flag, check_one_of, integer
 from glt._reprs import options
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
 
@@ -149,7 +149,10 @@ def per_edge_type(num_neighbors: Any, schema: Schema, replace: bool = False) -> 
         values, default = num_neighbors.values, num_neighbors.default
     if not isinstance(values, Mapping):
         return (_counts("num_neighbors", values, replace),) * len(schema.edge_types)
-    given = {_edge_type(key): _counts(f"num_neighbors[{key!r}]", value, replace) for key, value in values.items()}
+    given = {
+        _edge_type("num_neighbors", key): _counts(f"num_neighbors[{key!r}]", value, replace)
+        for key, value in values.items()
+    }
     unknown = [t for t in given if t not in schema.edge_types]
     if not given and not schema.is_hetero:
         raise ValueError(f"num_neighbors = {num_neighbors!r}: expected a list with one count per hop")
@@ -203,27 +206,30 @@ def times_by_edge_type(
     names a type that is not ``timed``."""
     if given is None:
         return None
-    by_type = {_edge_type(key): value for key, value in given.items()} if isinstance(given, Mapping) else None
-    if by_type is not None and (unknown := [each for each in by_type if each not in schema.edge_types]):
-        raise ValueError(f"{name} names edge type {unknown[0]}: the graph has {_known(schema)}")
+    by_type = {_edge_type(name, key): value for key, value in given.items()} if isinstance(given, Mapping) else None
+    unknown = [each for each in by_type or () if each not in schema.edge_types]
+    if unknown:
+        known = list(schema.edge_types) if schema.is_hetero else "no types: expected an integer"
+        raise ValueError(f"{name} names edge type {unknown[0]}: the graph has {known}")
     for edge_type, has_time in zip(schema.edge_types, timed or (), strict=False):
         if by_type is not None and edge_type in by_type and not has_time:
             raise ValueError(f"{name} names edge type {edge_type}, which has no times: leave it out")
-    for value in [given] if by_type is None else by_type.values():
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"{name} = {value!r}: expected an integer, in the unit of the times")
-        if not least <= value < 2**63:
-            raise ValueError(f"{name} = {value}: expected at least {least}, below 2^63, in the unit of the times")
-    times = [given if by_type is None else by_type.get(each) for each in schema.edge_types]
-    return tuple(None if each is None else int(each) for each in times)
+
+    def checked(value: Any) -> int:
+        return integer(name, value, least, 2**63 - 1, "in the unit of the times")
+
+    if by_type is None:
+        return (checked(given),) * len(schema.edge_types)
+    times = {each: checked(value) for each, value in by_type.items()}
+    return tuple(map(times.get, schema.edge_types))
 
 
-def _edge_type(key: Any) -> EdgeType:
+def _edge_type(name: str, key: Any) -> EdgeType:
     parts = tuple(key.split("__")) if isinstance(key, str) else tuple(key) if isinstance(key, tuple | list) else ()
     if len(parts) == 2:
         parts = (parts[0], "to", parts[1])  # PyG's default relation
     if len(parts) != 3 or not all(isinstance(part, str) for part in parts):
-        raise TypeError(f"num_neighbors names {key!r}: expected an edge type, (source type, relation, target type)")
+        raise TypeError(f"{name} names {key!r}: expected an edge type, (source type, relation, target type)")
     return parts[0], parts[1], parts[2]
 
 
@@ -343,7 +349,7 @@ class SamplingConfig:
             if name in options:
                 check_flag(name, options[name])
         if "batch_dependency" in options:
-            check_at_least("batch_dependency", options["batch_dependency"], 1)
+            options["batch_dependency"] = check_at_least("batch_dependency", options["batch_dependency"], 1)
         least = {"time_window": int(options.get("time_bound") == "<"), "half_life": 1}
         for name in least.keys() & options.keys():
             options[name] = times_by_edge_type(name, options[name], least[name], schema, timed)

@@ -72,7 +72,7 @@ class HGTSampler(NeighborSampler):
         for name, value in (("seed_time", seed_time), ("shared_key", shared_key)):
             if value is not None:
                 raise ValueError(f"{name} is given: nodes are drawn by budget, which knows no times and numbers")
-        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
+        key = self._call_keys.of_call(self.random_seed, batch_key)
         drawn = self._drawn(seeds, key)
         return super().sample([*seeds, *drawn], batch_key=key, exclusions=exclusions)
 

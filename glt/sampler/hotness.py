@@ -327,9 +327,9 @@ def probabilities(
         )
     if any(topology.book is not None for topology in graph.topologies):
         raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
-    check_at_least("batch_size", batch_size, 1)
+    batch_size = check_at_least("batch_size", batch_size, 1)
     if num_batches is not None:
-        check_at_least("num_batches", num_batches, 0)
+        num_batches = check_at_least("num_batches", num_batches, 0)
     if num_batches == 1:
         raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
     counts = counts_of_nodes(num_nodes, graph)

@@ -23,7 +23,7 @@ from glt import _core
 from glt._checks import check_at_least, check_one_of
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
-from glt.data.arrays import as_ids
+from glt.data.arrays import as_ids, checked_times
 from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
@@ -70,9 +70,9 @@ class NeighborSampler(BaseSampler):
         time_attr: Attribute with the times of nodes, or of edges; int64. Implies ``disjoint``. Types without it are not
             bound by time. Seeds are looked at as of ``NodeSamplerInput.time``, by default their own times.
         sampler: ``'neighbor'``: each node draws its own neighbours. ``'labor'``: each node of the graph has a random
-            number in a batch, and a node takes those of its neighbours whose numbers are lowest, so that nodes with
-            common neighbours take the same ones: a batch has as many edges per node, and fewer nodes. By weight,
-            numbers are divided by weights. The trees of disjoint batches share them too.
+            number for each hop of a batch, and a node takes those of its neighbours whose numbers are lowest, so that
+            nodes with common neighbours take the same ones: a batch has as many edges per node, and fewer nodes. By
+            weight, numbers are divided by weights. The trees of disjoint batches share them too.
         batch_dependency: With ``'labor'``, how many batches in succession keep the numbers, so that a cache of rows
             serves more of them. Draws within such a window depend on each other.
         time_bound: ``'<='``: edges up to the seed's time; ``'<'``: only those before it, which leaves out the event
@@ -145,7 +145,7 @@ class NeighborSampler(BaseSampler):
         refuse_conflicts(**locals())  # by the names of the arguments
         check_one_of("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
         check_one_of("sample_direction", sample_direction, DIRECTIONS)
-        check_at_least("num_threads", num_threads, 1)
+        num_threads = check_at_least("num_threads", num_threads, 1)
         self.random_seed: int = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self.num_threads = num_threads
         self.time_attr, self.weight_attr = time_attr, weight_attr
@@ -257,7 +257,7 @@ class NeighborSampler(BaseSampler):
         if self.is_temporal:
             raise ValueError("sample_one_hop with time_attr: one hop has no seed times; use sample_from_nodes")
         SamplingConfig.checked([num_neighbors], replace=self.config.replace)
-        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
+        key = self._call_keys.of_call(self.random_seed, batch_key)
         seeds = as_ids(seeds, "seeds")
         if self.accelerator is not None:
             rows = self.on_device.sample_rows(at, seeds, num_neighbors=num_neighbors, hop=0, batch_key=key)
@@ -371,8 +371,9 @@ class NeighborSampler(BaseSampler):
     ) -> Finish:
         """Begins a batch of :meth:`sample`, as :meth:`begin_from_nodes`. ``config``: in place of the sampler's own."""
         config, graph = config or self.config, self.graph
-        seed_time = config.latest(seed_time)
-        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
+        if seed_time is not None:
+            seed_time = config.latest(checked_times("seed times", seed_time, sum(len(each) for _, each in seeds)))
+        key = self._call_keys.of_call(self.random_seed, batch_key)
         if self.accelerator is None:
             numbers = config.numbers(key, shared_key)
             finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions, numbers))
@@ -401,7 +402,7 @@ class NeighborSampler(BaseSampler):
         graph = self.graph
         with self._lock:
             batch = self._spare.pop() if self._spare else _core.Batch(list(graph.num_nodes), list(graph.ends))
-        time = None if seed_time is None else as_ids(seed_time, "seed times").numpy()
+        time = None if seed_time is None else seed_time.numpy()
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
             options: dict[str, Any] = {"replace": config.replace, "last": config.last, "num_threads": self.num_threads}
@@ -456,7 +457,7 @@ class NeighborSampler(BaseSampler):
         shared_key: int | None = None,
     ) -> Finish:
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
-        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
+        key = self._call_keys.of_call(self.random_seed, batch_key)
         return LocalLinks(self, index, neg_sampling).begin(key, shared_key)
 
     @short_traceback

@@ -120,13 +120,16 @@ def check_epoch(epoch: int) -> None:
 
 
 class CallKeys:
-    """Keys of the draws of calls outside a loader's batches, a new one for each call. The copies of a sampler in
-    DataLoader workers have others."""
+    """Keys of the draws of calls outside a loader's batches, a new one for each call that brings none. The copies of a
+    sampler in DataLoader workers have others."""
 
     def __init__(self) -> None:
         self._lock, self._num_calls = threading.Lock(), 0
 
-    def next(self, random_seed: int) -> int:
+    def of_call(self, random_seed: int, batch_key: int | None) -> int:
+        """The key that a call brings, or a new one; raises TypeError or ValueError if it is none."""
+        if batch_key is not None:
+            return integer("batch_key", batch_key, 0, 2**64 - 1, "a key of draws, in [0, 2^64)")
         with self._lock:
             call = self._num_calls
             self._num_calls += 1

@@ -68,7 +68,7 @@ class PageRankSampler:
         neighbor_type: NodeType | None = None,
         num_threads: int = 1,
     ) -> None:
-        check_at_least("num_threads", num_threads, 1)
+        num_threads = check_at_least("num_threads", num_threads, 1)
         self.num_threads: int = num_threads
         self.graph: SampledGraph = sampled_graph(data, edge_dir="out", time_attr=None, weight_attr=None)
         schema = self.graph.schema
@@ -87,7 +87,7 @@ class PageRankSampler:
         """Finds the nodes around each seed; around all nodes, ``torch.arange(num_nodes)``, that is a table.
 
         Args:
-            seeds: Ids ``[n]``; one that comes twice is answered twice.
+            seeds: Ids ``[n]``, or a mask over all nodes of their type; one that comes twice is answered twice.
 
         Returns:
             The nodes, seed after seed, highest score first, of equal ones the lowest id; and their scores ``[E]``,
@@ -97,8 +97,8 @@ class PageRankSampler:
             IndexError: If a seed is outside the graph; names the first.
             TypeError, ValueError: If they are no ids.
         """
-        ids = as_ids(seeds, "seeds")
         seed_type, num_nodes = self.options.seed_type, [int(each) for each in self.graph.num_nodes]
+        ids = as_ids(seeds, "seeds", num_nodes[seed_type])
         require_in_range("seeds", ids, num_nodes[seed_type], f" (num_nodes = {num_nodes[seed_type]})")
         most = self.options.room(0, num_nodes).most
         together = max(1, _MOST_BYTES // (16 * most))

@@ -37,7 +37,7 @@ class PageRankOptions:
         neighbor_type: NodeType | None = None,
     ) -> PageRankOptions:
         """Raises TypeError or ValueError, naming the option, if one does not fit."""
-        check_at_least("num_neighbors", num_neighbors, 1)
+        num_neighbors = check_at_least("num_neighbors", num_neighbors, 1)
         alpha, epsilon = real_number("alpha", alpha, 1e-4), real_number("epsilon", epsilon, 1e-9)
         for name, value in (("alpha", alpha), ("epsilon", epsilon)):
             if value > 1:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glt import _core
 from glt._checks import check_at_least, check_one_of
-from glt.data.arrays import as_ids
+from glt.data.arrays import checked_times
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.sampler.config import GIVEN, TIME_BOUNDS, Conflict, refuse_conflicts
 
@@ -60,7 +60,7 @@ class WalkOptions:
             TypeError, ValueError: Naming the option, the value and what was expected, or both of two options that
                 exclude each other.
         """
-        check_at_least("walk_length", walk_length, 1)
+        walk_length = check_at_least("walk_length", walk_length, 1)
         if walk_length > _core.most_walk_steps:
             raise ValueError(f"walk_length = {walk_length}: expected at most {_core.most_walk_steps}")
         for name, value, least, most in (
@@ -113,9 +113,7 @@ class WalkOptions:
             return None
         if seed_time is None:
             raise ValueError("seed_time is not given: walks back in time need one time per seed")
-        time = as_ids(seed_time, "seed_time")
-        if len(time) != num_seeds:
-            raise ValueError(f"seed_time has {len(time)} times: expected one for each of {num_seeds} seeds")
+        time = checked_times("seed_time", seed_time, num_seeds)
         if self.time_bound == "<=":
             return time
         if num_seeds and int(time.min()) == -(2**63):
@@ -156,6 +154,9 @@ def _path_of(schema: Schema, ends: Sequence[tuple[int, int]], metapath: Sequence
         return (0,)
     if isinstance(metapath, str) or not isinstance(metapath, Sequence) or not metapath:
         raise TypeError(f"metapath = {metapath!r}: expected a list of edge types, such as [('user', 'buys', 'item')]")
+    for at, each in enumerate(metapath):
+        if not isinstance(each, Sequence):
+            raise TypeError(f"metapath[{at}] = {each!r}: expected an edge type, one of {list(types)}")
     unknown = [each for each in metapath if tuple(each) not in types]
     if unknown:
         raise ValueError(f"metapath names edge type {unknown[0]!r}: the graph has {list(types)}")

@@ -76,7 +76,7 @@ class RandomWalkSampler:
         random_seed: int | None = None,
         num_threads: int = 1,
     ) -> None:
-        check_at_least("num_threads", num_threads, 1)
+        num_threads = check_at_least("num_threads", num_threads, 1)
         self.num_threads: int = num_threads
         self.random_seed: int = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self.graph: SampledGraph = sampled_graph(data, edge_dir="out", time_attr=time_attr, weight_attr=weight_attr)
@@ -100,7 +100,8 @@ class RandomWalkSampler:
         """Walks from each seed.
 
         Args:
-            seeds: Ids ``[n]`` of nodes of the type at which the metapath begins; one that comes twice has two walks.
+            seeds: Ids ``[n]`` of nodes of the type at which the metapath begins, or a mask over all of them; one that
+                comes twice has two walks.
             seed_time: With ``time_attr``, the latest time of each walk's first edge, ``[n]``, int64.
             batch_key: Key of the draws, in [0, 2^64), such as :meth:`BatchIndex.key`. Default: a new one in every call.
 
@@ -112,9 +113,9 @@ class RandomWalkSampler:
             IndexError: If a seed is outside the graph; names the first.
             TypeError, ValueError: If an argument does not fit.
         """
-        ids = as_ids(seeds, "seeds")
+        ids = as_ids(seeds, "seeds", self._num_first)
         time = self.options.latest(seed_time, len(ids))
-        key = self._call_keys.next(self.random_seed) if batch_key is None else batch_key
+        key = self._call_keys.of_call(self.random_seed, batch_key)
         out = torch.empty(len(ids), self.options.walk_length + 1, dtype=torch.int64)
         seed_times = None if time is None else time.numpy()
         _core.walk(self._csrs, ids.numpy(), out.view(-1).numpy(), self.options.spec(key), seed_times, self.num_threads)
@@ -139,8 +140,8 @@ class RandomWalkSampler:
         Raises:
             IndexError, TypeError, ValueError: As of :meth:`walk`; or if the metapath does not end where it begins.
         """
-        check_at_least("num_neighbors", num_neighbors, 1)
-        check_at_least("num_walks", num_walks, 1)
+        num_neighbors = check_at_least("num_neighbors", num_neighbors, 1)
+        num_walks = check_at_least("num_walks", num_walks, 1)
         path, ends_of = self.options.path, self.graph.ends
         start, end = ends_of[path[0]][0], ends_of[path[-1]][1]
         if start != end:
@@ -148,7 +149,7 @@ class RandomWalkSampler:
             raise ValueError(f"metapath: it ends at {types[end]!r} nodes: expected {types[start]!r}, where it begins")
         if self.options.timed:
             raise ValueError("time_attr is set: visits are counted of walks without times")
-        ids = as_ids(seeds, "seeds")
+        ids = as_ids(seeds, "seeds", self._num_first)
         walks = self.walk(ids.repeat_interleave(num_walks), batch_key=batch_key).numpy()
         stride = len(path)
         ends = walks[:, stride::stride].reshape(len(ids), num_walks * (self.options.walk_length // stride))
@@ -164,6 +165,11 @@ class RandomWalkSampler:
         num = np.bincount(of[kept], minlength=len(ids))
         found = NeighborOutput(torch.from_numpy(node[kept]), torch.from_numpy(num), None)
         return found, torch.from_numpy(visits[kept])
+
+    @property
+    def _num_first(self) -> int:
+        """How many nodes there are where walks begin."""
+        return int(self.graph.num_nodes[self.graph.ends[self.options.path[0]][0]])
 
     @property
     def _csrs(self) -> list[_core.Csr]:

@@ -127,6 +127,38 @@ def test_types_without_anything():
     assert Dataset.from_arrays(none).num_nodes == 0
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("store_dtype", "int8"), ("split_ratio", 0.5), ("device", "cuda"), ("device_group_list", [0])],
+)
+def test_a_feature_has_its_own_placement(option, value):
+    dataset = Dataset.from_arrays(EDGES[CITES])
+    with pytest.raises(ValueError, match=f"{option} is given, and node_features is a Feature, which has its own"):
+        dataset.init_node_features(Feature(torch.rand(dataset.num_nodes, 2)), **{option: value})
+
+
+def test_tables_are_stored_by_type():
+    dataset = Dataset.from_arrays(EDGES)
+    x = {node_type: torch.rand(count, 8) for node_type, count in dataset.num_nodes.items()}
+    dataset.init_node_features(x, store_dtype={"paper": "int8"})
+    stored = {node_type: each.packing and each.packing.store_dtype for node_type, each in dataset.node_features.items()}
+    assert stored == {node_type: "int8" if node_type == "paper" else None for node_type in x}
+    dataset.init_edge_features({CITES: torch.rand(2, 8)}, store_dtype={CITES: "float16"})
+    assert dataset.edge_features[CITES].packing.store_dtype == "float16"
+    nan = x | {"paper": torch.full_like(x["paper"], torch.nan)}
+    (other,) = x.keys() - {"paper"}
+    for given, store_dtype, error, message in [
+        (x, {"venue": "int8"}, KeyError, "store_dtype names node type 'venue': expected one of"),
+        ({other: x[other]}, {"paper": "int8"}, ValueError, "store_dtype names 'paper', and node_features has none of"),
+        (nan, "int8", ValueError, r"node_features\['paper'\]: tensor\[0\] has nan at position 0"),
+        (x | {"paper": Feature(x["paper"])}, "int8", ValueError, r"node_features\['paper'\] is a Feature, which has"),
+    ]:
+        with pytest.raises(error, match=message):
+            dataset.init_node_features(given, store_dtype=store_dtype)
+    with pytest.raises(TypeError, match="store_dtype is a dict by type: expected a single value"):
+        Dataset.from_arrays(EDGES[CITES]).init_node_features(torch.rand(3, 8), store_dtype={"paper": "int8"})
+
+
 def test_errors_name_type_and_argument():
     with pytest.raises(IndexError, match=r"'writes'.*edge_index\[1\]\[0\] = 3 is outside \[0, 3\)"):
         Dataset.from_arrays(EDGES, {"paper": 3})

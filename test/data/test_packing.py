@@ -101,8 +101,21 @@ def test_what_does_not_fit_is_refused():
         Feature(torch.zeros(2, 2, dtype=torch.int64), store_dtype="int8")
     with pytest.raises(ValueError, match=r"tensor is torch.uint8 \[2, 2\]: expected torch.uint8 \[2, 8\]"):
         Feature(torch.zeros(2, 2, dtype=torch.uint8), store_dtype=Packing("int8", (2,)))
+    with pytest.raises(ValueError, match="store_dtype = 'int2': expected one of"):
+        Packing("int2", (3,))
+    with pytest.raises(ValueError, match="row_shape = -3: expected 0 to"):
+        Packing("int8", (-3,))
+    with pytest.raises(TypeError, match=r"row_shape = 1\.5: expected an integer"):
+        Packing("int8", (1.5,))
     with pytest.raises(IndexError, match=r"ids\[1\] = 2"):
         Feature(torch.zeros(2, 2), store_dtype="int4").gather(torch.tensor([0, 2]))
+
+
+def test_dtypes_of_numpy_go_by_their_name():
+    for dtype in (np.dtype("float16"), np.float16):
+        assert Packing.of(dtype, (3,)) == Packing("float16", (3,))
+    rows = torch.randn(2, 3)
+    assert torch.equal(Feature(rows, store_dtype=np.dtype("int8")).tensor, Feature(rows, store_dtype="int8").tensor)
 
 
 def test_rows_of_the_dtype_are_used_in_place():

@@ -87,6 +87,39 @@ def test_loaders_say_so_when_they_are_created(world):
     assert "graph_mode = 'CPU'" in first and first == second
 
 
+def refused_by_the_cpus_own(trainer, path):
+    glt.distributed.init_worker_group(1, 0, "test-trainer")
+    data, said = glt.distributed.DistDataset().load(path, 0), []
+    gpus = (
+        options(trainer, "mp", num_workers=2, worker_devices=["cpu", "host"]),
+        options(trainer, "collocated", device="host"),
+    )
+    for make in (
+        lambda **more: glt.distributed.DistHGTLoader(data, [2], torch.arange(4), **more),
+        lambda **more: glt.distributed.DistClusterLoader(data, torch.zeros(data.num_nodes, dtype=torch.int64), **more),
+        lambda **more: glt.distributed.DistGraphSAINTRandomWalkSampler(data, 4, 2, **more),
+        lambda **more: glt.distributed.DistRandomWalkLoader(data, 3, 2, torch.arange(4), **more),
+        lambda **more: glt.distributed.DistPageRankLoader(data, 3, torch.arange(4), **more),
+    ):
+        for where in gpus:
+            try:
+                make(worker_options=where)
+            except ValueError as error:
+                said.append(str(error))
+        make(worker_options=options(trainer, "collocated", device="cpu")).shutdown()
+    return said
+
+
+def test_gpus_are_refused_by_loaders_that_the_cpu_samples(world):
+    (said,) = run_cluster(1, refused_by_the_cpus_own, world(1).path)
+    kinds = ("HGTLoader", "ClusterLoader", "GraphSAINTRandomWalkSampler", "RandomWalkLoader", "PageRankLoader")
+    assert said == [
+        f"worker_options has {given}, and Dist{kind} samples on the CPU: leave it out"
+        for kind in kinds
+        for given in ("worker_devices = ['cpu', 'host']", "device = 'host'")
+    ]
+
+
 def endless(trainer, path, device):
     """Samples in a worker on a GPU for as long as it can."""
     glt.distributed.init_worker_group(1, 0, "test-trainer")

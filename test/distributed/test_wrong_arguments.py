@@ -18,10 +18,12 @@ from glt.distributed import (
     EdgeDataLoader,
     GlobalUniform,
     LaborSampler,
+    MpDistSamplingWorkerOptions,
     MultiLayerFullNeighborSampler,
     MultiLayerNeighborSampler,
     NodeDataLoader,
     PerSourceUniform,
+    RemoteDistSamplingWorkerOptions,
     SparseAdagrad,
     SparseAdam,
 )
@@ -91,6 +93,15 @@ def test_worker_options_that_mean_nothing_are_named():
     ):
         with pytest.raises(kind, match=rf"^{next(iter(given))} = .*expected"):
             glt.distributed.MpDistSamplingWorkerOptions(**given)
+
+
+def test_integers_of_numpy_are_taken():
+    options = MpDistSamplingWorkerOptions(
+        num_workers=np.int64(2), num_rpc_threads=np.int32(3), gather_window=np.int8(4)
+    )
+    kept = options.num_workers, options.gather_window, options.rpc_threads(2), options.channel_bytes
+    assert kept == (2, 4, 3, 2 * 256 << 20) and {*map(type, kept)} == {int}
+    assert RemoteDistSamplingWorkerOptions(server_rank=[np.int64(1), 0]).server_rank == [1, 0]
 
 
 def test_what_does_nothing_is_told_by_name_with_what_does():

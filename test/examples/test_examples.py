@@ -115,6 +115,25 @@ def test_a_bad_flag_is_an_error_that_names_it(flags, message, command):
     assert status == 2 and message in err
 
 
+@pytest.mark.parametrize(
+    ("example", "flags", "message"),
+    [
+        ("igbh/make_igbh", ["--papers", "37"], "--papers 37: expected at least 38"),
+        ("igbh/make_igbh", ["--features", "0"], "--features 0: expected at least 1"),
+        ("igbh/train", ["--val_share", "0.5"], "--val_share 0.5: expected above 0 and at most 0.4"),
+        ("igbh/train", ["--epochs", "0"], "--epochs 0: expected at least 1"),
+        ("igbh/train", ["--hidden_channels", "30"], "--hidden_channels 30: expected a multiple of --heads 4"),
+        ("temporal_link_prediction", ["--num_negatives", "0"], "--num_negatives 0: expected at least 1"),
+        ("temporal_link_prediction", ["--max_events", "0"], "--max_events 0: expected at least 1"),
+        ("temporal_link_prediction", ["--max_eval", "0"], "--max_eval 0: expected at least 1"),
+        ("pinsage_recommendation", ["--num_items", "19"], "--num_items 19: expected at least 20"),
+    ],
+)
+def test_a_bad_flag_of_an_example_is_an_error_that_names_it(example, flags, message, start, tmp_path):
+    done = start(ROOT / f"examples/{example}.py", *flags, folder=tmp_path)
+    assert done.returncode == 2 and message in done.stderr and not any(tmp_path.iterdir()), done.stderr
+
+
 @pytest.mark.parametrize("field", ["batch_size", "epochs", "hidden_channels", "num_workers", "concurrency"])
 def test_counts_are_at_least_one(field):
     with pytest.raises(ValueError, match=rf"{field} = 0, expected at least 1"):

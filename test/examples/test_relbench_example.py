@@ -27,6 +27,12 @@ def trained(script, tmp_path, num_trainers, *options):
     return float(line.rpartition(" ")[2].rstrip("}"))
 
 
+def test_pygs_loaders_have_no_labor(tmp_path):
+    command = [sys.executable, EXAMPLE / "entity.py", "--loader", "pyg", "--sampler", "labor"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
+    assert done.returncode == 2 and "--sampler labor is of glt's loaders" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("num_trainers", [1, 2])
 def test_who_stays(tmp_path, num_trainers):
     assert trained("entity.py", tmp_path, num_trainers, "--epochs", "1") > 0.8

@@ -178,6 +178,10 @@ def test_labels_are_looked_at_as_of_their_anchors():
     times = torch.arange(10) * 5
     given = {"positives": data.edge_index[:, ::4], "time_attr": "time", "input_time": times}
     (batch,) = ABLPLoader(data, [-1, -1], torch.arange(10), batch_size=10, random_seed=3, **given)
+    (of_list,) = ABLPLoader(
+        data, [-1, -1], torch.arange(10), batch_size=10, random_seed=3, **given | {"input_time": times.tolist()}
+    )
+    assert torch.equal(of_list.n_id, batch.n_id) and torch.equal(of_list.seed_time, times)
     of_edges = times[batch.batch[batch.edge_index[1]]]
     assert (batch.time <= of_edges).all() and len(batch.time) > 20 and torch.equal(batch.seed_time, times)
     # Of nodes, anchors have times of their own.

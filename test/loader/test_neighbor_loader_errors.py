@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import DynamicBatchSampler
 from torch_geometric.sampler import NegativeSampling
 
 from glt import _core
@@ -96,6 +97,25 @@ def test_bad_arguments_are_named():
             "input_time has dtype torch.float",
         ),
         (
+            (TIMED, [2]),
+            {"time_attr": "time", "input_time": TIME.to(torch.uint64)},
+            TypeError,
+            "input_time has dtype torch.uint64: expected integers, such as seconds",
+        ),
+        (
+            (TIMED, [2]),
+            {"time_attr": "time", "input_time": [True] * 40},
+            TypeError,
+            "input_time has dtype torch.bool: expected integers, such as seconds",
+        ),
+        (
+            (TIMED, [2]),
+            {"time_attr": "time", "input_time": {0: 1}},
+            TypeError,
+            "input_time is a dict that is no tensor",
+        ),
+        ((DATA, [2]), {"sampler": b"labor"}, TypeError, "sampler = b'labor': expected the order of seeds"),
+        (
             (DATA, [2], TIME[:3]),
             {"input_id": TIME[:1]},
             ValueError,
@@ -108,6 +128,20 @@ def test_bad_arguments_are_named():
     for epoch in (-1, 2**32 - 1):
         with pytest.raises(ValueError, match=f"epoch = {epoch}"):
             loader.set_epoch(epoch)
+
+
+def test_times_of_seeds_are_lists_and_arrays_too():
+    (wanted,) = NeighborLoader(TIMED, [2], input_time=TIME, time_attr="time", batch_size=40, random_seed=1)
+    for times in (TIME.tolist(), TIME.numpy()):
+        (batch,) = NeighborLoader(TIMED, [2], input_time=times, time_attr="time", batch_size=40, random_seed=1)
+        assert torch.equal(batch.n_id, wanted.n_id) and torch.equal(batch.seed_time, TIME)
+
+
+def test_an_order_whose_length_is_not_known():
+    """PyG's sampler by size says how many batches there are when they have come."""
+    loader = NeighborLoader(DATA, [2], batch_sampler=DynamicBatchSampler([DATA] * 40, 3 * DATA.num_nodes))
+    assert repr(loader).startswith("NeighborLoader(in this process, batches, 40 seeds")
+    assert sum(batch.batch_size for batch in loader) == 40
 
 
 def test_a_fan_out_that_the_sampler_does_not_have_is_refused():

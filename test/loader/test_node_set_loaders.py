@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -379,6 +380,10 @@ def test_what_does_not_fit_a_random_loader_is_named(options, error, words):
         ({"cluster": [[0]] * 90}, ValueError, r"cluster has shape \[90, 1\]"),
         ({"cluster": [-1] * 90}, IndexError, r"cluster\[0\] = -1"),
         ({"cluster": [0] * 90, "save_dir": "x"}, ValueError, "cluster and save_dir are given"),
+        ({"cluster": [0] * 90, "recursive": True}, ValueError, "cluster and recursive are given"),
+        ({"num_parts": 2, "filename": "x.npz"}, ValueError, "filename = 'x.npz' and no save_dir"),
+        ({"cluster": [0] * 89 + [90]}, IndexError, r"cluster\[89\] = 90 .*: number clusters from 0, without gaps"),
+        ({"cluster": [0] * 89 + [4], "num_parts": 4}, IndexError, r"cluster\[89\] = 4 .* \(num_parts = 4\)$"),
         ({"data": HeteroData(), "num_parts": 2}, TypeError, "data has type HeteroData: expected a PyG Data"),
         ({"data": None, "num_parts": 2}, TypeError, "data has type NoneType"),
     ],
@@ -420,3 +425,33 @@ def test_positions_of_nodes_that_are_not_there_are_refused(data):
     for wrong in (-1, data.num_nodes):
         with pytest.raises(IndexError, match=str(wrong)):
             list(RandomNodeLoader(data, 30, sampler=[5, wrong, 3]))
+
+
+def test_orders_without_a_length_and_without_clusters():
+    """PyG's sampler by size says how many batches there are when they have come."""
+    clusters = ClusterData(graph(), cluster=cluster_of())
+    loader = ClusterLoader(clusters, batch_sampler=torch_geometric.loader.DynamicBatchSampler(clusters, 40))
+    assert sum(batch.num_nodes for batch in loader) == 90
+    assert repr(loader).startswith("ClusterLoader(in this process, batches, num_parts=")
+    empty, one = ClusterLoader(clusters, batch_sampler=[[], [1]])
+    assert (empty.num_nodes, empty.num_edges) == (0, 0) and one.num_nodes == int((cluster_of() == 1).sum())
+
+
+@pytest.mark.parametrize("keep_inter_cluster_edges", [False, True])
+def test_a_cluster_is_asked_for_by_its_number(keep_inter_cluster_edges):
+    clusters = ClusterData(graph(), cluster=cluster_of(), keep_inter_cluster_edges=keep_inter_cluster_edges)
+    assert clusters[np.int64(1)].num_nodes == clusters[torch.tensor(1)].num_nodes == clusters[1].num_nodes
+    for wrong in ("a", 1.5, slice(0, 2)):
+        with pytest.raises(TypeError, match=re.escape(f"cluster_data[{wrong!r}]: expected an integer, 0 to")):
+            clusters[wrong]
+    for outside in (-1, len(clusters)):
+        with pytest.raises(IndexError, match=re.escape(f"cluster_data[{outside}]: expected 0 to")):
+            clusters[outside]
+
+
+def test_integers_of_numpy_are_integers():
+    loader = RandomNodeLoader(graph(), np.int64(5), num_threads=np.int32(2), random_seed=1)
+    assert repr(loader) == repr(RandomNodeLoader(graph(), 5, random_seed=1))
+    clusters = ClusterLoader(ClusterData(graph(), cluster=cluster_of()), batch_size=np.int64(2), random_seed=1)
+    again = ClusterLoader(ClusterData(graph(), cluster=cluster_of()), batch_size=2, random_seed=1)
+    assert json.dumps(clusters.state_dict()) == json.dumps(again.state_dict())

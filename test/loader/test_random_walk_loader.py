@@ -221,12 +221,19 @@ def test_metapath2vec_learns_as_from_its_own_loader():
         ({"walks": 3}, TypeError, "RandomWalkLoader has no argument walks: did you mean walks_per_node"),
         ({"collate_fn": print}, TypeError, "has no argument collate_fn"),
         ({"batch_size": 0}, ValueError, "batch_size = 0"),
+        ({"sampler": "abc"}, TypeError, "sampler = 'abc': expected the order of seeds"),
         ({"p": 0}, ValueError, "p = 0"),
     ],
 )
 def test_what_does_not_fit_is_named(options, error, words):
     with pytest.raises(error, match=words):
         RandomWalkLoader(graph(t=torch.arange(700)), **{"walk_length": 6, "context_size": 3, **options})
+
+
+@pytest.mark.parametrize("batch", [[-1, 0], [0, 120]])
+def test_positions_of_seeds_that_are_not_there_are_refused(batch):
+    with pytest.raises(IndexError, match="positions that sampler yields"):
+        list(RandomWalkLoader(graph(), 6, 3, batch_sampler=[batch]))
 
 
 def test_a_metapath_has_seeds_of_its_first_type():

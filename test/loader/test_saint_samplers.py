@@ -418,10 +418,14 @@ def hetero():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"size": 0}, ValueError, "batch_size = 0: expected an integer of at least 1"),
-        ({"size": 2.5}, ValueError, "batch_size = 2.5"),
-        ({"size": True}, ValueError, "batch_size = True"),
+        ({"size": 0}, ValueError, "batch_size = 0: expected 1 to 2147483647"),
+        ({"size": 2**31}, ValueError, "batch_size = 2147483648: expected 1 to 2147483647"),
+        ({"size": 2.5}, TypeError, "batch_size = 2.5: expected an integer"),
+        ({"size": True}, TypeError, "batch_size = True: expected an integer"),
         ({"num_steps": 0}, ValueError, "num_steps = 0"),
+        ({"num_steps": 2**63}, ValueError, "num_steps = 9223372036854775808: expected 1 to 2147483647"),
+        ({"save_dir": "norms"}, ValueError, "save_dir is given and sample_coverage = 0"),
+        ({"save_dir": 3}, TypeError, "save_dir = 3: expected the path"),
         ({"sample_coverage": -1}, ValueError, "sample_coverage = -1: expected an integer of at least 0"),
         ({"sample_coverage": 1.5}, ValueError, "sample_coverage = 1.5"),
         ({"num_threads": 0}, ValueError, "num_threads = 0"),
@@ -438,6 +442,13 @@ def hetero():
 def test_what_does_not_fit_is_named(make, options, error, words):
     with pytest.raises(error, match=words):
         make(**{"data": graph(), "log": False, **options})
+
+
+def test_integers_of_numpy_are_integers():
+    sizes = [np.int64(each) for each in (4, 2, 3)]
+    assert repr(GraphSAINTRandomWalkSampler(graph(), *sizes, random_seed=1)) == repr(
+        GraphSAINTRandomWalkSampler(graph(), 4, 2, 3, random_seed=1)
+    )
 
 
 def test_edges_and_steps_of_walks_have_bounds():

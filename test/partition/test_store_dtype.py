@@ -117,6 +117,11 @@ def test_ranks_write_what_one_machine_writes(tmp_path, monkeypatch, relabel):
     [
         ("int3", ValueError, "store_dtype = 'int3': expected one of"),
         ({"y": "int8"}, KeyError, "store_dtype names the table 'y': expected features or an attribute, one of"),
+        (
+            {"x": {"y": "int8"}},
+            ValueError,
+            "store_dtype names tables ['y'] of 'x': tables of a type (TYPE:TABLE=DTYPE)",
+        ),
         ({"kind": "int8"}, TypeError, "store_dtype = 'int8' of kind, which is int64: expected a table of floats"),
     ],
 )

@@ -373,12 +373,19 @@ def test_arguments_that_sampling_does_not_have_are_refused():
         ({"disjoint": True}, "HGTLoader has no argument disjoint"),
         ({"replace": True}, "HGTLoader has no argument replace"),
         ({"weight_attr": "w"}, "HGTLoader has no argument weight_attr"),
-        ({"num_neighbors": [2]}, "num_neighbors"),
+        ({"num_neighbors": [2]}, "HGTLoader has no argument num_neighbors"),
+        ({"sampler": "labor"}, "HGTLoader has no argument sampler"),
+        ({"input_time": torch.arange(200)}, "HGTLoader has no argument input_time"),
+        ({"time_window": 3}, "HGTLoader has no argument time_window"),
+        ({"device": "host"}, "HGTLoader has no argument device"),
+        ({"gather_window": 2}, "HGTLoader has no argument gather_window"),
+        ({"neighbor_sampler": None}, "HGTLoader has no argument neighbor_sampler"),
         ({"subgraph_type": "directional"}, "HGTLoader has no argument subgraph_type"),
         ({"nonsense": 2}, "HGTLoader has no argument nonsense"),
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             HGTLoader(data, [4], **options)
+    assert len(HGTLoader(data, [4], sampler=range(3))) == 3
     typed = random_hetero_graph()
     first, *others = typed.node_types
     with pytest.raises(ValueError, match="expected as many iterations of each node type, but there are 1 of"):

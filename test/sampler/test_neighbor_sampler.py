@@ -11,7 +11,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from glt import _core
 from glt.data import Dataset, Graph, Topology
-from glt.sampler import NeighborSampler
+from glt.sampler import NeighborSampler, RandomWalkSampler
 from glt.testing import check_batch, random_graph, ring_graph
 
 GRAPH = random_graph(200, 2000, seed=8)
@@ -166,6 +166,26 @@ def test_bad_arguments_are_named():
             ValueError,
             "seed times",
         ),
+        (lambda: sample(sampler, [1], batch_key=1.5), TypeError, "batch_key = 1.5: expected an integer"),
+        (lambda: sampler.sample_one_hop(torch.tensor([1]), 1, batch_key=-1), ValueError, "batch_key = -1: expected"),
     ]:
         with pytest.raises(error, match=message):
             call()
+
+
+@pytest.mark.parametrize("batch_key", [-1, 2**64, 1.5, "a", True])
+def test_keys_of_draws_are_of_64_bits(batch_key):
+    nodes, walks = NeighborSampler(GRAPH.to_data(), [2]), RandomWalkSampler(GRAPH.to_data(), 2)
+    for call in (lambda: sample(nodes, [1], batch_key=batch_key), lambda: walks.walk([1], batch_key=batch_key)):
+        with pytest.raises((TypeError, ValueError), match=rf"batch_key = {batch_key!r}: expected .* in \[0, 2\^64\)"):
+            call()
+    assert walks.walk([1], batch_key=np.uint64(2**64 - 1)).shape == (1, 3)
+
+
+def test_times_of_seeds_are_integers():
+    data = GRAPH.to_data()
+    data.time = torch.arange(200)
+    sampler = NeighborSampler(data, [2], time_attr="time")
+    for time in (torch.ones(1, dtype=torch.bool), torch.ones(1), torch.tensor([2**63 + 5], dtype=torch.uint64)):
+        with pytest.raises(TypeError, match=f"seed times has dtype {time.dtype}: expected integers, such as seconds"):
+            sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([1]), time))

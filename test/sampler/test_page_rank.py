@@ -142,6 +142,8 @@ def test_what_does_not_fit_is_named(options, error, words):
 
 
 def test_seeds_outside_and_none():
+    with pytest.raises(ValueError, match="seeds is a mask of 5 elements: expected 120"):
+        PageRankSampler(graph(), 3).sample(torch.ones(5, dtype=torch.bool))
     with pytest.raises(IndexError, match=r"seeds\[1\] = 120"):
         PageRankSampler(graph(), 3).sample([5, 120])
     found, score = PageRankSampler(graph(), 3).sample(torch.empty(0, dtype=torch.int64))

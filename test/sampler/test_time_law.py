@@ -149,12 +149,15 @@ def test_a_window_for_each_edge_type():
         ({"time_bound": "<", "time_attr": None}, ValueError, "time_bound = '<' and 'time_attr' is not set"),
         ({"half_life": 5}, ValueError, "temporal_strategy = 'uniform' and 'half_life' is set"),
         ({"temporal_strategy": "decay"}, ValueError, "temporal_strategy = 'decay' and 'half_life' is not set"),
-        ({"temporal_strategy": "decay", "half_life": 0}, ValueError, "half_life = 0: expected at least 1"),
+        ({"temporal_strategy": "decay", "half_life": 0}, ValueError, "half_life = 0: expected 1 to"),
         ({"temporal_strategy": "decay", "half_life": 0.5}, TypeError, "half_life = 0.5: expected an integer"),
-        ({"time_window": -1}, ValueError, "time_window = -1: expected at least 0"),
-        ({"time_window": 0, "time_bound": "<"}, ValueError, "time_window = 0: expected at least 1"),
+        ({"time_window": -1}, ValueError, "time_window = -1: expected 0 to"),
+        ({"time_window": 0, "time_bound": "<"}, ValueError, "time_window = 0: expected 1 to"),
         ({"time_window": True}, TypeError, "time_window = True: expected an integer"),
-        ({"time_window": 2**63}, ValueError, "below 2\\^63"),
+        ({"time_window": 2**63}, ValueError, "time_window = 9223372036854775808: expected 0 to"),
+        ({"time_window": torch.tensor(2.0)}, TypeError, "time_window = tensor\\(2.\\): expected an integer"),
+        ({"time_window": {"n": 1}}, TypeError, "time_window names 'n': expected an edge type"),
+        ({"temporal_strategy": "decay", "half_life": {"n": 1}}, TypeError, "half_life names 'n'"),
         ({"time_bound": "=="}, ValueError, "time_bound = '==': expected one of"),
         ({"time_window": {("user", "sells", "item"): 1}}, ValueError, "names edge type \\('user', 'sells', 'item'\\)"),
         ({"time_window": {("user", "likes", "item"): 1}}, ValueError, "which has no times: leave it out"),
@@ -164,6 +167,13 @@ def test_what_does_not_fit_is_named(options, error, message):
     options = {"time_attr": "edge_time", **options}
     with pytest.raises(error, match=message):
         NeighborLoader(hetero(), [2], ("item", torch.tensor([0])), input_time=torch.tensor([3]), **options)
+
+
+def test_a_window_is_an_integer_of_any_kind():
+    for window in (np.int64(3), torch.tensor(3)):
+        assert NeighborSampler(hetero(), [2], time_attr="edge_time", time_window=window).config.time_window == (3, 3)
+    with pytest.raises(ValueError, match=r"time_window names .*'b'\): the graph has no types: expected an integer"):
+        NeighborSampler(star([1]), [2], time_attr="edge_time", time_window={("a", "b"): 1})
 
 
 def test_a_seed_before_which_there_is_no_time_is_named():

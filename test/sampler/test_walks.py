@@ -235,7 +235,7 @@ def timed(**options):
         (lambda: timed(time_attr="time").walk([1]), "seed_time is not given"),
         (
             lambda: timed(time_attr="time").walk([1], seed_time=[1, 2]),
-            "seed_time has 2 times: expected one for each",
+            r"seed_time has shape \[2\]: expected one time per seed, \[1\]",
         ),
         (lambda: timed(time_attr="time", time_bound="<").walk([1], seed_time=[-(2**63)]), "no time is earlier"),
         (lambda: timed(time_attr="time").top_visited([1], 2), "time_attr is set: visits are counted"),
@@ -247,6 +247,16 @@ def timed(**options):
             r"names edge type \('a', 'b', 'c'\)",
         ),
         (lambda: RandomWalkSampler(graph(), 4, metapath="abc"), "metapath = 'abc': expected a list of edge types"),
+        (lambda: RandomWalkSampler(graph(), 4, metapath=[1]), r"metapath\[0\] = 1: expected an edge type"),
+        (lambda: RandomWalkSampler(graph(), 4, metapath=[None]), r"metapath\[0\] = None: expected an edge type"),
+        (lambda: timed().walk(torch.ones(5, dtype=torch.bool)), "seeds is a mask of 5 elements: expected"),
+        (lambda: timed().top_visited([True], 2), "seeds is a mask of 1 elements: expected"),
+        (lambda: timed(time_attr="time").walk([1], seed_time=[True]), "seed_time has dtype torch.bool"),
+        (lambda: timed(time_attr="time").walk([1], seed_time=[1.5]), "seed_time has dtype .*: expected integers, such"),
+        (
+            lambda: timed(time_attr="time").walk([1], seed_time=np.array([2**63], np.uint64)),
+            "seed_time has dtype torch.uint64: expected integers, such",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(make, expected):

@@ -192,7 +192,7 @@ class GraphPartitionBook:
 
     def nodes_of(self, partition: int, ntype: NodeType | None = None) -> Tensor:
         """Ids of the nodes that a partition owns, ascending ``[n]``, int64 (DGL's ``partid2nids``)."""
-        check_count("partition", partition, 0, self.num_partitions - 1)
+        partition = check_count("partition", partition, 0, self.num_partitions - 1)
         book = self._node_book(ntype)
         if book.offset is not None:
             return torch.arange(int(book.offset[partition]), int(book.offset[partition + 1]))
@@ -200,7 +200,7 @@ class GraphPartitionBook:
 
     def edges_of(self, partition: int, etype: EdgeType | None = None) -> Tensor:
         """Ids of the edges that a partition holds, ascending ``[n]``, int64 (DGL's ``partid2eids``)."""
-        check_count("partition", partition, 0, self.num_partitions - 1)
+        partition = check_count("partition", partition, 0, self.num_partitions - 1)
         found: Tensor = self._router.ask(partition, "edge_ids", self.schema.edge_index(etype)).result()
         return found
 
@@ -450,10 +450,7 @@ class DistGraph:
                 given[self.schema.edge_index(edge_type)] = each
         else:
             given = [fanout] * len(self.schema.edge_types)
-        for each in given:
-            if each is not None:
-                check_count("fanout", each, -1, INT32_MAX)
-        return given
+        return [None if each is None else check_count("fanout", each, -1, INT32_MAX) for each in given]
 
     def _require_weights(self, prob: str | None, edge_dir: str, fanouts: list[int | None]) -> None:
         if prob is None:

@@ -128,8 +128,8 @@ def infer_layerwise(
     with ExitStack() as resources, CollectiveTask(world, "infer_layerwise") as task:
         if world.data is None:
             raise RuntimeError(f"{world} has no graph: give initialize, or DistGraph, a part_config")
-        check_count("batch_size", batch_size, 1, 1 << 40)
-        check_count("num_workers", num_workers, 0, 1024)
+        batch_size = check_count("batch_size", batch_size, 1, 1 << 40)
+        num_workers = check_count("num_workers", num_workers, 0, 1024)
         if not isinstance(name, str) or not name or os.sep in name:
             raise ValueError(f"name = {name!r}: expected text without {os.sep!r}")
         stack = LayerStack.of(model, between)

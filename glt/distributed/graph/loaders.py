@@ -223,9 +223,9 @@ class DistDataLoader:
             raise TypeError(f"dataset is a {type(dataset).__name__}: expected ids, or a sequence")
         if not callable(collate_fn):
             raise TypeError(f"collate_fn = {collate_fn!r}: expected a function of some of dataset")
-        check_count("num_threads", num_threads, 1, 1024)
+        num_threads = check_count("num_threads", num_threads, 1, 1024)
         queue_size = 2 * num_threads if queue_size is None else queue_size
-        check_count("queue_size", queue_size, 1, 1 << 20)
+        queue_size = check_count("queue_size", queue_size, 1, 1 << 20)
         self.dataset, self.collate_fn = dataset, collate_fn
         self.num_threads, self.queue_size = num_threads, queue_size
         seed = draw_random_seed() if random_seed is None else check_random_seed(random_seed)
@@ -293,7 +293,7 @@ def _loader_options(
 ) -> dict[str, Any]:
     _data(graph)
     check_flag("blocks", blocks)
-    check_count("num_workers", num_workers, 0, 1024)
+    num_workers = check_count("num_workers", num_workers, 0, 1024)
     if not isinstance(sampler, MultiLayerNeighborSampler | LaborSampler | list | tuple | Mapping | NumNeighbors):
         raise TypeError(
             f"sampler = {reprlib.repr(sampler)}: expected a list with the edges per node of each hop, a dict of such "

@@ -105,7 +105,7 @@ def MultiLayerFullNeighborSampler(num_layers: int) -> MultiLayerNeighborSampler:
         >>> glt.distributed.MultiLayerFullNeighborSampler(2)
         MultiLayerNeighborSampler(fanouts=[-1, -1], replace=False, prob=None)
     """
-    check_count("num_layers", num_layers, 1, 1024)
+    num_layers = check_count("num_layers", num_layers, 1, 1024)
     return MultiLayerNeighborSampler([-1] * num_layers)
 
 
@@ -116,7 +116,7 @@ def PerSourceUniform(k: int) -> NegativeSampling:
         >>> glt.distributed.PerSourceUniform(5)
         NegativeSampling(mode=<NegativeSamplingMode.triplet: 'triplet'>, amount=5, src_weight=None, dst_weight=None)
     """
-    check_count("k", k, 1, INT32_MAX)
+    k = check_count("k", k, 1, INT32_MAX)
     return NegativeSampling("triplet", k)
 
 

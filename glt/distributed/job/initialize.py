@@ -169,7 +169,7 @@ def initialize(
         if not text.isdecimal():
             raise ValueError(f"GLT_NUM_WORKERS = {text!r}: expected a number of sampling processes")
         num_workers = int(text)
-    check_count("num_workers", num_workers, 0, 1024)
+    num_workers = check_count("num_workers", num_workers, 0, 1024)
     if ip_config is not None:
         check_path("ip_config", ip_config, "a file of hosts")
         if not os.path.exists(ip_config):

@@ -30,7 +30,7 @@ from glt.distributed.engine.sampler import STATS
 from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
 from glt.distributed.engine.seeds import Seeds
 from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
-from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions
+from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions, refuse_gpus
 from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.threads import refuse_fork
@@ -176,6 +176,8 @@ class DistLoader(Resumable):
     def __init__(
         self, data: LoaderData, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
     ) -> None:
+        if seeds.is_whole_batch:
+            refuse_gpus(options.worker_options, type(self).__name__)
         self.data, self.config, self.seeds, self.table = data, config, seeds, table
         self.collect_features, self.to_device = options.collect_features, options.to_device
         place = options.accelerator

@@ -15,7 +15,7 @@ from torch_geometric.sampler import NegativeSampling
 from glt._checks import check_flag, check_one_of
 from glt._tracebacks import short_traceback
 from glt.channel.message import MAX_DIMS, Message
-from glt.data.arrays import require_in_range
+from glt.data.arrays import as_tensor, checked_times, require_in_range
 from glt.data.schema import EdgeType, Schema
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.sampling_job import SeedTable
@@ -26,11 +26,9 @@ from glt.distributed.options import WorkerOptions
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.server import SPLITS
 from glt.loader.seeds import (
-    as_tensor,
     checked_edges,
     checked_input_id,
     checked_nodes,
-    checked_times,
     ids_of_keys,
     links_of_keys,
     matching_types,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from glt._checks import check_at_least, check_flag
+from glt._checks import check_count, check_flag
 from glt._reprs import options as told_options
 from glt._tracebacks import short_traceback
 from glt.channel.message import Message
@@ -116,7 +116,7 @@ class DistClusterLoader(_NodeSets):
     Nodes are cluster after cluster, by id; ``n_id`` tells them, and ``e_id`` the edges, with ``with_edge``. Edges run
     as in the graph. Batches are the same bit for bit in every mode and with any number of partitions; those of
     :class:`glt.loader.ClusterLoader` have the same nodes, and edges in another order. Clusters that lie within a
-    partition, such as parts of parts, cost least.
+    partition, such as parts of parts, cost least. It is sampled by the CPU.
 
     Args:
         data, batch_size, shuffle, drop_last: As of :class:`glt.distributed.DistNeighborLoader`.
@@ -169,7 +169,7 @@ class DistClusterLoader(_NodeSets):
         clusters, total = [], max(1, sum(graph.num_nodes_of))
         for node_type, num_nodes in zip(schema.node_types, graph.num_nodes_of, strict=True):
             name = f"cluster[{node_type!r}]" if schema.is_hetero else "cluster"
-            clusters.append(checked_clusters(name, by_type[node_type], num_nodes, total, "number of nodes"))
+            clusters.append(checked_clusters(name, by_type[node_type], num_nodes, total))
         self.num_clusters: int = num_clusters(clusters)
         if input_clusters is None:
             input_clusters = torch.arange(self.num_clusters)
@@ -232,13 +232,13 @@ class DistGraphSAINTRandomWalkSampler(_NodeSets):
     ) -> None:
         graph, worker_options = opened(data, worker_options, None)
         options = LoaderOptions(1, False, False, collect_features, to_device, transform, random_seed, worker_options)
-        for name, value in (("batch_size", batch_size), ("num_steps", num_steps)):
-            check_at_least(name, value, 1)
+        batch_size = check_count("batch_size", batch_size, 1, 2**31 - 1)
+        num_steps = check_count("num_steps", num_steps, 1, 2**31 - 1)
         if graph.schema.is_hetero:
             raise ValueError("data has several types: GraphSAINT's laws are for one; use DistHGTLoader")
         if graph.num_nodes_of[0] == 0:
             raise ValueError("data has no nodes: walks have none to begin at")
-        WalkOptions.checked(graph.schema, graph.ends, walk_length)
+        walk_length = WalkOptions.checked(graph.schema, graph.ends, walk_length).walk_length
         self.num_samples: int = batch_size
         self.walk_length: int = walk_length
         table = SeedTable({"step": torch.arange(num_steps)})

@@ -124,7 +124,7 @@ class SamplingClient:
             )
         self._data, given = opened(None, worker_options, None)
         check_flag("collect_features", collect_features)
-        check_count("max_waiting", max_waiting, 0, 1 << 20)
+        max_waiting = check_count("max_waiting", max_waiting, 0, 1 << 20)
         if batch_dependency != 1:
             raise ValueError(
                 f"batch_dependency = {batch_dependency!r}: requests are no batches in succession, and with "

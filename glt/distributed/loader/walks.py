@@ -13,6 +13,7 @@ from glt._checks import check_at_least
 from glt._reprs import options as told_options
 from glt._tracebacks import short_traceback
 from glt.channel.message import Message
+from glt.data.arrays import checked_times
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.sampling_job import SeedTable
@@ -21,7 +22,7 @@ from glt.distributed.loader.base import DistLoader, LoaderOptions, take_over
 from glt.distributed.loader.deployment import opened
 from glt.distributed.loader.loaders import require_attributes, seeds_by_name
 from glt.distributed.options import WorkerOptions
-from glt.loader.seeds import checked_times, ids_of_keys
+from glt.loader.seeds import ids_of_keys
 from glt.loader.walks import WalkWindows, require_times_of_walks, seeds_of_walks, told_of_walks
 from glt.sampler.config import SamplingConfig
 from glt.sampler.walk_options import WalkOptions
@@ -100,7 +101,7 @@ class DistRandomWalkLoader(DistLoader):
         time_level = require_attributes(graph, time_attr, weight_attr)
         if time_level == "node":
             raise ValueError(f"time_attr = {time_attr!r}: the partitions have times of nodes; expected those of edges")
-        check_at_least("walks_per_node", walks_per_node, 1)
+        walks_per_node = check_at_least("walks_per_node", walks_per_node, 1)
         self.walks_per_node: int = walks_per_node
         self._walks = walks = WalkOptions.checked(
             graph.schema,

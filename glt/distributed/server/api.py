@@ -94,12 +94,12 @@ def init_server(
     options = _server_options(options, flags)
     check_place(num_servers, server_rank, server_group_name, ("num_servers", "server_rank", "server_group_name"))
     if num_clients is not None:
-        check_count("num_clients", num_clients, 1, 1 << 20)
+        num_clients = check_count("num_clients", num_clients, 1, 1 << 20)
     if not isinstance(dataset, DistDataset):
         raise TypeError(f"dataset has type {type(dataset).__name__}: expected a DistDataset")
     _ = dataset.load_args  # raises if it is empty
     master = _master(master_addr, master_port)
-    check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
+    num_rpc_threads = check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
     if options.metrics_port is not None:
         require_prometheus()
     if server_rank == 0 and options.port not in (0, master[1]):
@@ -245,7 +245,7 @@ def init_client(
     """
     global _client
     check_place(num_clients, client_rank, client_group_name, ("num_clients", "client_rank", "client_group_name"))
-    check_count("num_servers", num_servers, 1, 1 << 20)
+    num_servers = check_count("num_servers", num_servers, 1, 1 << 20)
     check_transport(None, num_rpc_threads, rpc_timeout)
     warn_no_effect(
         "num_rpc_threads", num_rpc_threads, "a client answers no requests; servers are told theirs in init_server"

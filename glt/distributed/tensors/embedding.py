@@ -165,8 +165,8 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         world: World | None = None,
     ) -> None:
         super().__init__()
-        check_at_least("num_embeddings", num_embeddings, 1)
-        check_at_least("embedding_dim", embedding_dim, 1)
+        num_embeddings = check_at_least("num_embeddings", num_embeddings, 1)
+        embedding_dim = check_at_least("embedding_dim", embedding_dim, 1)
         if dtype not in _DTYPES:
             raise ValueError(f"dtype = {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
         weight = DistTensor(
