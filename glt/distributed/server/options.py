@@ -164,7 +164,7 @@ class ServerOptions:
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if value is not None or getattr(ServerOptions, name) is not None:
-                setattr(self, name, check_count(name, value, least, most))
+                object.__setattr__(self, name, check_count(name, value, least, most))
         check_flag("read_local", self.read_local)
         check_one_of("log_format", self.log_format, FORMATS)
         if self.num_workers > self.worker_limit:
