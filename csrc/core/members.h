@@ -1,4 +1,4 @@
-// Which ids are those of a batch, or of one of its trees: quick to say no.
+// Which ids are those of a batch, or of one of its trees, and where: quick to say no.
 #pragma once
 
 #include <cstdint>

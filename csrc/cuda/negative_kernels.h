@@ -18,10 +18,11 @@ struct NegativeEnd {
 };
 
 // What glt.sampler.negatives.NegativeRounds finds, with the check of the whole graph: the first attempt of each slot
-// that is no edge, of nodes that are not late.
+// that is no edge.
 struct FindNegatives {
   struct Shared {
     int64_t node[2];
+    uint64_t redraw[2];  // the first that is in time; max_attempts: none
     // By parity of the attempt: slow threads still read the words of the attempt before. Two, since all threads have to
     // know of the first whether they look for edges before any finds one.
     uint32_t is_spent[2], is_edge[2];  // spent: no draw of an end was in time
@@ -43,9 +44,36 @@ struct FindNegatives {
       uint32_t &is_spent = shared.is_spent[attempt & 1], &is_edge = shared.is_edge[attempt & 1];
       block.each([&](int thread) {
         if (thread != 0) return;
-        is_spent = is_edge = 0;
+        is_spent = is_fixed(end[0], slot) && is_fixed(end[1], slot);
+        is_edge = 0;
+        for (uint64_t& redraw : shared.redraw) redraw = max_attempts;
+      });
+      for (int side = 0; side < 2; ++side) {
+        if (is_fixed(end[side], slot)) continue;
+        const auto draw = [&](uint64_t redraw) {
+          const auto number = attempt + static_cast<uint32_t>(redraw) * NegativeDraws::kRedraw;
+          return end[side].draws.node(key[side], total[side], slot, number);
+        };
+        const bool timed = seed_time && end[side].time;
+        block.each([&](int thread) {  // each thread a redraw of its own
+          for (uint64_t redraw = thread; redraw < (timed ? max_attempts : 1); redraw += kThreads) {
+            if (timed && end[side].time[draw(redraw)] > seed_time[slot]) continue;
+            block.atomic_min(&shared.redraw[side], redraw);
+            return;
+          }
+        });
+        block.each([&](int thread) {
+          if (thread != 0) return;
+          const bool is_found = shared.redraw[side] < max_attempts;
+          shared.node[side] = is_found ? draw(shared.redraw[side]) : end[side].earliest;
+          if (!is_found) is_spent = 1;
+        });
+      }
+      block.each([&](int thread) {
+        if (thread != 0) return;
         for (int side = 0; side < 2; ++side)
-          shared.node[side] = candidate(end[side], slot, attempt, key[side], total[side], is_spent);
+          if (is_fixed(end[side], slot))
+            shared.node[side] = end[side].given ? end[side].given[slot] : end[side].earliest;
       });
       look_up(block, shared.node[from_destination], shared.node[!from_destination], is_edge);
       if (is_edge && is_spent) break;
@@ -62,17 +90,9 @@ struct FindNegatives {
   }
 
  private:
-  GLT_HOST_DEVICE int64_t candidate(const NegativeEnd& of, int64_t slot, uint32_t attempt, uint64_t key, uint64_t total,
-                                    uint32_t& is_spent) const {
-    if (of.given) return of.given[slot];
-    if (!of.time || !seed_time) return of.draws.node(key, total, slot, attempt);
-    if (seed_time[slot] < of.earliest_time) return of.earliest;
-    for (uint32_t redraw = 0; redraw < max_attempts; ++redraw) {
-      const int64_t drawn = of.draws.node(key, total, slot, attempt + redraw * NegativeDraws::kRedraw);
-      if (of.time[drawn] <= seed_time[slot]) return drawn;
-    }
-    is_spent = 1;
-    return of.earliest;
+  // A node that is given, or the earliest one, for a seed older than all.
+  GLT_HOST_DEVICE bool is_fixed(const NegativeEnd& of, int64_t slot) const {
+    return of.given || (of.time && seed_time && seed_time[slot] < of.earliest_time);
   }
 
   // Rows are in no order, so that all of one is read; up to 256 edges in one step.

@@ -82,7 +82,7 @@ def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) ->
             master_port = int(master_port)
         master_port = check_count("master_port", master_port, 1, 65535)
     if num_rpc_threads is not None:
-        num_rpc_threads = check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
+        check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
     if isinstance(rpc_timeout, bool) or not isinstance(rpc_timeout, int | float):
         raise TypeError(f"rpc_timeout = {rpc_timeout!r}: expected seconds")
     if not 0 < rpc_timeout < 86400:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -56,7 +56,8 @@ class KeyedLoader(Resumable):
         if size is not None and "batch_size" in kwargs:
             kwargs["batch_size"] = check_at_least("batch_size", size, 1)  # torch takes no integers of NumPy
         sampler = kwargs.get("sampler")
-        if sampler is not None and (isinstance(sampler, str | bytes) or not isinstance(sampler, Iterable)):
+        can_iterate = hasattr(sampler, "__iter__") or hasattr(sampler, "__getitem__")  # as torch asks it
+        if sampler is not None and (isinstance(sampler, str | bytes) or not can_iterate):
             raise TypeError(
                 f"sampler = {reprlib.repr(sampler)}: expected the order of seeds, such as a torch.utils.data.Sampler"
             )

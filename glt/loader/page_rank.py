@@ -104,7 +104,9 @@ class PageRankLoader(NodeSetLoader):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        refuse_unknown("PageRankLoader", kwargs, OF_TORCH - {"dataset", "collate_fn"} | {*locals()})
+        for name in ("dataset", "collate_fn"):  # PyTorch Lightning gives them
+            kwargs.pop(name, None)
+        refuse_unknown("PageRankLoader", kwargs, OF_TORCH | {*locals()})
         if isinstance(data, Graph):
             raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
         num_neighbors = check_at_least("num_neighbors", num_neighbors, 1)

@@ -171,8 +171,7 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
     def _prepare(self, num_threads: int) -> None:
         if self.num_edges == 0:
             raise ValueError("data has no edges: expected some, whose sources are drawn; RandomNodeLoader needs none")
-        self._row_begins = self._graph.topologies[0].indptr.numpy()
-        self._of_each_block = self._row_begins[::_ROWS_OF_BLOCK].copy()
+        self._of_each_block = self._graph.topologies[0].indptr[::_ROWS_OF_BLOCK].clone().numpy()
 
     def _draw(self, key: int) -> np.ndarray:
         edges, topology = drawn_items(key, self.num_edges, np.arange(self.num_samples)), self._graph.topologies[0]
@@ -183,10 +182,11 @@ class GraphSAINTNodeSampler(GraphSAINTSampler):
 
     def _rows_of(self, edges: np.ndarray) -> np.ndarray:
         """In whose row each edge is: the block of rows first, by what a cache holds, and then all within theirs."""
+        begin = self._graph.topologies[0].indptr.numpy()
         row = (np.searchsorted(self._of_each_block, edges, side="right") - 1) * _ROWS_OF_BLOCK
         step = _ROWS_OF_BLOCK // 2
         while step:
-            row += step * (self._row_begins[np.minimum(row + step, self.num_nodes)] <= edges)
+            row += step * (begin[np.minimum(row + step, self.num_nodes)] <= edges)
             step //= 2
         return row  # type: ignore[no-any-return]
 

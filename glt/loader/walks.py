@@ -183,7 +183,9 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
         num_threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        refuse_unknown("RandomWalkLoader", kwargs, OF_TORCH - {"dataset", "collate_fn"} | {*locals()})
+        for name in ("dataset", "collate_fn"):  # PyTorch Lightning gives them
+            kwargs.pop(name, None)
+        refuse_unknown("RandomWalkLoader", kwargs, OF_TORCH | {*locals()})
         walks_per_node = check_at_least("walks_per_node", walks_per_node, 1)
         self._choose_seed(random_seed, kwargs)
         self.walks_per_node: int = walks_per_node

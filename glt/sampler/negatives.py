@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from torch_geometric.sampler import NegativeSampling
 
 
-MAX_ATTEMPTS = 1 << 16  # pairs per negative before it is given up, with an error; draws per end of a pair
+MAX_ATTEMPTS = _core.negative_redraw  # pairs per negative before it is given up, with an error; draws per end of a pair
 
 _WINDOW = 1 << 10  # attempts asked for together, at most
 _ROOM = 1 << 22  # slots that go on after n attempts without luck: this many / n^2
+_REDRAWS = 1 << 18  # nodes drawn again together
 _SIDES = {"src": 0, "dst": 1}
 
 
@@ -190,7 +191,7 @@ class NegativeRounds:
                 continue
             window = _window(attempt)
             slot, attempts = np.tile(slots, window), np.repeat(np.arange(attempt, attempt + window), len(slots))
-            node, spent = {}, np.zeros(len(slot), bool)
+            node, spent = {}, self._is_fixed(slot)
             for end in self._drawn:
                 node[end.side] = yield from self._draw(end, slot, attempts, spent)
             if self.source is not None:
@@ -207,6 +208,14 @@ class NegativeRounds:
             groups.append((slots[~(found | lost)], attempt + window))
         if failed < num_slots:
             raise self._gave_up(failed)
+
+    def _is_fixed(self, slot: np.ndarray) -> np.ndarray:
+        """Whether all attempts of a slot are the same pair, since its seed is older than all nodes."""
+        fixed = np.ones(len(slot), bool)
+        for end in self._drawn:
+            has_time = self.seed_time is not None and end.earliest is not None
+            fixed &= self.seed_time[slot] < end.earliest[1] if has_time else False  # type: ignore[index]
+        return fixed
 
     def _draw(
         self, end: Endpoint, slot: np.ndarray, attempts: np.ndarray, spent: np.ndarray
@@ -228,7 +237,7 @@ class NegativeRounds:
             if num_drawn >= MAX_ATTEMPTS:
                 node[late], spent[late] = earliest, True
                 break
-            window = min(_window(num_drawn), max(1, _ROOM // max(1, len(late))))
+            window = min(_window(num_drawn), max(1, _REDRAWS // max(1, len(late))))
             redraw = np.arange(num_drawn, num_drawn + window)[:, None] * _core.negative_redraw
             again = end.draw(self.batch_key, np.tile(slot[late], window), (attempts[late] + redraw).ravel())
             drawn, num_drawn = again.reshape(window, len(late)), num_drawn + window

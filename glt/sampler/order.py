@@ -197,8 +197,8 @@ class SeedOrder:
     random_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least("batch_size", self.batch_size, 1)
-        check_random_seed(self.random_seed)
+        object.__setattr__(self, "batch_size", check_at_least("batch_size", self.batch_size, 1))
+        object.__setattr__(self, "random_seed", check_random_seed(self.random_seed))
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_seeds, self.batch_size)

@@ -175,7 +175,7 @@ def _budget(engine: Any, memory: int | str | None, num_threads: int | None) -> i
                 )
         return None
     if num_threads is not None:
-        num_threads = check_at_least("num_threads", num_threads, 1)
+        check_at_least("num_threads", num_threads, 1)
     budget = parse_size(memory, "memory") if memory is not None else available_memory()[0] // 2
     if budget < _LEAST_BYTES:
         raise ValueError(f"memory = {memory!r}: expected at least {format_size(_LEAST_BYTES)}")

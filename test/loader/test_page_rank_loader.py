@@ -166,7 +166,6 @@ def typed(**edges):
         (graph(), {"transform": 3}, TypeError, "transform = 3"),
         (typed(to=("a", "b")), {"input_nodes": ("c", [0])}, ValueError, "input_nodes is of type 'c': expected one of"),
         (typed(to=("a", "b")), {}, TypeError, r"input_nodes = None: expected one of the node types \['a', 'b'\]"),
-        (graph(), {"collate_fn": print}, TypeError, "PageRankLoader has no argument collate_fn"),
         (
             typed(to=("a", "b")),
             {"input_nodes": "a", "neighbor_type": "c"},

@@ -219,7 +219,6 @@ def test_metapath2vec_learns_as_from_its_own_loader():
         ({"input_time": torch.zeros(120, dtype=torch.int64)}, ValueError, "input_time and time_attr: expected both"),
         ({"time_attr": "t"}, ValueError, "input_time and time_attr: expected both"),
         ({"walks": 3}, TypeError, "RandomWalkLoader has no argument walks: did you mean walks_per_node"),
-        ({"collate_fn": print}, TypeError, "has no argument collate_fn"),
         ({"batch_size": 0}, ValueError, "batch_size = 0"),
         ({"sampler": "abc"}, TypeError, "sampler = 'abc': expected the order of seeds"),
         ({"p": 0}, ValueError, "p = 0"),
