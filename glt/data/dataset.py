@@ -455,8 +455,8 @@ class Dataset:
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the nodes: one row per node, or such tables by node type, as tensors, arrays or
         :class:`Feature`. ``placement``: ``store_dtype``, ``split_ratio``, ``device``, ``device_group_list`` of
-        :class:`Feature`; not beside one that is made already. ``store_dtype`` may be a dict by type: tables of types that it
-        leaves out stay as they are."""
+        :class:`Feature`; not beside one that is made already. ``store_dtype`` may be a dict by type: tables of types
+        that it leaves out stay as they are."""
         self._init("node", "x", node_feature_data, placement)
 
     @short_traceback
