@@ -347,7 +347,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         print(f"forecast: {counts}: {partitioner.forecast().summary()}", flush=True)
         if arguments.dry_run:
             return 0
-        manifest = partitioner.partition(progress=_shows_progress(arguments))
+        manifest = partitioner.partition(progress=False if arguments.no_progress else None)
         if arguments.graph_name is not None:
             write_part_config(partitioner.output_dir, arguments.graph_name, arguments.method)
     except KeyboardInterrupt:
@@ -366,7 +366,7 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     out = Path(arguments.out)
     require_free(out, overwrite=arguments.overwrite)  # before hours of reading
     require_writable(out)
-    if _shows_progress(arguments):
+    if sys.stderr.isatty() and not arguments.no_progress:
         print(f"reading {arguments.input}", file=sys.stderr)
     # Labels and seeds are values; all else that a forecast depends on is sizes.
     outline = arguments.dry_run and not arguments.balance and arguments.hotness is None
@@ -380,10 +380,6 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     elif arguments.method == "frequency":
         raise ValueError("--method frequency places nodes by how often they are read: add --hotness")
     return chosen(out, arguments.num_parts, graph, **options)
-
-
-def _shows_progress(arguments: argparse.Namespace) -> bool:
-    return sys.stderr.isatty() and not arguments.no_progress
 
 
 def _scratch(arguments: argparse.Namespace, out: Path) -> Path:

@@ -77,7 +77,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _import(arguments: argparse.Namespace) -> Manifest:
-    options: dict[str, Any] = vars(arguments) | {"progress": sys.stderr.isatty()}
+    options: dict[str, Any] = vars(arguments).copy()
     library, source, out = (options.pop(name) for name in ("library", "source", "out"))
     if library == "dgl":
         options["tables"] = dict(map(_table, options.pop("table")))

@@ -60,7 +60,7 @@ def partition_graph(
     edge_assign_strategy: str = "by_dst",
     weight_attr: str | None = None,
     time_attr: str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> Manifest | tuple[IdsOf, IdsOf]:
     """Partitions a graph into a directory that glt samples from, and gives it a name.
@@ -94,7 +94,7 @@ def partition_graph(
         edge_assign_strategy: ``'by_dst'``: an edge belongs to the owner of its destination, as in DGL, and in-edges are
             sampled; or ``'by_src'``.
         weight_attr, time_attr: Attributes to sample by: see :func:`graph_arguments`.
-        progress: Whether to draw a progress bar.
+        progress: As in :meth:`PartitionerBase.partition`.
         options: Of the partitioner, such as ``random_seed``, ``imbalance``, ``hotness``, ``cache_ratio``,
             ``num_threads``, ``overwrite``; unknown ones are refused.
 

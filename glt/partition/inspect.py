@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from glt._checks import format_size
+from glt._progress import progress_bar
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
 from glt._urls import is_url
@@ -26,7 +27,7 @@ from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
-from glt.partition.format.files import map_file, progress_bar
+from glt.partition.format.files import map_file
 from glt.partition.format.manifest import (
     EdgeLabelEntry,
     FeatureEntry,
@@ -219,7 +220,7 @@ def inspect_partitions(
     *,
     hosts: Mapping[str, Sequence[int]] | None = None,
     verify: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Inspection:
     """Reports what a partition directory, or a host's copy of some of its partitions, holds.
 
@@ -229,7 +230,8 @@ def inspect_partitions(
         root_dir: What the partitioner was given as ``output_dir``.
         hosts: Partitions by name of host, to count bytes; one partition per host if None.
         verify: Whether to read every file and compare it with its checksum; else sizes and headers are checked.
-        progress: Whether to draw a tqdm bar of bytes verified.
+        progress: Whether to draw a tqdm bar of bytes verified once it has taken two seconds. Default: if stderr is a
+            terminal.
 
     Raises:
         PartitionError: If the manifest is missing, damaged or of another version; names it.
@@ -250,7 +252,7 @@ def inspect_partitions(
     here = [path for path in manifest.files if (part := layout.part_of(path)) is None or part in parts]
     num_bytes = sum(manifest.files[path].num_bytes for path in here)
     host_reports = _hosts(manifest, hosts)
-    with progress_bar("verify", num_bytes if verify and progress else None) as advance:
+    with progress_bar("verify", num_bytes, progress if verify else False) as advance:
         bad = tuple(_bad_files(root, manifest, here, verify, advance))
     known = {*manifest.files, layout.MANIFEST, *(f"{name}.json" for name in graph_names(root, manifest))}
     present = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if not path.is_dir()]
@@ -365,9 +367,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Prints the report and returns the exit status."""
     try:
         hosts = _asked_hosts(arguments.hosts)
-        report = inspect_partitions(
-            arguments.dir, hosts=hosts, verify=arguments.verify, progress=arguments.verify and sys.stderr.isatty()
-        )
+        report = inspect_partitions(arguments.dir, hosts=hosts, verify=arguments.verify)
     except PartitionError as error:
         print(f"glt inspect: {error}", file=sys.stderr)
         return 1

@@ -68,7 +68,6 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             overwrite=arguments.overwrite,
             resume=arguments.resume,
             dry_run=arguments.dry_run,
-            progress=sys.stderr.isatty(),
         )
     except KeyboardInterrupt:
         print("glt build: --resume goes on behind the steps that are done", file=sys.stderr)

@@ -53,7 +53,7 @@ def build(
     overwrite: bool = False,
     resume: bool = False,
     dry_run: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> dict[str, Any]:
     """Builds a graph with dense ids from tables: numbers keys, fits features on training rows and applies them, joins
     edges, and writes a directory that ``glt partition`` reads.
@@ -82,7 +82,7 @@ def build(
         dry_run: Whether to write nothing, and return what is to be expected: ``num_rows`` of each table (``_is_exact``
             unless it is CSV), how many of the ``num_sampled`` edges have an end that is missing, ``memory_bytes`` (at
             most), ``disk_bytes``, ``scratch_bytes`` for a while, ``free_bytes`` and about how many ``seconds``.
-        progress: Whether to draw bars on stderr.
+        progress: Whether to draw a bar on stderr of each step that takes two seconds. Default: if that is a terminal.
 
     Returns:
         What ``build.json`` holds: what was read, kept, dropped, merged, added and replaced, by node type and edge type;
@@ -155,7 +155,7 @@ def _undo_replacement(target: Path, partial: Path) -> None:
         shutil.rmtree(target / _REPLACED)
 
 
-def _engine(engine: Any, scratch: Path, budget: int | None, num_threads: int | None, progress: bool) -> Engine:
+def _engine(engine: Any, scratch: Path, budget: int | None, num_threads: int | None, progress: bool | None) -> Engine:
     shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
     if budget is not None:
         own = int(budget * (1 - _UNCOUNTED)) - _OWN_BYTES

@@ -19,6 +19,7 @@ from torch_geometric.data import HeteroData
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count
+from glt._progress import progress_bar
 from glt._tracebacks import short_traceback
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import World, require_world
@@ -380,7 +381,7 @@ class _Run:
         for t, count in self.num_nodes.items():
             originals = None if what else self.ids.get(t)
             layout: tuple[torch.dtype, torch.Size] | None = None
-            for batch in batches.of(t, reads, task.check):
+            for batch in self._shown(what, t, batches, batches.of(t, reads, task.check)):
                 values = make(batch)
                 if values is None:
                     break  # a layer has outputs for all nodes of a type or for none
@@ -406,6 +407,14 @@ class _Run:
                     outputs[t] = self.store.find(self._suffix(what, t))
                     self.kept.append(outputs[t])
         return outputs
+
+    def _shown(self, what: str, node_type: NodeType, batches: _Batches, made: Iterator[_Batch]) -> Iterator[_Batch]:
+        name = f"{what or 'last layer'}{f' of {node_type}' if self.schema.is_hetero else ''}"
+        is_shown = None if self.world.rank == 0 else False
+        with progress_bar(name, len(batches.nodes[node_type]), is_shown, " nodes") as advance:
+            for batch in made:
+                yield batch
+                advance(len(batch.seeds))
 
     def _degrees_of(self, batch: _Batch) -> Tensor:
         (edge_index,) = batch.edge_index.values()

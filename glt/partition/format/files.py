@@ -19,8 +19,8 @@ import stat
 import tempfile
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -167,18 +167,6 @@ def _header(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 
 logger = logging.getLogger(__name__)
-
-
-@contextmanager
-def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], object]]:
-    """Yields what to call with bytes that are done, and draws a tqdm bar; none where ``num_bytes`` is None."""
-    if num_bytes is None:  # tqdm would start its monitor thread all the same
-        yield lambda _: None
-        return
-    from tqdm import tqdm
-
-    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True)) as bar:
-        yield bar.update
 
 
 # The directories that glt puts into one of partitions; their files end with .npy.

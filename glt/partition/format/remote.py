@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from glt import _deadlines as deadlines
 from glt._checks import format_size, is_of_machine, naming_the_limit
+from glt._progress import progress_bar
 from glt._urls import is_url, open_file_system, without_query
 from glt.errors import PartitionError
 from glt.partition.format import layout
@@ -52,13 +53,16 @@ def local_directory(root: str | os.PathLike[str], partition_idx: int | None) -> 
             raise PartitionError(f"{_under(url, layout.MANIFEST)} lists {outside[0]}: expected files of the directory")
         with _alone(local):  # threads of this process too
             missing = [path for path in needed if not (local / path).is_file()]
-            _require_room(local, sum(manifest.files[path].num_bytes for path in missing))
+            num_bytes = sum(manifest.files[path].num_bytes for path in missing)
+            _require_room(local, num_bytes)
             pool = ThreadPoolExecutor(_NUM_FILES, "glt-copy")
-            try:
-                for _ in pool.map(lambda path: _copy(url, local, path, manifest), missing):
-                    pass
-            finally:
-                pool.shutdown(cancel_futures=True)
+            with progress_bar(f"copy of {url}", num_bytes) as advance:
+                try:
+                    copied = pool.map(lambda path: _copy(url, local, path, manifest), missing)
+                    for path, _ in zip(missing, copied, strict=True):
+                        advance(manifest.files[path].num_bytes)
+                finally:
+                    pool.shutdown(cancel_futures=True)
     return local
 
 

@@ -246,7 +246,7 @@ def import_dgl(
     orig_nids: Mapped | None = None,
     orig_eids: Mapped | None = None,
     renumber_edges: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     **graph: Unpack[GraphArguments],
 ) -> Manifest:
     """Turns what DGL's ``partition_graph`` or its distributed pipeline wrote into a partition directory: same owners.
@@ -268,7 +268,7 @@ def import_dgl(
             them by type.
         renumber_edges: Whether edges may get new ids, in the order of the files, where a GraphBolt graph was stored
             without (``store_eids=False``).
-        progress: Whether to draw a tqdm bar of bytes written.
+        progress: As in :meth:`PartitionerBase.partition`.
         graph: Arguments of :class:`glt.partition.PartitionerBase` for what DGL does not store.
 
     Raises:

@@ -44,7 +44,7 @@ def import_glt(
     output_dir: str | os.PathLike[str],
     *,
     renumber_edges: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     **graph: Unpack[GraphArguments],
 ) -> Manifest:
     """Turns what GLT's partitioners wrote into a partition directory: same owners, ids and features.
@@ -58,7 +58,7 @@ def import_glt(
         output_dir: As in :class:`glt.partition.PartitionerBase`.
         renumber_edges: Whether edges may get new ids, by their place in the file, where GLT stored none
             (``graph_caching=True`` without edge features).
-        progress: Whether to draw a tqdm bar of bytes written.
+        progress: As in :meth:`PartitionerBase.partition`.
         graph: Arguments of :class:`glt.partition.PartitionerBase` for what GLT does not store.
             ``edge_assign_strategy`` is found from the edges, and needed only where both would do (then ``"by_src"``,
             GLT's default, is taken).
@@ -198,7 +198,7 @@ def import_pyg(
     source: str | os.PathLike[str],
     output_dir: str | os.PathLike[str],
     *,
-    progress: bool = False,
+    progress: bool | None = None,
     **graph: Unpack[GraphArguments],
 ) -> Manifest:
     """Turns what PyG's partitioner wrote into a partition directory: same owners, ids and features.
@@ -210,7 +210,7 @@ def import_pyg(
     Args:
         source: PyG's ``root``, with all its partitions.
         output_dir: As in :class:`glt.partition.PartitionerBase`.
-        progress: Whether to draw a tqdm bar of bytes written.
+        progress: As in :meth:`PartitionerBase.partition`.
         graph: Arguments of :class:`glt.partition.PartitionerBase` for what PyG does not store.
 
     Raises:

@@ -172,7 +172,7 @@ class Imported:
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]
 
-    def write(self, output_dir: str | os.PathLike[str], progress: bool, graph: Mapping[str, Any]) -> Manifest:
+    def write(self, output_dir: str | os.PathLike[str], progress: bool | None, graph: Mapping[str, Any]) -> Manifest:
         """Writes the partition directory, the assignment kept; ``graph`` are arguments that the source lacks."""
         nodes = [{"num_nodes": len(each["owners"]), **each} for each in self.nodes]
         tables = arguments_by_type(self.schema, nodes, self.edges)

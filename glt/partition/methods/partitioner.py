@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from glt._checks import check_flag, check_path, integer, refuse_unknown, warn_no_effect
+from glt._progress import progress_bar
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, progress_bar, require_free, require_space, staging
+from glt.partition.format.files import BLOCK_BYTES, require_free, require_space, staging
 from glt.partition.format.load import load_id_map
 from glt.partition.format.manifest import MAX_PARTS, Manifest, installed_version
 from glt.partition.format.rows import Array, Rows
@@ -321,19 +322,22 @@ class PartitionerBase(ABC):
         return expected.with_files(*self.caches.most_files(self.num_parts, graph.nodes))
 
     @overload
-    def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
+    def partition(self, progress: bool | None = None, return_mapping: Literal[False] = False) -> Manifest: ...
 
     @overload
-    def partition(self, progress: bool = False, *, return_mapping: Literal[True]) -> tuple[Manifest, IdsOf, IdsOf]: ...
+    def partition(
+        self, progress: bool | None = None, *, return_mapping: Literal[True]
+    ) -> tuple[Manifest, IdsOf, IdsOf]: ...
 
     @short_traceback
     def partition(
-        self, progress: bool = False, return_mapping: bool = False
+        self, progress: bool | None = None, return_mapping: bool = False
     ) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:
         """Writes the partition directory.
 
         Args:
-            progress: Whether to draw a tqdm bar of bytes: edges read, scratch files and result written.
+            progress: Whether to draw a tqdm bar of bytes (edges read, scratch files and result written) once it has
+                taken two seconds. Default: if stderr is a terminal.
             return_mapping: With ``relabel``, whether to return the original ids too, as DGL's ``partition_graph`` does.
 
         Returns:
@@ -356,8 +360,8 @@ class PartitionerBase(ABC):
             expected = self.forecast()
             logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
-            books = self.books()
-            with progress_bar("partition", expected.work_bytes if progress else None) as advance:
+            with progress_bar("partition", expected.work_bytes, progress) as advance:
+                books = self.books()
                 writer = PartitionWriter(root, range(self.num_parts), advance, **self.writer_options)
                 manifest = self.write(writer, self.graph, books, strategy_arguments)
             manifest.write(root)  # last: a directory without it does not load

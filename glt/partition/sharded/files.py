@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -33,9 +33,16 @@ class RankWriter(PartitionWriter):
     """
 
     def __init__(
-        self, exchange: Exchange, slices: GraphSlice, leaders: Sequence[int], root: Path, parts: range, **options: Any
+        self,
+        exchange: Exchange,
+        slices: GraphSlice,
+        leaders: Sequence[int],
+        root: Path,
+        parts: range,
+        advance: Callable[[int], object],
+        **options: Any,
     ) -> None:
-        super().__init__(root, parts, lambda _: None, **options)
+        super().__init__(root, parts, advance, **options)
         self.exchange = exchange
         self.leaders = leaders
         self._slices = slices

@@ -15,6 +15,7 @@ import numpy as np
 import torch.distributed as dist
 
 from glt._checks import integer
+from glt._progress import progress_bar
 from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
 from glt.partition.format.book import id_dtype, owner_dtype
@@ -263,8 +264,10 @@ def partition_distributed(
             digests = [hashlib.blake2b(book.owner.data, digest_size=16).hexdigest() for book in books]
             exchange.agree({"what assign_nodes returned": digests})
             parts = exchange.parts(assigner.num_parts)
-            writer = RankWriter(exchange, slices, leaders, root, parts, **assigner.writer_options)
-            manifest = assigner.write(writer, slices.graph, books, strategy_arguments)
+            is_shown = None if exchange.rank == 0 else False
+            with progress_bar("partition, rank 0", None, is_shown) as advance:
+                writer = RankWriter(exchange, slices, leaders, root, parts, advance, **assigner.writer_options)
+                manifest = assigner.write(writer, slices.graph, books, strategy_arguments)
             if here:
                 manifest.write(root)  # last: a directory without it does not load
         if exchange.rank == 0:

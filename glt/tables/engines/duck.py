@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-from tqdm import tqdm
 
 from glt._checks import format_size
+from glt._progress import progress_bar
 from glt.tables.columns.sources import Source
 from glt.tables.engines.output import Shards, read_shards, shards_of
 from glt.tables.engines.plan import AnyFold, AnyMake, Query, Rows
@@ -26,9 +27,9 @@ _BATCH_BYTES: Final = 32 << 20
 class DuckDB:
     """Runs a plan in this process; see ``plan.Engine``. ``scratch`` is a directory of its own."""
 
-    def __init__(self, scratch: Path, memory_bytes: int, num_threads: int, is_shown: bool = False) -> None:
+    def __init__(self, scratch: Path, memory_bytes: int, num_threads: int, progress: bool | None = None) -> None:
         scratch.mkdir(parents=True)
-        self._scratch, self._is_shown = scratch, is_shown
+        self._scratch, self._is_shown = scratch, sys.stderr.isatty() if progress is None else progress
         self._memory_bytes = memory_bytes
         self._limit = f"{format_size(memory_bytes)} and {num_threads} threads"
         self._db = duckdb.connect(":memory:")  # it has views alone, and a path with "?" would be taken for two
@@ -122,14 +123,11 @@ class DuckDB:
     def _shown(
         self, batches: Iterable[pa.RecordBatch], what: str, source: Source | None = None
     ) -> Iterator[pa.RecordBatch]:
-        if not self._is_shown:
-            yield from batches
-            return
-        total = None if source is None else source.num_rows()
-        with tqdm(desc=what, total=total, unit=" rows", unit_scale=True, mininterval=0.5, delay=2) as bar:
+        total = source.num_rows() if source is not None and self._is_shown else None
+        with progress_bar(what, total, self._is_shown, " rows") as advance:
             for batch in batches:
                 yield batch
-                bar.update(batch.num_rows)
+                advance(batch.num_rows)
 
     @contextmanager
     def _stream(self, query: str) -> Iterator[pa.RecordBatchReader]:
