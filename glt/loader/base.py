@@ -209,9 +209,10 @@ class KeyedBatches(KeyedLoader):
             ("worker_init_fn", "there are no workers"),
             ("persistent_workers", "there are no workers"),
         ):
-            if kwargs.get(name):
+            value = "auto" if name == "num_workers" and self._tuner is not None else kwargs.get(name)
+            if value:
                 raise ValueError(
-                    f"{name} = {kwargs[name]!r} and a sampler on {place}: {why}; leave it out, a thread samples ahead"
+                    f"{name} = {value!r} and a sampler on {place}: {why}; leave it out, a thread samples ahead"
                 )
         self._ahead = AheadOptions(place, place.new_stream(), **wanted)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from glt import _core
 from glt._checks import check_at_least
 from glt._tracebacks import short_traceback
 from glt.loader.batches import MadeBatches
+from glt.loader.tuning import AUTO, TunedBatches, WorkerTuner
 from glt.sampler.order import (
     BatchIndex,
     Iteration,
@@ -45,6 +48,7 @@ class KeyedLoader(Resumable):
     batch_sampler: Any
     drop_last: bool
     num_workers: int
+    prefetch_factor: int | None
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
         size = kwargs.get("batch_size", 1)
@@ -66,9 +70,32 @@ class KeyedLoader(Resumable):
         self._begun = Iteration(0, 0, 0, None)
         # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
         self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
+        self._tuner = self._take_tuner(kwargs)
         # Of the caller's order: checksums of the seeds before each batch so far, in the newest iteration.
         self._order_crcs: dict[int, int] = {0: 0}
         self._seeds_crc32: int | None = None
+
+    def _take_tuner(self, kwargs: dict[str, Any]) -> WorkerTuner | None:
+        """Of ``num_workers="auto"``; torch's DataLoader begins with none, and is told of more later."""
+        given = kwargs.get("num_workers", 0)
+        if not isinstance(given, str):
+            return None
+        if given != AUTO:
+            raise ValueError(f"num_workers = {given!r}: expected a number of processes, or 'auto'")
+        for name, default, why in (
+            ("persistent_workers", False, "workers are started anew when their number changes"),
+            ("prefetch_factor", None, "it is torch's default of 2"),
+            ("in_order", True, "batches come in order"),
+        ):
+            if kwargs.get(name, default) not in (default, None):
+                raise ValueError(f"{name} = {kwargs[name]!r} and num_workers = 'auto': {why}; leave one of them out")
+        if not self._own_order:
+            raise ValueError(
+                "num_workers = 'auto' and a sampler, batch_sampler or generator: an epoch that goes on with another "
+                "number of workers would ask it anew; give a number, or leave the order to glt (shuffle=True)"
+            )
+        kwargs["num_workers"] = 0
+        return WorkerTuner()
 
     def _complete_order(self) -> None:
         # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.
@@ -90,7 +117,21 @@ class KeyedLoader(Resumable):
             return _CountedBatches(self._position, self._one_thread, self._begun, self._iterated())
 
     def _iterated(self) -> Any:
-        return super().__iter__()  # type: ignore[misc]
+        if self._tuner is None:
+            return super().__iter__()  # type: ignore[misc]
+        return TunedBatches(self._tuner, partial(self._go_on, self._begun), self._begun.first)
+
+    def _go_on(self, begun: Iteration, num_workers: int, first: int) -> Any:
+        """Torch's iterator over the rest of an epoch."""
+        before = torch.get_rng_state()
+        self.num_workers, self.prefetch_factor = num_workers, 2 if num_workers else None
+        newest, self._begun = self._begun, replace(begun, first=first)
+        try:
+            return super().__iter__()  # type: ignore[misc]
+        finally:
+            self._begun = newest
+            if first > begun.first:  # an epoch draws once from torch's generator, as with workers of a fixed number
+                torch.set_rng_state(before)
 
     def _order_of_indices(self) -> Any:
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
