@@ -53,6 +53,7 @@ _COMMANDS: Final = {
     "build": ("glt.tables.command", "build a graph with dense ids from tables"),
     "inspect": ("glt.partition.inspect", "report what a partition directory holds, and verify it"),
     "import": ("glt.partition.command_import", "take over the partition directory of another library"),
+    "forecast": ("glt.forecast.command", "how many batches a cluster makes, and what limits it"),
     "launch": ("glt.launch.command", "run a script as the servers and trainers of a job, on one host or more"),
     "copy": ("glt.launch.copy", "send each host of a job its partitions"),
     "partition": ("glt.partition.command", "partition a graph on disk"),

@@ -1,0 +1,232 @@
+"""The model: counts times costs, against what hosts have. Additive per batch, and the scarcest resource limits.
+
+Work of a batch is the sum of its stages. Hosts are alike, and each serves others as much as it asks them, so that the
+work per batch of a host is that of both ends. Throughput is the least of what each resource allows (a roofline). Not in
+it: queues of a resource that is nearly full, the slowest of many answers, neighbours on the same network, and rows that
+samplers keep at run time (``cache_memory_budget``), which save what a cache of their size saves at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from glt._checks import check_at_least, integer, real_number
+from glt._reprs import says
+from glt._tracebacks import short_traceback
+from glt.forecast.costs import Costs
+from glt.forecast.counts import Counts
+
+# Read off the code; `python -m benchmarks.bench_scale --parts limits` measures them again.
+MESSAGE_BYTES: Final = (
+    1_200  # of a request and its answer on the wire, without ids, edges and rows: heads, specs, frames
+)
+CHANNEL_BYTES: Final = 256 << 20  # shared memory of a worker's channel
+STAMP_BYTES: Final = 4  # per node of the graph and batch in flight: the table that numbers nodes
+BASE_BYTES: Final = 300 << 20  # of a process that has imported torch
+UNEVEN: Final = 1.2  # below that a host seems to serve more than others by the chance of the few batches counted
+START_S: Final = 3.0  # imports of trainer and worker, one after the other
+MEMBER_S: Final = 0.4e-3  # of rank 0, per rank that meets in a Group
+
+
+@short_traceback
+@dataclass(frozen=True)
+class Shape:
+    """How large a graph is: what hosts hold of it.
+
+    Attributes:
+        num_nodes, num_edges: Of the whole graph, directed edges.
+        bytes_of_row: Features of a node.
+
+    Raises:
+        TypeError, ValueError: If a number is out of range.
+
+    Example:
+        >>> glt.forecast.Shape(num_nodes=111_059_956, num_edges=3_231_371_744, bytes_of_row=256).num_bytes(8)
+        12131577672
+    """
+
+    num_nodes: int
+    num_edges: int
+    bytes_of_row: int = 0
+
+    def __post_init__(self) -> None:
+        check_at_least("num_nodes", self.num_nodes, 1)
+        check_at_least("num_edges", self.num_edges, 0)
+        check_at_least("bytes_of_row", self.bytes_of_row, 0)
+
+    @property
+    def book_bytes(self) -> int:
+        """Owner and row of each node, which every host has."""
+        return 6 * self.num_nodes
+
+    def num_bytes(self, num_parts: int) -> int:
+        """Edges, ids and rows of one of so many partitions, and the book."""
+        id_bytes = 4 if self.num_nodes < 2**31 else 8
+        edge_bytes = 4 if self.num_edges < 2**31 else 8
+        nodes = self.num_nodes * (8 + 8 + self.bytes_of_row)
+        return (nodes + self.num_edges * (id_bytes + edge_bytes)) // num_parts + self.book_bytes
+
+
+@short_traceback
+@dataclass(frozen=True)
+class Cluster:
+    """What a host has; all are alike.
+
+    Attributes:
+        num_hosts: Hosts, of one partition each.
+        num_cores: Cores of a host that sample, its trainers' own left out.
+        nic_gbit: Network card, Gbit/s in each direction.
+        rtt_ms: Round trip between hosts, milliseconds.
+        disk_mb_s: Reading partitions, MB/s.
+        memory_gb: Memory of a host, GB.
+        num_trainers: Trainers of a host, one per GPU.
+        step_ms: What a trainer takes for a batch, milliseconds; 0: it is never the slow one.
+        num_workers: Sampling processes per host; 0: as many as there are cores.
+        worker_concurrency: Batches in flight per sampling process.
+
+    Raises:
+        TypeError, ValueError: If a value is out of range; names it.
+
+    Example:
+        >>> glt.forecast.Cluster(num_hosts=8, nic_gbit=25).num_hosts
+        8
+    """
+
+    num_hosts: int = 2
+    num_cores: int = 16
+    nic_gbit: float = 25.0
+    rtt_ms: float = 0.2
+    disk_mb_s: float = 1000.0
+    memory_gb: float = 64.0
+    num_trainers: int = 1
+    step_ms: float = 0.0
+    num_workers: int = 0
+    worker_concurrency: int = 4
+
+    def __post_init__(self) -> None:
+        integer("num_hosts", self.num_hosts, 1, 1 << 16, "hosts of one partition each")
+        integer("num_cores", self.num_cores, 1, 1 << 12, "cores of a host that sample")
+        integer("num_trainers", self.num_trainers, 1, 1 << 10, "trainers of a host")
+        integer("num_workers", self.num_workers, 0, 1 << 12, "sampling processes of a host, 0 for one per core")
+        integer("worker_concurrency", self.worker_concurrency, 1, 1024, "batches in flight per sampling process")
+        for name in ("nic_gbit", "disk_mb_s", "memory_gb"):
+            real_number(name, getattr(self, name), above=True)
+        for name in ("rtt_ms", "step_ms"):
+            real_number(name, getattr(self, name))
+
+    @property
+    def workers(self) -> int:
+        return self.num_workers or self.num_cores
+
+
+@dataclass(frozen=True)
+class JobForecast:
+    """What a job will do.
+
+    Attributes:
+        cpu_s: CPU seconds per batch by stage, both ends: ``sampling``, ``gathering``, ``messages``, ``transfer``,
+            ``batch``.
+        sent_bytes: That a host sends per batch, and receives.
+        latency_s: Of one batch on idle hosts; ``waiting_s`` of it for other hosts.
+        limits: Batches per second of the whole job that each resource allows.
+        memory_bytes: Of a host.
+        start_s: Until the first batch is asked for.
+    """
+
+    cluster: Cluster
+    counts: Counts
+    cpu_s: dict[str, float]
+    sent_bytes: float
+    latency_s: float
+    waiting_s: float
+    limits: dict[str, float]
+    memory_bytes: int
+    start_s: float
+
+    @property
+    def bottleneck(self) -> str:
+        """The resource that allows the fewest batches, in words."""
+        return min(self.limits, key=lambda name: self.limits[name])
+
+    @property
+    def batches_per_s(self) -> float:
+        """Of all hosts together."""
+        return self.limits[self.bottleneck]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory of a host suffices."""
+        return self.memory_bytes <= self.cluster.memory_gb * 1e9
+
+    @says
+    def __repr__(self) -> str:
+        rate = f"{self.batches_per_s:.4g} batches/s limited by {self.bottleneck}"
+        return f"{self.cluster.num_hosts} hosts, {rate}, {self.memory_bytes / 1e9:.1f} GB per host"
+
+
+def forecast_job(
+    counts: Counts, shape: Shape, cluster: Cluster, costs: Costs | None = None, *, cache_ratio: float = 0.0
+) -> JobForecast:
+    """Forecasts a job from the counts of its batches.
+
+    Args:
+        counts: Of :func:`count_batches`, for as many partitions as the cluster has hosts.
+        shape: The graph.
+        cluster: The hosts.
+        costs: Default: ``Costs()``.
+        cache_ratio: The cache that was counted with, whose rows take memory.
+
+    Example:
+        >>> tracer = glt.forecast.GraphTracer([glt.testing.ring_graph().to_dataset().get_graph().csr], 40, [2, 2])
+        >>> placement = glt.forecast.Placement(np.arange(40) % 2, 2)
+        >>> counts = glt.forecast.count_batches([tracer.trace(np.array([5, 7]))], [0], placement, bytes_of_row=16)
+        >>> shape = glt.forecast.Shape(40, 80, bytes_of_row=16)
+        >>> glt.forecast.forecast_job(counts, shape, glt.forecast.Cluster(2)).bottleneck
+        'cores that sample'
+    """
+    costs = Costs() if costs is None else costs
+    hosts, workers = cluster.num_hosts, cluster.workers
+    row_bytes = counts.num_nodes * shape.bytes_of_row
+    cpu_s = {
+        "sampling": counts.num_edges * costs.edge_s,
+        "gathering": row_bytes * costs.row_byte_s,
+        "messages": counts.num_messages * costs.message_s,
+        "transfer": counts.remote_edges * costs.remote_edge_s + counts.row_bytes * costs.wire_byte_s,
+        "batch": costs.batch_s,
+    }
+    sent_bytes = counts.remote_bytes + counts.request_bytes + counts.num_messages * MESSAGE_BYTES
+    nic = cluster.nic_gbit * 1e9 / 8
+    waiting_s = counts.num_waits * (cluster.rtt_ms * 1e-3 + costs.round_trip_s) + sent_bytes / nic
+    total_s = sum(cpu_s.values())
+    latency_s = total_s + waiting_s
+    limits = {
+        "cores that sample": hosts * cluster.num_cores / total_s,
+        "batches in flight": hosts * workers * cluster.worker_concurrency / latency_s,
+    }
+    if cluster.step_ms > 0:
+        limits["trainers"] = hosts * cluster.num_trainers / (cluster.step_ms * 1e-3)
+    if counts.num_messages > 0:
+        # A host serves others on one Python thread per process; one that owns more than others limits all.
+        uneven_s = total_s + (counts.most_served - 1) * (cpu_s["messages"] + cpu_s["transfer"]) / 2
+        limits["Python threads of the workers"] = hosts * workers / (cpu_s["messages"] + cpu_s["batch"])
+        limits["network cards"] = hosts * nic / sent_bytes
+        if counts.most_served > UNEVEN:
+            limits["cores of the host that owns most"] = hosts * cluster.num_cores / uneven_s
+            limits["network card of the host that owns most"] = hosts * nic / (sent_bytes * counts.most_served)
+    in_flight = workers * cluster.worker_concurrency
+    message_bytes = row_bytes + 8 * counts.num_nodes + 16 * counts.num_edges
+    memory = shape.num_bytes(hosts) + cache_ratio * shape.num_nodes * (shape.bytes_of_row + 8)
+    memory += in_flight * (STAMP_BYTES * shape.num_nodes + message_bytes)
+    memory += workers * (CHANNEL_BYTES + BASE_BYTES) + cluster.num_trainers * BASE_BYTES
+    return JobForecast(
+        cluster=cluster,
+        counts=counts,
+        cpu_s=cpu_s,
+        sent_bytes=sent_bytes,
+        latency_s=latency_s,
+        waiting_s=waiting_s,
+        limits=limits,
+        memory_bytes=int(memory),
+        start_s=START_S + shape.num_bytes(hosts) / (cluster.disk_mb_s * 1e6) + hosts * cluster.num_trainers * MEMBER_S,
+    )
