@@ -22,7 +22,7 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt.distributed.wire.beats import beats
-from glt.distributed.wire.frames import BEAT_FRAME, MAX_JSON_BYTES, Frame, FrameReader, pack_frame, pack_greeting
+from glt.distributed.wire.frames import BEAT_FRAME, MAX_JSON_BYTES, Frame, FrameReader, pack_greeting, pack_head
 from glt.distributed.wire.threads import call_on_loop, process_loop
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
@@ -96,7 +96,7 @@ class Connection(FrameReader):
 
     def send(
         self,
-        value: Mapping[str, Any] | None = None,
+        value: Mapping[str, Any] | bytes | None = None,
         data: Sequence[Tensor] = (),
         *,
         what: int = 0,
@@ -104,20 +104,22 @@ class Connection(FrameReader):
         fds: Sequence[int] = (),
     ) -> None:
         """Sends a frame; waits for nothing. The tensors, uint8 and contiguous, must not change until it has gone out.
+        ``value`` may be JSON already: of a long one that goes to many, they share the bytes.
 
         Raises:
             glt.errors.ConnectionLost: If the connection has ended; MessageError, PeerLost and ChannelTimeout, if that
                 is why.
             ValueError: If the JSON is longer than ``MAX_JSON_BYTES``; nothing is sent.
         """
-        body = b"" if value is None else json.dumps(value).encode()
+        body = b"" if value is None else value if isinstance(value, bytes) else json.dumps(value).encode()
         if len(body) > MAX_JSON_BYTES:
             raise ValueError(
                 f"{len(body)} bytes of JSON for {self.peer}: expected at most {MAX_JSON_BYTES}; send long lists as "
                 "tensors"
             )
         views = [each.numpy().data.cast("B") for each in data if each.numel()]
-        self._send([memoryview(pack_frame(body, sum(map(len, views)), what, number)), *views], fds)
+        head = pack_head(len(body), sum(map(len, views)), what, number)
+        self._send([*map(memoryview, (head, body) if body is value else (head + body,)), *views], fds)
 
     def greet(self, greeting: bytes) -> None:
         """Sends a frame of the handshake."""

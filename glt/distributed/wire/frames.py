@@ -57,9 +57,9 @@ class Frame:
     is_landed: bool = False
 
 
-def pack_frame(text: bytes, num_data: int, what: int, number: int) -> bytes:
-    """What goes before the data of a frame."""
-    return _HEADER.pack(_MAGIC, _FRAME, what, len(text), number, num_data) + text
+def pack_head(num_json: int, num_data: int, what: int, number: int) -> bytes:
+    """What goes before the JSON and the data of a frame, of so many bytes."""
+    return _HEADER.pack(_MAGIC, _FRAME, what, num_json, number, num_data)
 
 
 def pack_greeting(greeting: bytes) -> bytes:

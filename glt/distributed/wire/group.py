@@ -319,7 +319,7 @@ def trainer_name(rank: int, hello: dict[str, Any]) -> str:
     return f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
 
 
-def send(connection: Connection, frame: dict[str, Any]) -> None:
+def send(connection: Connection, frame: dict[str, Any] | bytes) -> None:
     """Sends a frame, if the connection lasts."""
     try:
         connection.send(frame)
@@ -427,10 +427,13 @@ class Hub:
             self._tell({"rank": rank, "report": _why(error), "is_over": True, "is_cause": True}, but=rank)
 
     def _tell(self, frame: dict[str, Any], but: int = -1) -> None:
-        # Rank 0 last: what it hears may end this process.
-        for rank in [*self._lines, 0]:
+        # Once for all: a thousand ranks tell each other a quarter of a megabyte.
+        text = json.dumps(frame).encode()
+        for rank, line in list(self._lines.items()):
             if rank != but:
-                self._say(rank, frame)
+                send(line, text)
+        if but != 0:  # last: what it hears may end this process
+            self._hear(frame)
 
     def _say(self, rank: int, frame: dict[str, Any]) -> None:
         if rank == 0:
