@@ -19,7 +19,7 @@ else:
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
-    from glt import channel, data, distributed, errors, loader, partition, sampler, tables, testing
+    from glt import channel, data, distributed, errors, forecast, loader, partition, sampler, tables, testing
     from glt._core import has_cuda
     from glt.data.dataset import Dataset
     from glt.loader.loaders import LinkNeighborLoader, NeighborLoader, SubGraphLoader
@@ -45,6 +45,7 @@ __all__ = [
     "data",
     "distributed",
     "errors",
+    "forecast",
     "has_cuda",
     "loader",
     "partition",

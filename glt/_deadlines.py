@@ -60,6 +60,7 @@ LAUNCH_BEAT_S = 5.0  # between two signs of life of the launcher to its hosts
 HOST_S = 60.0  # for a host to answer what is asked of it over ssh
 HOST_CHECK_S = 90.0  # for the check of a host, beyond the time that connections have
 PROGRESS_S = 5.0  # between two words of progress of a host
+CALIBRATE_S = 240.0  # for the two trainers by which costs are measured
 SETTLE_S = 0.5  # in which failures that one brought about may come to be known before that one
 LAUNCH_CAUSE_S = 3.0  # the same, where all that are known lost a peer, which may take them time to raise
 FORCE_S = 15.0  # beyond the time that processes have: for the keepers' SIGKILL, and its news

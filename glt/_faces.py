@@ -37,7 +37,10 @@ def lazy_names(
 
 FACES = [
     "glt",
-    *(f"glt.{room}" for room in "loader data sampler partition tables distributed channel testing errors".split()),
+    *(
+        f"glt.{room}"
+        for room in "loader data sampler partition tables distributed channel testing errors forecast".split()
+    ),
 ]
 
 

@@ -66,7 +66,7 @@ class GraphTracer:
         >>> graph = glt.testing.ring_graph().to_dataset().get_graph()
         >>> tracer = glt.forecast.GraphTracer([graph.csr], 40, [2, 2])
         >>> tracer.trace(np.array([5, 7]))
-        BatchTrace(2 seeds, 6 nodes, 8 edges, 2 hops)
+        BatchTrace(2 seeds, 7 nodes, 10 edges, 2 hops)
     """
 
     def __init__(self, csrs: Sequence[_core.Csr], num_nodes: int, num_neighbors: Sequence[int]) -> None:

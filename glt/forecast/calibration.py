@@ -10,13 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from glt import _deadlines as deadlines
 from glt.data.synthetic import synthetic_graph
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, DistNeighborLoader, init_worker_group
 from glt.forecast.costs import Costs
 from glt.partition import RandomPartitioner
 from glt.testing.cluster import Cluster, Trainer
 
-_DEADLINE_S = 120.0
 _NUM_FEATURES = 128
 
 
@@ -70,7 +70,7 @@ def calibrate(num_nodes: int = 100_000, rounds: int = 3) -> Costs:
         )
         partitioner.partition()
         given = f"{directory}/parts", list(probes.values()), num_nodes, rounds
-        with Cluster(2, measure, *given, deadline_s=_DEADLINE_S) as cluster:
+        with Cluster(2, measure, *given, deadline_s=deadlines.CALIBRATE_S) as cluster:
             both = cluster.results()
     found = {}
     for key, first, second in zip(probes, *both, strict=True):

@@ -174,7 +174,7 @@ def _costs(arguments: argparse.Namespace) -> tuple[Costs, str]:
         return Costs.read(arguments.costs), arguments.costs
     if costs_path().exists():
         return Costs.read(costs_path()), str(costs_path())
-    return Costs(), "glt's own (two Zen 4 cores): --calibrate measures this machine"
+    return Costs(), "glt's own, of a busy machine: --calibrate measures this one"
 
 
 def _of_directory(arguments: argparse.Namespace, fan_out: list[int]) -> _Job:

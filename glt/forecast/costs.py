@@ -14,8 +14,9 @@ from glt._tracebacks import short_traceback
 @short_traceback
 @dataclass(frozen=True)
 class Costs:
-    """Costs per unit. The defaults are those of two cores of a shared AMD EPYC (Zen 4), measured by
-    :func:`glt.forecast.calibrate`, 2026-11-29.
+    """Costs per unit. The defaults are of one run of :func:`glt.forecast.calibrate` on two busy cores of an Intel Xeon,
+    2026-11-29, but for ``round_trip_s``, which other work would have raised most: that is the median of
+    ``python -m benchmarks.bench_wire`` on an AMD EPYC. They are rough; measure your own.
 
     Attributes:
         batch_s: CPU seconds of a batch without edges, rows and messages: its task, its message, making ``Data`` of it.
@@ -34,13 +35,13 @@ class Costs:
         2e-08
     """
 
-    batch_s: float = 0.45e-3
-    edge_s: float = 16e-9
-    row_byte_s: float = 0.11e-9
-    message_s: float = 0.45e-3
-    remote_edge_s: float = 15e-9
-    wire_byte_s: float = 0.6e-9
-    round_trip_s: float = 0.4e-3
+    batch_s: float = 0.92e-3
+    edge_s: float = 39e-9
+    row_byte_s: float = 0.106e-9
+    message_s: float = 1.02e-3
+    remote_edge_s: float = 20e-9
+    wire_byte_s: float = 0.61e-9
+    round_trip_s: float = 0.16e-3
 
     def __post_init__(self) -> None:
         for each in fields(self):

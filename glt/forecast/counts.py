@@ -178,7 +178,7 @@ def count_batches(
         >>> tracer = glt.forecast.GraphTracer([glt.testing.ring_graph().to_dataset().get_graph().csr], 40, [2, 2])
         >>> placement = glt.forecast.Placement(np.arange(40) % 2, 2)
         >>> glt.forecast.count_batches([tracer.trace(np.array([5, 7]))], [0], placement, bytes_of_row=16)
-        Counts(6 nodes, 8 edges, 4 remote rows, 3.0 messages, 0.000 MB per batch)
+        Counts(7 nodes, 10 edges, 4 remote rows, 3.0 messages, 0.000 MB per batch)
     """
     gather_window = check_count("gather_window", gather_window, 1, 1024)
     check_at_least("bytes_of_row", bytes_of_row, 0)

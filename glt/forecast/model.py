@@ -25,8 +25,8 @@ CHANNEL_BYTES: Final = 256 << 20  # shared memory of a worker's channel
 STAMP_BYTES: Final = 4  # per node of the graph and batch in flight: the table that numbers nodes
 BASE_BYTES: Final = 300 << 20  # of a process that has imported torch
 UNEVEN: Final = 1.2  # below that a host seems to serve more than others by the chance of the few batches counted
-START_S: Final = 3.0  # imports of trainer and worker, one after the other
-MEMBER_S: Final = 0.4e-3  # of rank 0, per rank that meets in a Group
+START_MS: Final = 3_000  # imports of trainer and worker, one after the other
+MEET_US: Final = 3  # of rank 0, per pair of ranks that tell each other who they are when a loader is made
 
 
 @short_traceback
@@ -43,7 +43,7 @@ class Shape:
 
     Example:
         >>> glt.forecast.Shape(num_nodes=111_059_956, num_edges=3_231_371_744, bytes_of_row=256).num_bytes(8)
-        12131577672
+        9289455856
     """
 
     num_nodes: int
@@ -228,5 +228,7 @@ def forecast_job(
         waiting_s=waiting_s,
         limits=limits,
         memory_bytes=int(memory),
-        start_s=START_S + shape.num_bytes(hosts) / (cluster.disk_mb_s * 1e6) + hosts * cluster.num_trainers * MEMBER_S,
+        start_s=START_MS / 1e3
+        + shape.num_bytes(hosts) / (cluster.disk_mb_s * 1e6)
+        + (hosts * cluster.num_trainers) ** 2 * MEET_US / 1e6,
     )
