@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from glt._tracebacks import short_traceback
+from glt.distributed.starter import adopt_environment
 
 if TYPE_CHECKING:
     from glt.distributed.engine.dataset import DistDataset
@@ -73,8 +75,14 @@ _context: DistContext | None = None
 
 
 @short_traceback
-def init_worker_group(world_size: int, rank: int, group_name: str = "distributed-worker") -> DistContext:
+def init_worker_group(
+    world_size: int | None = None, rank: int | None = None, group_name: str = "distributed-worker"
+) -> DistContext:
     """Says which trainer this process is. Call it once, before creating loaders.
+
+    Without ``world_size`` and ``rank`` the environment says it: ``WORLD_SIZE`` and ``RANK``, as torchrun sets them, or
+    else the variables of a step of SLURM. These become torchrun's in ``os.environ``, for
+    ``torch.distributed.init_process_group``.
 
     Args:
         world_size: Number of trainers.
@@ -83,15 +91,30 @@ def init_worker_group(world_size: int, rank: int, group_name: str = "distributed
 
     Raises:
         RuntimeError: If this process was already given another place.
-        TypeError, ValueError: If an argument is out of range.
+        TypeError, ValueError: If an argument is out of range, only one of the two is given, or the environment says
+            nothing.
 
     Example:
         >>> context = glt.distributed.init_worker_group(world_size=2, rank=1, group_name="trainer")
         >>> context.worker_name
         'trainer-1'
     """
+    if world_size is None and rank is None:
+        adopt_environment()
+        world_size, rank = (_from_environment(name) for name in ("WORLD_SIZE", "RANK"))
     check_place(world_size, rank, group_name)
+    assert world_size is not None and rank is not None
     return become(DistContext(DistRole.WORKER, world_size, rank, group_name, world_size, rank))
+
+
+def _from_environment(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text.isdecimal():
+        raise ValueError(
+            f"world_size and rank were not given, and {name} = {text!r} in the environment: give both, or start the "
+            "script with torchrun, or srun in a job of SLURM"
+        )
+    return int(text)
 
 
 def check_place(

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+DEFAULT_PORT = 30050  # DGL's
+
 
 class JobRole(Enum):
     """What a process of a job does.
@@ -37,6 +39,7 @@ class JobEnvironment:
         host_index: Of a peer, the position of its host.
         is_first_on_host: Of a peer, whether it serves.
         partition: Which one a server loads; None: by its rank.
+        peer_port: Of peers, the port of server 0 where no store can tell them another.
     """
 
     role: JobRole
@@ -47,10 +50,12 @@ class JobEnvironment:
     host_index: int = 0
     is_first_on_host: bool = True
     partition: int | None = None
+    peer_port: int = DEFAULT_PORT
 
 
 def read_environment(env: Mapping[str, str] = os.environ) -> JobEnvironment:
-    """Reads what ``glt launch`` or torchrun has set; ValueError names a variable that is missing or makes no sense."""
+    """Reads what ``glt launch`` or torchrun has set, or has been taken from SLURM; ValueError names a variable that is
+    missing or makes no sense."""
     role = env.get("GLT_ROLE")
     if role is None:
         return _without_servers(env)
@@ -94,8 +99,16 @@ def _without_servers(env: Mapping[str, str]) -> JobEnvironment:
     address = env.get("MASTER_ADDR")
     if not address:
         raise ValueError(f"MASTER_ADDR is not set, {why}: expected the host of rank 0")
+    port = _number(env, "GLT_MASTER_PORT", 1, why, 65535) if env.get("GLT_MASTER_PORT") else DEFAULT_PORT
     return JobEnvironment(
-        JobRole.PEER, rank, num_trainers, num_trainers // on_host, (address, None), host, local_rank == 0
+        JobRole.PEER,
+        rank,
+        num_trainers,
+        num_trainers // on_host,
+        (address, None),
+        host,
+        local_rank == 0,
+        peer_port=port,
     )
 
 

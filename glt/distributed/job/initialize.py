@@ -47,6 +47,7 @@ from glt.distributed.server.api import (
     shutdown_client,
     wait_and_shutdown_server,
 )
+from glt.distributed.starter import adopt_environment
 from glt.distributed.tensors.tensor import Handles, flush_all
 from glt.distributed.wire.addresses import is_own_address
 from glt.distributed.wire.credentials import (
@@ -66,7 +67,6 @@ from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import PartConfig, graph_names, read_part_config
 from glt.partition.format.remote import local_directory
 
-DEFAULT_PORT = 30050  # DGL's
 _FAILED = "failed "
 
 _lock = threading.RLock()
@@ -125,8 +125,9 @@ def initialize(
     - ``GLT_ROLE=server`` (``glt launch`` sets it): it serves a partition until all trainers have left, and then exits;
       this function does not return. Register functions for :func:`request_server` before the call.
     - ``GLT_ROLE=trainer``: it is a trainer, a client of those servers.
-    - torchrun's environment, with more than one process: all are trainers, and the first of each host also serves, on
-      threads of its own. Partition ``p`` is served by host ``p % num_hosts``.
+    - torchrun's environment, or that of a SLURM step (``srun``), with more than one process: all are trainers, and the
+      first of each host also serves, on threads of its own. Partition ``p`` is served by host ``p % num_hosts``.
+      SLURM's variables become torchrun's in ``os.environ``, for ``init_process_group`` after this call.
     - Otherwise, as in a notebook: one process is trainer and server.
 
     In the last two the partitions are named here or by :class:`DistGraph`. Calling it again with the same arguments
@@ -198,6 +199,7 @@ def initialize(
                 f"glt.distributed.initialize was called with {_job.given}, and now with {given}: call "
                 "glt.distributed.finalize() in between"
             )
+        adopt_environment()
         env = on_hosts(read_environment(), ip_config)
         listens = env.role in (JobRole.SERVER, JobRole.PEER)
         _job = _Job(env, given, part_config, use_credentials(token_file, tls, require_auth, listens=listens))
@@ -305,7 +307,7 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
     address, port = env.master
     store = open_store(timeout_s) if port is None else None
     if store is None:
-        port = port or DEFAULT_PORT  # there is no store to publish another one
+        port = port or env.peer_port  # there is no store to publish another one
 
     def serve() -> HostServer:
         data = _loaded(part_config, env.host_index)
