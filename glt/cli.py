@@ -56,6 +56,7 @@ _COMMANDS: Final = {
     "forecast": ("glt.forecast.command", "how many batches a cluster makes, and what limits it"),
     "launch": ("glt.launch.command", "run a script as the servers and trainers of a job, on one host or more"),
     "copy": ("glt.launch.copy", "send each host of a job its partitions"),
+    "slurm": ("glt.launch.slurm", "write the batch script of a job for SLURM"),
     "partition": ("glt.partition.command", "partition a graph on disk"),
     "token": ("glt.distributed.wire.command", "make the token by which the processes of a job know each other"),
     "serve": ("glt.distributed.server.command", "run a server that samples a partition for clients"),

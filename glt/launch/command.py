@@ -54,7 +54,8 @@ examples:
   the same, as DGL's launch.py takes it:
     glt launch --ip_config ip_config.txt --workspace /data/job --num_trainers 2 --part_config parts "python3 train.py"
 
-docs/guides/launching.md has recipes for SLURM and Kubernetes, and the environment that processes are given."""
+docs/guides/launching.md has a recipe for Kubernetes, and the environment that processes are given; for SLURM there is
+glt slurm."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
