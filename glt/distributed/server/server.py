@@ -18,10 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import glt
 from glt import _deadlines as deadlines
 from glt.data.arrays import as_rows, load_npy, load_saved
 from glt.data.keys import Keys
 from glt.distributed.context import DistContext
+from glt.distributed.endpoint.endpoint import StatsEndpoint
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import GraphQueries, graph_calls
@@ -31,7 +33,7 @@ from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry,
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
 from glt.distributed.server.sessions import Call, ClientRegistry, ClientSession, place_of
-from glt.distributed.server.stats import MetricsEndpoint, total, with_ratios
+from glt.distributed.server.stats import total, with_ratios
 from glt.distributed.tensors.barrier import Barriers
 from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions
@@ -110,7 +112,7 @@ class DistServer:
         self._plan: ReadPlan | None = None
         self._planned: Mapping[int, ServerEntry] = {}  # the servers that it was made for
         self._read_parts: dict[int, LocalPartition] = {dataset.partition_idx: dataset.own}  # whose seeds are read here
-        self.metrics: MetricsEndpoint | None = None
+        self.metrics: StatsEndpoint | None = None
         self.clients = ClientRegistry(num_clients)
         self._barriers = Barriers()
         queries = GraphQueries(dataset)
@@ -163,10 +165,12 @@ class DistServer:
             made.pop_all()
         self.listener.open()
         try:
+            if options.metrics_port is not None:  # first: probes hear that it is starting
+                about = {"server": str(rank), "partition": str(self.entry.partition_idx), "host": self.entry.host}
+                about |= {"pid": str(self.entry.pid), "version": glt.__version__}
+                place = options.metrics_host, options.metrics_port, options.metrics_auth
+                self.metrics = StatsEndpoint(str(self.entry), about, self.stats, self.not_ready, *place)
             self.pool.ensure(options.num_workers)
-            if options.metrics_port is not None:
-                bind = options.metrics_host, options.metrics_port
-                self.metrics = MetricsEndpoint(self.stats, self.entry, *bind, options.metrics_auth)
             self.membership.join(options.rpc_timeout)
             call_on_loop(self._ready.set)
         except BaseException:
@@ -422,6 +426,19 @@ class DistServer:
         self.clients.close()
         self.loaders.open_no_more()
         return [f"loader {each.id} of {each.session}" for each in self.loaders.wait_until_closed(timeout_s)]
+
+    def not_ready(self) -> str:
+        """Why it takes no clients now, in words; empty if it does."""
+        num_ready = len(self.pool.pids())
+        if self._closed:
+            return "shutting down"
+        if self._is_draining:
+            return f"draining: no more clients and loaders are taken; {len(self.loaders.all())} loaders are open"
+        if not self._ready.is_set():
+            if num_ready < self.options.num_workers:
+                return f"starting: {num_ready} of {self.options.num_workers} sampling processes are ready"
+            return "starting: server 0 has not taken this server in yet"
+        return "" if num_ready else "no sampling process is ready: those that died are being replaced"
 
     def stats(self) -> dict[str, Any]:
         loaders, pids, num_restarts = self.loaders.all(), self.pool.pids(), self.pool.num_restarts()

@@ -282,17 +282,8 @@ def test_a_wrong_flag_ends_with_2(world, glt_serve, capsys, flags, words):
     assert re.search(words, capsys.readouterr().err.replace("\n", " "))
 
 
-def test_metrics_without_their_library_end_with_2(world, glt_serve, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(SystemExit) as ended:
-        glt_serve("--partition", world(1).path, "--metrics-port", 0)
-    assert ended.value.code == 2 and "pip install prometheus_client" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("flag", ["--master-port", "--metrics-port"])
 def test_a_port_that_is_taken_ends_with_3(world, glt_serve, caplog, flag):
-    if flag == "--metrics-port":
-        pytest.importorskip("prometheus_client")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ports = {"--master-port": free_port(), flag: port}

@@ -1,34 +1,21 @@
-"""The numbers of servers: those of their clients' loaders, of sampling processes, and what Prometheus reads."""
+"""The numbers of servers: those of their clients' loaders, of sampling processes, by process and by loader."""
 
-import contextlib
 import os
 import random
 import signal
-import socket
-import ssl
-import threading
 import time
-import urllib.error
-import urllib.request
 from types import SimpleNamespace
 
 import pytest
 import torch
-from certificates import Certificates
 from dist_world import run_cluster, seeds_of
-from promptness import eventually, expect_prompt
+from promptness import eventually
 from service import Stage, options, serve_or
 
 import glt
-from glt import _deadlines as deadlines
 from glt.distributed import server_stats
 from glt.distributed.server import stats as ledger_module
-from glt.distributed.server.membership import ServerEntry
-from glt.distributed.server.stats import COUNTERS, GAUGES, RATES, MetricsEndpoint, WorkerMetrics, total
-from glt.distributed.wire import listener
-from glt.distributed.wire.credentials import Credentials, Token, set_credentials, use_credentials
-from glt.errors import RendezvousError
-from glt.testing.cluster import free_port
+from glt.distributed.server.stats import COUNTERS, GAUGES, WorkerMetrics, total
 
 EXACT = """num_batches num_nodes num_edges num_remote_nodes num_cached_nodes num_window_nodes remote_bytes cached_bytes
 window_bytes""".split()
@@ -225,207 +212,3 @@ def test_no_counter_ever_falls_whatever_happens():
         now = {w: each["num_batches"] for w, each in ledger.read()[0].items()}
         assert all(now[w] >= n for w, n in before.items()), (step, what, before, now)
         before = now
-
-
-ENTRY = ServerEntry(1, "127.0.0.1", 1, "here", 7, "h", 0, "/parts", "run", 2, None)
-
-TENSOR_NUMBERS = ("num_rows", "num_bytes", "num_reads", "num_writes", "read_bytes", "written_bytes")
-
-
-def row(number):
-    return {**dict.fromkeys((*COUNTERS, *GAUGES, *RATES, "remote_node_ratio", "cache_hit_ratio"), number), "pid": 7}
-
-
-def stats():
-    counts = {"num_clients": 2, "num_loaders": 1, "num_workers": 1, "num_restarts": 4}
-    rows = {"totals": row(9.0), "loaders": {'g-0-"1\n': row(3.0)}, "workers": {"0": row(9.0)}}
-    tensors = {"emb": dict(zip(TENSOR_NUMBERS, range(1, 7), strict=True))}
-    return {"uptime_s": 5.0, "is_draining": False, "tensors": tensors, **counts, **rows}
-
-
-def threads():
-    """Those of this process; the timers are pytest's."""
-    return {each for each in threading.enumerate() if not isinstance(each, threading.Timer)}
-
-
-@pytest.fixture
-def endpoint():
-    pytest.importorskip("prometheus_client")
-    before = threads()
-    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0)
-    yield opened
-    opened.close()
-    opened.close()
-    assert threads() <= before  # one of an earlier test may have ended meanwhile
-
-
-def read(address, path="/metrics"):
-    with urllib.request.urlopen("http://{}:{}{}".format(*address, path), timeout=30) as answer:
-        text = answer.read().decode()
-    parser = pytest.importorskip("prometheus_client.parser")
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-NUMBERS = """batches_total errors_total sent_bytes_total remote_bytes_total nodes_total queued_batches queued_bytes
-running_batches unread_batches batches_per_second bytes_per_second remote_node_ratio cache_hit_ratio
-cached_nodes_total window_nodes_total cached_bytes_total window_bytes_total""".split()
-
-
-def test_every_number_is_published_by_scope(endpoint):
-    found = read(endpoint.address)
-    assert found["glt_server_uptime_seconds", ()] == 5
-    assert found["glt_server_clients", ()] == 2 and found["glt_server_worker_restarts_total", ()] == 4
-    about = {"host": "here", "partition": "0", "pid": "7", "server": "1", "version": glt.__version__}
-    assert found["glt_server_info", tuple(about.items())] == 1
-    loader, worker = ("loader", 'g-0-"1\n'), ("worker", "0")
-    for scope, labels, value in (("server", (), 9), ("loader", (loader,), 3), ("worker", (worker,), 9)):
-        for name in NUMBERS:
-            assert found[f"glt_{scope}_{name}", labels] == value, (scope, name)
-        for stage in ("sampling", "gathering", "remote", "blocked"):
-            assert found[f"glt_{scope}_stage_seconds_total", tuple(sorted((*labels, ("stage", stage))))] == value
-    names = ("rows", "bytes", "reads_total", "writes_total", "read_bytes_total", "written_bytes_total")
-    assert [found[f"glt_tensor_{name}", (("tensor", "emb"),)] for name in names] == [1, 2, 3, 4, 5, 6]
-
-
-def test_closing_does_not_wait_for_who_asks_nothing(endpoint):
-    with socket.create_connection(endpoint.address, timeout=30):
-        read(endpoint.address)  # so the silent one was accepted
-        began = time.monotonic()
-        endpoint.close()
-        expect_prompt(time.monotonic() - began, "to close", within_s=2.0)
-    with pytest.raises(OSError):
-        socket.create_connection(endpoint.address, timeout=5)
-
-
-def test_a_port_that_is_taken_is_named(endpoint):
-    with pytest.raises(RendezvousError, match=f"metrics_port = {endpoint.address[1]}.*another program"):
-        MetricsEndpoint(stats, ENTRY, "127.0.0.1", endpoint.address[1])
-
-
-def test_a_server_publishes_until_it_ends(world):
-    data = glt.distributed.DistDataset().load(world(1).path, 0)
-    before = threads()
-    glt.distributed.init_server(1, None, 0, data, "127.0.0.1", free_port(), metrics_port=0, rpc_timeout=120.0)
-    try:
-        server = glt.distributed.get_server()
-        address = server.metrics.address
-        assert address[0] == "127.0.0.1"
-        found = read(address)
-        assert found["glt_server_workers", ()] == 1 and found["glt_server_batches_total", ()] == 0
-    finally:
-        glt.distributed.wait_and_shutdown_server(0.0)
-    # The thread that accepts connections and the one that beats end by themselves.
-    assert not {each.name for each in threads() - before if "metrics" in each.name or "process_request" in each.name}
-    with pytest.raises(OSError):
-        socket.create_connection(address, timeout=5)
-
-
-@pytest.fixture
-def guarded(tmp_path):
-    """An endpoint that asks for the read token, over https; the token, and what trusts its certificate."""
-    pytest.importorskip("prometheus_client")
-    token = Token.new()
-    token.write(tmp_path / "token")
-    certificates = Certificates(tmp_path)
-    certificates.issue("job")
-    before = use_credentials(str(tmp_path / "token"), certificates.tls("job"))
-    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0, asks_for_token=True)
-    yield opened, token, ssl.create_default_context(cafile=certificates.ca)
-    opened.close()
-    set_credentials(before)
-
-
-def ask(endpoint, context, **headers):
-    request = urllib.request.Request(endpoint.url, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
-
-
-@pytest.mark.parametrize("require_auth", [False, True])
-def test_metrics_beyond_this_host_for_everybody(require_auth, monkeypatch, caplog):
-    pytest.importorskip("prometheus_client")
-    monkeypatch.setattr(listener, "_warned", set())
-    monkeypatch.setattr(listener, "current_credentials", lambda: Credentials(require_auth=require_auth))
-    if require_auth:
-        with pytest.raises(
-            RendezvousError, match=r"who reaches 0\.0\.0\.0 reads the metrics of .*--metrics-auth.* refuse"
-        ):
-            MetricsEndpoint(stats, ENTRY, "0.0.0.0", 0)
-    else:
-        MetricsEndpoint(stats, ENTRY, "0.0.0.0", 0).close()
-        assert "who reaches 0.0.0.0 reads the metrics of" in caplog.text
-
-
-def test_metrics_are_for_those_with_the_read_token(guarded, caplog):
-    endpoint, token, context = guarded
-    assert endpoint.url.startswith("https://127.0.0.1:")
-    status, body = ask(endpoint, context, Authorization=f"Bearer {token.for_reading()}")
-    assert status == 200 and b"glt_server_uptime_seconds 5.0" in body
-    wrong = [{}, {"Authorization": f"Bearer {token}"}, {"Authorization": f"Bearer {Token.new().for_reading()}"}]
-    for headers in [*wrong, {"Authorization": f"Basic {token.for_reading()}"}, {"Authorization": "Bearer"}]:
-        assert ask(endpoint, context, **headers) == (401, b""), headers
-    with socket.create_connection(endpoint.address, timeout=30) as plain:  # no TLS
-        plain.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        with contextlib.suppress(ConnectionResetError):
-            assert b"glt_" not in plain.recv(1 << 16)
-    assert str(token)[10:] not in caplog.text and str(token.for_reading())[10:] not in caplog.text
-
-
-def test_metrics_of_a_process_that_has_no_token_any_more_are_not_told(tmp_path, caplog):
-    pytest.importorskip("prometheus_client")
-    token = Token.new()
-    token.write(tmp_path / "token")
-    before = use_credentials(str(tmp_path / "token"))
-    opened = MetricsEndpoint(stats, ENTRY, "127.0.0.1", 0, asks_for_token=True)
-    header = {"Authorization": f"Bearer {token.for_reading()}"}
-    try:
-        assert ask(opened, None, **header)[0] == 200
-        set_credentials(before)
-        assert ask(opened, None, **header) == (401, b"")
-    finally:
-        set_credentials(before)
-        opened.close()
-    assert "Traceback" not in caplog.text
-
-
-def test_those_who_ask_for_metrics_are_bounded(endpoint):
-    """In number, and in what they may send."""
-    silent = [socket.create_connection(endpoint.address, timeout=30) for _ in range(80)]
-    try:
-        assert read(endpoint.address)
-        assert len([each for each in threads() if "process_request_thread" in each.name]) <= 70
-    finally:
-        for each in silent:
-            each.close()
-    with socket.create_connection(endpoint.address, timeout=30) as flood:
-        flood.sendall(b"GET /metrics HTTP/1.1\r\n")
-        with pytest.raises(OSError):
-            for number in range(1 << 16):
-                flood.sendall(b"x-%d: " % (number % 50) + b"z" * 1000 + b"\r\n")
-
-
-def test_who_asks_for_metrics_slowly_is_hung_up_on(endpoint, monkeypatch):
-    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 1.0)
-    began = time.monotonic()
-    with socket.create_connection(endpoint.address, timeout=30) as slow, pytest.raises(OSError):
-        while time.monotonic() - began < 60:
-            slow.sendall(b"G")
-            time.sleep(0.1)
-    expect_prompt(time.monotonic() - began, "to hang up")
-    assert read(endpoint.address)
-
-
-def test_metrics_that_ask_for_a_token_need_one(world):
-    pytest.importorskip("prometheus_client")
-    data = glt.distributed.DistDataset().load(world(1).path, 0)
-    with pytest.raises(ValueError, match="metrics_auth = True, and there is no token: expected token_file"):
-        glt.distributed.init_server(1, None, 0, data, "127.0.0.1", free_port(), metrics_port=0, metrics_auth=True)
-    assert glt.distributed.get_context() is None
