@@ -194,7 +194,7 @@ def _garbage(siege, name, random, clock):
 @attack("http and others", kinds=_ALL)
 def _others(siege, name, random, clock):
     words = [
-        b"GET / HTTP/1.1\r\nHost: server\r\n\r\n", b"POST /x HTTP/1.0\r\nContent-Length: 99999999999\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: server\r\n\r\n", b"POST /x HTTP/1.0\r\nContent-Length: 99999999999\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"SSH-2.0-OpenSSH_9.7\r\n", b"EHLO x\r\n", b"\0\0\0\x08\x04\xd2\x16\x2f",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100), b"\x15\x03\x03\x00\x02\x02\x28", b"\x16", b"G",
         b"*1\r\n$4\r\nPING\r\n", b"\x80\x02}q\x00.", b"GLTF" + bytes(24), b"\n" * 60000,
@@ -385,7 +385,7 @@ def _metrics(siege, name, random, clock):
         f"Basic {token.for_reading()}",
     ]
     shown += [f"Bearer {str(token.for_reading())[:-1]}", f"Bearer {token.for_reading()}0", "Bearer \u00fc"]
-    ways = "GET /metrics HTTP/1.1", "GET /metrics HTTP/1.0", "GET //metrics HTTP/1.1\r\nHost: x"
+    ways = "GET /metrics HTTP/1.1", "GET /metrics HTTP/1.0", "GET //metrics HTTP/1.1\r\nHost: x", "GET /stats HTTP/1.1"
     asked = [f"{how}\r\nAuthorization: {each}\r\n\r\n" for each in shown for how in ways]
     asked += ["GET /metrics\r\n", "POST /metrics HTTP/1.1\r\n\r\n", "HEAD /metrics HTTP/1.1\r\n\r\n"]
     siege.volley(name, (each.encode() for each in asked), clock)
