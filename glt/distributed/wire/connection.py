@@ -119,7 +119,8 @@ class Connection(FrameReader):
             )
         views = [each.numpy().data.cast("B") for each in data if each.numel()]
         head = pack_head(len(body), sum(map(len, views)), what, number)
-        self._send([*map(memoryview, (head, body) if body is value else (head + body,)), *views], fds)
+        first = [head, body] if body is value else [head + body]  # JSON that many share is not copied for each
+        self._send([*(memoryview(each) for each in first), *views], fds)
 
     def greet(self, greeting: bytes) -> None:
         """Sends a frame of the handshake."""
