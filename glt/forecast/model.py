@@ -17,10 +17,8 @@ from glt._tracebacks import short_traceback
 from glt.forecast.costs import Costs
 from glt.forecast.counts import Counts
 
-# Read off the code; `python -m benchmarks.bench_scale --parts limits` measures them again.
-MESSAGE_BYTES: Final = (
-    1_200  # of a request and its answer on the wire, without ids, edges and rows: heads, specs, frames
-)
+# Read off the code, but the last two, which `python -m benchmarks.bench_limits` measures.
+MESSAGE_BYTES: Final = 1_200  # of a request and its answer on the wire without ids, edges and rows: heads, specs
 CHANNEL_BYTES: Final = 256 << 20  # shared memory of a worker's channel
 STAMP_BYTES: Final = 4  # per node of the graph and batch in flight: the table that numbers nodes
 BASE_BYTES: Final = 300 << 20  # of a process that has imported torch

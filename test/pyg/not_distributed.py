@@ -2,7 +2,8 @@
 
 NOT_ASKED = {
     "test_zip_loader": "ZipLoader draws the seeds and has its loaders sample them, by their collate_fn: distributed "
-    "loaders sample ahead, around seeds that they know from the start. zip(loader1, loader2) is what remains of it"
+    "loaders sample ahead, around seeds that they know from the start. zip(loader1, loader2) is what remains of it",
+    "test_neighbor_loader_with_tensor_frame": "has a TensorFrame of edges, which is not partitioned; of nodes it is",
 }
 """They fail, all cases of them: one that passes is reported, to be struck off."""
 

@@ -56,6 +56,9 @@ else:
     for name in ("NeighborLoader", "LinkNeighborLoader", *(SUBGRAPHS if MODE == "loader" else ())):
         setattr(torch_geometric.loader, name, getattr(place, name))
 
+# PyG compares how a list of loaders is printed; glt's say more of themselves there.
+glt.loader.NeighborLoader.__repr__ = glt.loader.NeighborLoader.__str__
+
 _decorators = torch_geometric.testing.decorators
 _has_package = _decorators.has_package
 NO_SPARSE = not _has_package("torch_sparse")
