@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from glt._tracebacks import short_traceback
-from glt.distributed.starter import adopt_environment
 
 if TYPE_CHECKING:
     from glt.distributed.engine.dataset import DistDataset
@@ -100,6 +99,8 @@ def init_worker_group(
         'trainer-1'
     """
     if world_size is None and rank is None:
+        from glt.distributed.starter import adopt_environment  # sampling processes have no use for it
+
         adopt_environment()
         world_size, rank = (_from_environment(name) for name in ("WORLD_SIZE", "RANK"))
     check_place(world_size, rank, group_name)

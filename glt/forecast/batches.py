@@ -31,6 +31,12 @@ class BatchTrace:
         begin: Where the nodes of each hop begin among them, ``[hops + 2]``: seeds are ``nodes[:begin[1]]``, and hop
             ``h`` expands ``nodes[begin[h]:begin[h + 1]]``.
         num_edges_of: Edges that each expanded node gave, ``[begin[hops]]`` int64.
+
+    Example:
+        >>> csr = glt.testing.ring_graph().to_dataset().get_graph().csr
+        >>> tracer = glt.forecast.GraphTracer([csr], 40, [2, 2])
+        >>> tracer.trace(np.array([5, 7])).num_edges_of.tolist()
+        [2, 2, 2, 2, 2]
     """
 
     nodes: np.ndarray
@@ -74,6 +80,10 @@ class GraphTracer:
         self.num_nodes: int = check_at_least("num_nodes", num_nodes, 1)
         self._csrs = list(csrs)
         self._batch = _core.Batch([self.num_nodes], [(0, 0)])
+
+    @says
+    def __repr__(self) -> str:
+        return f"{self.num_nodes} nodes, {len(self._csrs)} partitions, {self.config.says()}"
 
     @classmethod
     def of_arrays(cls, indptr: np.ndarray, indices: np.ndarray, num_neighbors: Sequence[int]) -> GraphTracer:

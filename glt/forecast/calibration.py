@@ -56,6 +56,9 @@ def calibrate(num_nodes: int = 100_000, rounds: int = 3) -> Costs:
 
     Raises:
         OSError, RuntimeError: If the two trainers cannot run.
+
+    Example:
+        >>> glt.forecast.calibrate().write("costs.json")  # doctest: +SKIP
     """
     probes = {
         (size, features, local): Probe(*size, features, local, 100 if size is _TINY else 8)

@@ -104,6 +104,13 @@ class Counts:
         request_bytes: Ids in the requests.
         peers: Distinct hosts that a batch asks anything.
         most_served: Largest share of all that is asked for that one host serves, times the hosts; 1 is even.
+
+    Example:
+        >>> csr = glt.testing.ring_graph().to_dataset().get_graph().csr
+        >>> tracer = glt.forecast.GraphTracer([csr], 40, [2, 2])
+        >>> placement = glt.forecast.Placement(np.arange(40) % 2, 2)
+        >>> glt.forecast.count_batches([tracer.trace(np.array([5, 7]))], [0], placement).hop_requests
+        (1.0, 1.0)
     """
 
     num_batches: int

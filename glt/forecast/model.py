@@ -130,6 +130,14 @@ class JobForecast:
         limits: Batches per second of the whole job that each resource allows.
         memory_bytes: Of a host.
         start_s: Until the first batch is asked for.
+
+    Example:
+        >>> csr = glt.testing.ring_graph().to_dataset().get_graph().csr
+        >>> tracer = glt.forecast.GraphTracer([csr], 40, [2, 2])
+        >>> placement = glt.forecast.Placement(np.arange(40) % 2, 2)
+        >>> counts = glt.forecast.count_batches([tracer.trace(np.array([5, 7]))], [0], placement)
+        >>> glt.forecast.forecast_job(counts, glt.forecast.Shape(40, 80), glt.forecast.Cluster(2)).fits
+        True
     """
 
     cluster: Cluster
