@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
+    from glt._stats import Stats
     from glt.loader.anchors import ABLPLoader
     from glt.loader.clusters import ClusterData, ClusterLoader
     from glt.loader.hgt import HGTLoader
@@ -32,12 +33,14 @@ __all__ = [
     "RandomWalkLoader",
     "RelBenchLinkNeighborLoader",
     "ShaDowKHopSampler",
+    "Stats",
     "SubGraphLoader",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "glt._stats": ["Stats"],
         "anchors": ["ABLPLoader"],
         "clusters": ["ClusterData", "ClusterLoader"],
         "hgt": ["HGTLoader"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -15,6 +16,7 @@ from torch_geometric.data import Data, GraphStore, HeteroData
 
 from glt._checks import check_at_least, check_function, refuse_unknown
 from glt._reprs import options, says
+from glt._stats import Stats
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.schema import HOMOGENEOUS
@@ -236,14 +238,26 @@ class KeyedBatches(KeyedLoader):
             indices = chain(list(islice(indices, 1)), indices)
         return BatchesAhead(indices, *made, self._ahead)
 
+    def stats(self) -> Stats:
+        stats = super().stats()
+        return stats if self._ahead is None else Stats(stats | {"is_on_gpu": True})
+
     def _begin(self, index: BatchIndex) -> Finish:
-        sampler, transform = self._sampler, self.transform_sampler_output
+        sampler, transform, began_s = self._sampler, self.transform_sampler_output, time.perf_counter()
         if is_replaced(sampler, f"sample_from_{self._seeds}"):
             finish: Finish = partial(self._sample, index)
         else:
             begin, inputs = getattr(sampler, f"begin_from_{self._seeds}"), self.input_data[index.input_id]
             finish = begin(inputs, **self._sample_options(), **self._keys(index))
-        return finish if transform is None else lambda: transform(finish())
+        begun_s = time.perf_counter() - began_s
+
+        def finished() -> Any:
+            began_s = time.perf_counter()
+            out = finish()
+            self._counts.take_sample(len(index), begun_s + time.perf_counter() - began_s, out)
+            return out if transform is None else transform(out)
+
+        return finished
 
     def _keys(self, index: BatchIndex) -> dict[str, int]:
         config = self._sampler.config
@@ -254,8 +268,11 @@ class KeyedBatches(KeyedLoader):
         """Batches of samples but for the user's transform; exceptions in the place of those that fail."""
         good = self._featured([out for out in outs if not isinstance(out, BaseException)], windows)
         for out in outs:
+            began_s = time.perf_counter()
             data = out if isinstance(out, BaseException) else next(good)
-            yield data if isinstance(data, BaseException) else outcome(partial(self._complete, data, out))
+            data = data if isinstance(data, BaseException) else outcome(partial(self._complete, data, out))
+            self._counts.take_gathering(time.perf_counter() - began_s)
+            yield data
 
     def _featured(self, outs: Sequence[Any], windows: dict[int, WindowGather]) -> Iterator[Any]:
         num_made = 0
@@ -276,13 +293,15 @@ class KeyedBatches(KeyedLoader):
         return self._with_seeds(data, out).to(self._ahead.accelerator.device, non_blocking=True)
 
     def _transformed(self, data: Any) -> Any:
-        return data if self.transform is None else self.transform(data)
+        return self._counts.transformed(self.transform, data)
 
     def collate_fn(self, index: BatchIndex | Tensor | list[int]) -> Any:
         """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""
         if not isinstance(index, BatchIndex):
             return super().collate_fn(index)  # type: ignore[misc]
+        began_s = time.perf_counter()
         out = self._sample(index)
+        self._counts.take_sample(len(index), time.perf_counter() - began_s, out)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Output) -> Data | HeteroData:
@@ -290,7 +309,10 @@ class KeyedBatches(KeyedLoader):
             return super().filter_fn(out)  # type: ignore[misc]
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        return self._transformed(self._with_seeds(self._features.batch(out), out))
+        began_s = time.perf_counter()
+        data = self._with_seeds(self._features.batch(out), out)
+        self._counts.take_gathering(time.perf_counter() - began_s)
+        return self._transformed(data)
 
     def _sample(self, index: BatchIndex) -> Output:
         sampler, inputs, options = self._sampler, self.input_data[index.input_id], self._sample_options()

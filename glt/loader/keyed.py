@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,10 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from glt import _core
 from glt._checks import check_at_least
+from glt._stats import Stats
 from glt._tracebacks import short_traceback
 from glt.loader.batches import MadeBatches
+from glt.loader.counts import Counts, TimedBatches
 from glt.loader.tuning import AUTO, TunedBatches, WorkerTuner
 from glt.sampler.order import (
     BatchIndex,
@@ -68,6 +71,7 @@ class KeyedLoader(Resumable):
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self._position, self._one_thread = Position(), OneThread[Any]()
         self._begun = Iteration(0, 0, 0, None)
+        self._counts = Counts()
         # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
         self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
         self._tuner = self._take_tuner(kwargs)
@@ -114,7 +118,22 @@ class KeyedLoader(Resumable):
             self._begun = self._position.begin(self._num_batches())
             first = self._begun.first
             self._order_crcs = {first: self._order_crcs.get(first, 0)}
-            return _CountedBatches(self._position, self._one_thread, self._begun, self._iterated())
+            self._counts.share(self.num_workers if self._tuner is None else self._tuner.most)
+            began_s = time.perf_counter()
+            timed = self._iterated(), self._counts, began_s
+            return _CountedBatches(self._position, self._one_thread, self._begun, *timed)
+
+    def stats(self) -> Stats:
+        """Counts and times in seconds since the loader was created; what they print as says what limits the job.
+
+        ``num_batches`` were handed to the trainer. ``epoch_s`` is the time that it iterated; of that it waited
+        ``wait_s`` for batches, which it makes itself where there are no workers. Summed over batches: ``num_seeds``,
+        ``num_nodes`` and ``num_edges`` were sampled in ``sampling_s``; in ``gathering_s`` rows were looked up and
+        ``Data`` made, in ``transform_s`` ``transform`` ran. Workers count these when they make a batch, which is before
+        it is handed out. ``num_workers`` there are now. Where batches are made on a GPU, ``is_on_gpu`` is there, and
+        times are those of the host.
+        """
+        return Stats(self._counts.read() | {"num_workers": self.num_workers})
 
     def _iterated(self) -> Any:
         if self._tuner is None:
@@ -214,15 +233,13 @@ def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
         )
 
 
-class _CountedBatches:
+class _CountedBatches(TimedBatches):
     """Takes note of the batches handed out: DataLoader workers are ahead of that."""
 
-    def __init__(self, position: Position, one_thread: OneThread[Any], begun: Iteration, batches: Any) -> None:
-        self._position, self._one_thread, self._begun, self._batches = position, one_thread, begun, batches
+    def __init__(self, position: Position, one_thread: OneThread[Any], begun: Iteration, *timed: Any) -> None:
+        super().__init__(*timed)
+        self._position, self._one_thread, self._begun = position, one_thread, begun
         self._index = begun.first
-
-    def __iter__(self) -> _CountedBatches:
-        return self
 
     def __len__(self) -> int:
         if self._begun.num_batches is None:
@@ -232,7 +249,7 @@ class _CountedBatches:
     @short_traceback
     def __next__(self) -> Any:
         with self._one_thread:
-            return self._next()
+            return super().__next__()
 
     def _next(self) -> Any:
         try:

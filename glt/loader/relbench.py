@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +17,14 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from glt._checks import check_at_least, check_function
 from glt._reprs import says
+from glt._stats import Stats
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_tensor, checked_times
 from glt.data.dataset import Dataset
 from glt.data.pyg import counted
 from glt.data.schema import EdgeType
 from glt.loader.batches import BatchFeatures
+from glt.loader.counts import Counts, TimedBatches
 from glt.loader.seeds import require_nodes
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.order import BatchIndex, check_random_seed, draw_random_seed
@@ -219,13 +222,20 @@ class RelBenchLinkNeighborLoader(DataLoader):
         num_links = table.num_links(batch_size, share_same_time)
         self._batches = _LinkBatches(draw, num_links, batch_size, drop_last or share_same_time, self.random_seed)
         types = src_nodes[0], dst_nodes[0], dst_nodes[0]
-        sampled: Any = _Sampled(neighbor_sampler, BatchFeatures(data), types, transform)
+        self._counts = Counts()
+        sampled: Any = _Sampled(neighbor_sampler, BatchFeatures(data), types, transform, self._counts)
         super().__init__(self._batches, batch_size=None, collate_fn=sampled, **kwargs)
 
     def __iter__(self) -> Any:
-        iterator = super().__iter__()
+        self._counts.share(self.num_workers)
+        began_s = time.perf_counter()
+        iterator = TimedBatches(super().__iter__(), self._counts, began_s)
         self._batches.epoch += 1
         return iterator
+
+    def stats(self) -> Stats:
+        """As of :class:`glt.loader.NeighborLoader`; seeds are sources, destinations and negatives."""
+        return Stats(self._counts.read() | {"num_workers": self.num_workers})
 
     @says
     def __repr__(self) -> str:
@@ -262,6 +272,7 @@ class _Sampled:
     features: BatchFeatures
     types: tuple[str, ...]
     transform: Any
+    counts: Counts
 
     def __call__(self, batch: tuple[int, int, Links]) -> tuple[Any, ...]:
         epoch, index, links = batch
@@ -271,9 +282,13 @@ class _Sampled:
             given = NodeSamplerInput(input_id=seeds, node=seeds, time=links.time, input_type=node_type)
             one = replace(whole, index=3 * index + at)
             shared_key = one.shared_key(self.sampler.config.batch_dependency)
+            began_s = time.perf_counter()
             out = self.sampler.sample_from_nodes(given, batch_key=one.key, shared_key=shared_key)
+            sampled_s = time.perf_counter()
+            self.counts.take_sample(len(seeds), sampled_s - began_s, out)
             data = self.features.batch(out)
+            self.counts.take_gathering(time.perf_counter() - sampled_s)
             store = data[node_type]
             store.input_id, store.seed_time, store.batch_size = seeds, links.time, len(seeds)
-            found.append(data if self.transform is None else self.transform(data))
+            found.append(self.counts.transformed(self.transform, data))
         return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -220,10 +221,13 @@ class RandomWalkLoader(KeyedLoader, DataLoader[Any]):
     def collate_fn(self, index: BatchIndex) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Walks from the seeds of a batch, and draws its negatives."""
         require_in_range("positions that sampler yields", index.input_id, len(self._seeds))
+        began_s = time.perf_counter()
         seeds = self._seeds[index.input_id].repeat_interleave(self.walks_per_node)
-        time = None if self._time is None else self._time[index.input_id].repeat_interleave(self.walks_per_node)
-        walks = self._walks.walk(seeds, seed_time=time, batch_key=index.key)
-        return self.windows.batch(walks, index.key)
+        times = None if self._time is None else self._time[index.input_id].repeat_interleave(self.walks_per_node)
+        walks = self._walks.walk(seeds, seed_time=times, batch_key=index.key)
+        batch = self.windows.batch(walks, index.key)
+        self._counts.take_walks(len(index), time.perf_counter() - began_s)
+        return batch
 
     @property
     def offsets(self) -> dict[NodeType, int]:

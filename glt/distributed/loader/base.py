@@ -18,6 +18,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt._checks import check_flag, integer
 from glt._reprs import options, says
+from glt._stats import Stats, with_ratios
 from glt._tracebacks import short_traceback
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
@@ -31,7 +32,6 @@ from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
 from glt.distributed.engine.seeds import Seeds
 from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
 from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptions, refuse_gpus
-from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.threads import refuse_fork
 from glt.errors import GltError, MessageError
@@ -209,7 +209,7 @@ class DistLoader(Resumable):
             sampled = sampled_for(config, self._written)
             job = SamplingJob(sampled, seeds, table, self.order, options.collect_features, self.options.gather_window)
             self._backend: Backend = deployed.start(job, place)
-        self._totals = dict.fromkeys(("num_batches", "num_seeds", "wait_s", "collate_s", *STATS), 0.0)
+        self._totals = dict.fromkeys(("num_batches", "num_seeds", "epoch_s", "wait_s", "collate_s", *STATS), 0.0)
         self._position = Position()
         self._one_thread = OneThread[Data | HeteroData]()
         self._seeds_crc32: int | None = None
@@ -261,18 +261,19 @@ class DistLoader(Resumable):
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
         self._refuse_fork()
+        began_s = time.perf_counter()
         with self._one_thread:
             if self._written is not None:
                 self._written.begin()
             begun = self._position.begin(len(self))
             self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
-        return self._one_thread.over(self._batches(begun))
+        return self._one_thread.over(self._batches(begun, began_s))
 
     def _refuse_fork(self) -> None:
         if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
             refuse_fork(self._pid, "iterate where the loader was created, or create it in the fork", "trainer")
 
-    def _batches(self, begun: Iteration) -> Generator[Data | HeteroData, None, None]:
+    def _batches(self, begun: Iteration, counted_s: float) -> Generator[Data | HeteroData, None, None]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:
@@ -294,7 +295,11 @@ class DistLoader(Resumable):
             if self.transform is not None:
                 batch = self.transform(batch)
             self._position.deliver(begun, index)
+            now_s = time.perf_counter()
+            self._totals["epoch_s"] += now_s - counted_s
+            counted_s = now_s
             yield batch
+        self._totals["epoch_s"] += time.perf_counter() - counted_s
 
     def _look_ahead(self, iteration: int, index: int, copies: DeviceCopies) -> Message | GltError | None:
         """The message of the batch after, if it is there already: on its way to the GPU while the trainer works on the
@@ -349,10 +354,11 @@ class DistLoader(Resumable):
         # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.
         return data.to(self.to_device, non_blocking=torch.device(self.to_device).type != "cpu")
 
-    def stats(self) -> dict[str, float]:
-        """Counts and times in seconds since the loader was created.
+    def stats(self) -> Stats:
+        """Counts and times in seconds since the loader was created; what they print as says what limits the job.
 
-        ``num_batches, num_seeds, num_nodes, num_edges`` received; ``wait_s`` the trainer waited for batches,
+        ``num_batches, num_seeds, num_nodes, num_edges`` received; ``epoch_s`` the trainer iterated, up to the batch
+        that it was handed last; ``wait_s`` the trainer waited for batches,
         ``collate_s`` it made ``Data`` of them; summed over batches, on the samplers: ``sampling_s`` and
         ``gathering_s`` of native work, ``remote_s`` waiting for other partitions, ``blocked_s`` waiting for room in
         the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
@@ -367,7 +373,8 @@ class DistLoader(Resumable):
         """
         totals = {name: total if name.endswith("_s") else int(total) for name, total in self._totals.items()}
         channel = {} if self._closed else self._backend.stats()
-        return with_ratios(totals) | {f"channel_{name}": value for name, value in channel.items()}
+        told = {f"channel_{name}": value for name, value in channel.items()}
+        return Stats(with_ratios(totals) | told | {"num_workers": getattr(self.options, "num_workers", 0)})
 
     def shutdown(self) -> None:
         """Ends sampling, and the workers as soon as no living trainer needs this one's partition any more.

@@ -16,6 +16,7 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count, check_flag, real_number
 from glt._reprs import options as told_options
 from glt._reprs import says
+from glt._stats import with_ratios
 from glt._tracebacks import short_traceback
 from glt.channel.message import Message
 from glt.data.schema import EdgeType
@@ -30,7 +31,6 @@ from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.answers import MOST_SEEDS, Question
 from glt.distributed.server.api import require_client
 from glt.distributed.server.asking import Asker
-from glt.distributed.server.stats import with_ratios
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.threads import process_loop
 from glt.errors import ChannelTimeout, GltError

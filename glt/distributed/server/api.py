@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from glt._checks import check_count, check_text, warn_no_effect
+from glt._stats import Stats
 from glt._tracebacks import short_traceback
 from glt.data.keys import KeyMaps
 from glt.distributed.context import DistContext, DistRole, become, check_place, current_world, resign
@@ -339,8 +340,8 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
 
 
 @short_traceback
-def server_stats(server_rank: int | None = None) -> dict[str, Any]:
-    """What a server does, in numbers since its start, as plain values.
+def server_stats(server_rank: int | None = None) -> Stats:
+    """What a server does, in numbers since its start, as plain values; what they print as says what limits it.
 
     ``server`` names it; ``uptime_s``; ``num_clients``, ``num_loaders`` and ``num_workers`` there are now;
     ``num_restarts`` of sampling processes that died; ``is_draining``; open ``loaders`` by id; ``workers`` by place,
@@ -367,10 +368,10 @@ def server_stats(server_rank: int | None = None) -> dict[str, Any]:
         >>> glt.distributed.shutdown_client()
     """
     if server_rank is not None:
-        return require_client().request(server_rank, "glt.stats")
+        return Stats(require_client().request(server_rank, "glt.stats"))
     if _server is None:
         raise RuntimeError("this process is no server: give server_rank, as a client")
-    return _server.stats()
+    return Stats(_server.stats())
 
 
 @short_traceback

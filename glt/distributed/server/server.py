@@ -20,6 +20,7 @@ from torch import Tensor
 
 import glt
 from glt import _deadlines as deadlines
+from glt._stats import with_ratios
 from glt.data.arrays import as_rows, load_npy, load_saved
 from glt.data.keys import Keys
 from glt.distributed.context import DistContext
@@ -33,7 +34,7 @@ from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry,
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
 from glt.distributed.server.sessions import Call, ClientRegistry, ClientSession, place_of
-from glt.distributed.server.stats import total, with_ratios
+from glt.distributed.server.stats import total
 from glt.distributed.tensors.barrier import Barriers
 from glt.distributed.tensors.store import TensorStore, update_calls
 from glt.distributed.wire import calls as functions

@@ -97,12 +97,6 @@ def total(accounts: Iterable[Mapping[str, float]]) -> Numbers:
     return summed
 
 
-def with_ratios(each: Numbers) -> Numbers:
-    nodes, remote, cached, shared = (each[f"num_{name}nodes"] for name in ("", "remote_", "cached_", "window_"))
-    hits = cached / (cached + shared + remote) if cached else 0.0
-    return {**each, "remote_node_ratio": remote / nodes if nodes else 0.0, "cache_hit_ratio": hits}
-
-
 def _accounts(workers: dict[int, Numbers], loaders: dict[str, Numbers], worker: int, key: str) -> list[Numbers]:
     """Those that a stream counts for: its process's, and its loader's while that is open."""
     loader = loaders.get(key.rpartition("/")[0])

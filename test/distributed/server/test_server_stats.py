@@ -138,6 +138,10 @@ def wait_and_lose(trainer, rank):
         for name in (*EXACT, *TIMES, "sent_bytes"):
             assert new[name] >= old[name], name
     assert after["totals"]["num_queued"] == 0
+    between = after - before
+    assert between["num_restarts"] == 1 and 0 < between["uptime_s"] < after["uptime_s"]
+    assert between["totals"]["num_batches"] == after["totals"]["num_batches"] - before["totals"]["num_batches"]
+    assert repr(between).startswith("Stats(sampling processes died 1 times: ")
     lazy.shutdown()
     with make(rank) as loader:
         num_batches = sum(1 for _ in loader)
