@@ -39,6 +39,8 @@ from glt.partition.format.manifest import (
 from glt.partition.format.part_config import graph_names
 from glt.partition.format.rows import chunks
 from glt.partition.format.verify import Contents
+from glt.partition.measure import measure, measured_bytes
+from glt.partition.report import html_report
 
 MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
 
@@ -356,6 +358,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also write a page that needs no network: sizes, balance, cut, degrees, hotness, caches, what to change",
+    )
+    parser.add_argument(
         "--hosts",
         nargs="+",
         metavar="HOST=PARTS",
@@ -365,21 +372,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Prints the report and returns the exit status."""
+    page = None if arguments.html is None else Path(arguments.html)
     try:
         hosts = _asked_hosts(arguments.hosts)
+        if page is not None:
+            _require_place(page, Path(arguments.dir))
         report = inspect_partitions(arguments.dir, hosts=hosts, verify=arguments.verify)
     except PartitionError as error:
         print(f"glt inspect: {error}", file=sys.stderr)
         return 1
     except ValueError as error:
         parser.error(str(error))
-    if arguments.json:
-        print(json.dumps(asdict(report), indent=1))
-    else:
-        print("\n".join(_lines(report)))
+    if page is not None:
+        try:
+            _write_page(report, page)
+        except OSError as error:
+            parser.error(f"argument --html: {arguments.html!r} cannot be written: {error.strerror}")
+    try:
+        print(json.dumps(asdict(report), indent=1) if arguments.json else "\n".join(_lines(report)), flush=True)
+    except BrokenPipeError:  # the reader, such as head, has enough; Python would complain again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     for each in report.bad:
         print(f"glt inspect: {each.reason}", file=sys.stderr)
     return 1 if report.bad else 0
+
+
+def _require_place(page: Path, root: Path) -> None:
+    """Raises ValueError unless a page can be written there, before hours go into measuring."""
+    if root.resolve() in page.resolve().parents:
+        raise ValueError(f"argument --html: {str(page)!r} is inside the partition directory: choose a place outside it")
+    if page.is_dir() or not os.access(page if page.exists() else page.parent, os.W_OK):
+        raise ValueError(
+            f"argument --html: {str(page)!r} cannot be written: expected the name of a file, in a directory that is "
+            "there and that this user may write to"
+        )
+
+
+def _write_page(report: Inspection, page: Path) -> None:
+    root, manifest, bad = Path(report.root), Manifest.read(report.root), {each.path for each in report.bad}
+    with progress_bar("measure", measured_bytes(manifest, report.parts)) as advance:
+        measures = measure(root, manifest, report.parts, bad, advance)
+    page.write_text(html_report(report, measures, manifest), encoding="utf-8")
 
 
 def _asked_hosts(given: Sequence[str] | None) -> dict[str, list[int]] | None:
