@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from partition_world import hetero_world
 
+from glt import _deadlines as deadlines
 from glt.cli import main
 from glt.partition import FennelPartitioner, RandomPartitioner, inspect_partitions, load_partition
 from glt.partition.inspect import MAX_VALUES
@@ -165,7 +166,8 @@ def test_json_is_the_report(hetero, capsys):
     assert [each["num_nodes"] for each in document["nodes"]] == [each.num_nodes for each in report.nodes]
 
 
-def test_progress_counts_all_bytes(directory, capsys):
+def test_progress_counts_all_bytes(directory, capsys, monkeypatch):
+    monkeypatch.setattr(deadlines, "SHOWN_S", 0.0)
     inspect_partitions(directory, verify=True, progress=True)
     assert "100%" in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from partition_world import assert_union_is_the_input, hetero_world, load_all
 
 import glt.partition
+from glt import _deadlines as deadlines
 from glt.partition import (
     AssignedPartitioner,
     FennelPartitioner,
@@ -76,7 +77,8 @@ def test_the_report_is_returned_stored_and_logged(world, tmp_path, caplog):
     assert manifest.forecast is nodes.forecast is None  # without hotness
 
 
-def test_progress_is_drawn_only_when_asked_for(world, tmp_path, capfd):
+def test_progress_is_drawn_only_when_asked_for(world, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(deadlines, "SHOWN_S", 0.0)
     run(tmp_path / "quiet", world)
     assert capfd.readouterr().err == ""
     RandomPartitioner(tmp_path / "bar", 2, **world.arguments()).partition(progress=True)

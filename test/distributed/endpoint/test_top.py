@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 from certificates import Certificates
@@ -155,7 +156,11 @@ def test_it_is_live_in_a_terminal_until_ctrl_c():
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
     with glt.distributed.publish_stats({"train": Loader()}) as opened:
         command = [sys.executable, "-m", "glt", "top", "--interval", "0.2", opened.url, f"127.0.0.1:{free_port()}"]
-        program = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+        # What a shell starts in the background ignores SIGINT, and so would what it starts.
+        heeds = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+        program = subprocess.Popen(
+            command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment, preexec_fn=heeds
+        )
         os.close(theirs)
         seen = []
 
