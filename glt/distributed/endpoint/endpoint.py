@@ -97,7 +97,7 @@ class StatsEndpoint:
         self.address: tuple[str, int] = self._http.socket.getsockname()[:2]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="glt-metrics", daemon=True)
         self._thread.start()
-        self.url = f"http{'s' if self._http.is_encrypted else ''}://{printed(*self.address)}/"
+        self.url: str = f"http{'s' if self._http.is_encrypted else ''}://{printed(*self.address)}/"
         logger.info("the page of %s is at %s, its metrics are at %smetrics", name, self.url, self.url)
         if asks_for_token and not self._http.is_encrypted and not is_loopback(self.address[0]):
             logger.warning(
