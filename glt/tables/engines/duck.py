@@ -123,7 +123,10 @@ class DuckDB:
     def _shown(
         self, batches: Iterable[pa.RecordBatch], what: str, source: Source | None = None
     ) -> Iterator[pa.RecordBatch]:
-        total = source.num_rows() if source is not None and self._is_shown else None
+        if not self._is_shown:
+            yield from batches
+            return
+        total = None if source is None else source.num_rows()
         with progress_bar(what, total, self._is_shown, " rows") as advance:
             for batch in batches:
                 yield batch
