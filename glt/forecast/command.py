@@ -235,8 +235,9 @@ def _seeds(path: str | None, num_nodes: int) -> np.ndarray:
     seeds = np.load(Path(path), allow_pickle=False)
     if seeds.ndim != 1 or seeds.dtype.kind not in "iu" or seeds.size == 0:
         raise ValueError(f"--seeds = {path}: it holds {seeds.dtype} {list(seeds.shape)}, expected ids, [n] integers")
-    if not 0 <= seeds.min() <= seeds.max() < num_nodes:
-        raise ValueError(f"--seeds = {path}: it has node {seeds.max()}, expected ids in [0, {num_nodes})")
+    wrong = seeds[(seeds < 0) | (seeds >= num_nodes)]
+    if wrong.size:
+        raise ValueError(f"--seeds = {path}: it has node {wrong[0]}, expected ids in [0, {num_nodes})")
     return np.unique(seeds.astype(np.int64))
 
 

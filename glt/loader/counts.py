@@ -43,6 +43,10 @@ class Counts:
         own[_EPOCH] += epoch_s
         own[_WAIT] += wait_s
 
+    def times(self) -> tuple[float, float]:
+        """The trainer's time up to the batch that it was handed last, and how much of it the trainer waited."""
+        return self._own[_EPOCH], self._own[_WAIT]
+
     def take_sample(self, num_seeds: int, sampling_s: float, out: Any) -> None:
         """Counts a sampler's output, which took so long."""
         row = self._row()

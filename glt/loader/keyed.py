@@ -90,6 +90,8 @@ class KeyedLoader(Resumable):
             ("persistent_workers", False, "workers are started anew when their number changes"),
             ("prefetch_factor", None, "it is torch's default of 2"),
             ("in_order", True, "batches come in order"),
+            ("timeout", 0, "it is of workers, and at first there are none"),
+            ("multiprocessing_context", None, "it is of workers, and at first there are none"),
         ):
             if kwargs.get(name, default) not in (default, None):
                 raise ValueError(f"{name} = {kwargs[name]!r} and num_workers = 'auto': {why}; leave one of them out")
@@ -138,7 +140,7 @@ class KeyedLoader(Resumable):
     def _iterated(self) -> Any:
         if self._tuner is None:
             return super().__iter__()  # type: ignore[misc]
-        return TunedBatches(self._tuner, partial(self._go_on, self._begun), self._begun.first)
+        return TunedBatches(self._tuner, self._counts, partial(self._go_on, self._begun), self._begun.first)
 
     def _go_on(self, begun: Iteration, num_workers: int, first: int) -> Any:
         """Torch's iterator over the rest of an epoch."""

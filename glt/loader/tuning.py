@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+from glt.loader.counts import Counts
 
 logger = logging.getLogger(__name__)
 
@@ -57,35 +58,35 @@ class WorkerTuner:
 
 class TunedBatches:
     """The batches of an epoch from index ``first`` on. ``start(num_workers, index)`` returns those from an index on,
-    made by so many workers."""
+    made by so many workers; ``counts`` has the trainer's time."""
 
-    def __init__(self, tuner: WorkerTuner, start: Callable[[int, int], Iterator[Any]], first: int) -> None:
-        self._tuner, self._start, self._index = tuner, start, first
+    def __init__(
+        self, tuner: WorkerTuner, counts: Counts, start: Callable[[int, int], Iterator[Any]], first: int
+    ) -> None:
+        self._tuner, self._counts, self._start, self._index = tuner, counts, start, first
         self._begin()
 
     def _begin(self) -> None:
         self._batches = self._start(self._tuner.num_workers, self._index)
-        self._num_taken, self._began_s, self._waited_s = 0, 0.0, 0.0
+        self._num_taken, self._before = 0, (0.0, 0.0)
 
     def __iter__(self) -> TunedBatches:
         return self
 
     def __next__(self) -> Any:
-        asked_s = time.perf_counter()
         if not self._tuner.is_chosen:
-            self._measure(asked_s)
-        batch = next(self._batches)
-        self._waited_s += time.perf_counter() - asked_s
-        self._index += 1
+            self._measure()
+        self._index += 1  # also of a batch that fails: asked again, torch's iterators go on behind it
         self._num_taken += 1
-        return batch
+        return next(self._batches)
 
-    def _measure(self, now_s: float) -> None:
+    def _measure(self) -> None:
         tuner, num_measured = self._tuner, self._num_taken - self._tuner.num_skipped
         if num_measured == 0:
-            self._began_s, self._waited_s = now_s, 0.0
+            self._before = self._counts.times()
         elif num_measured == tuner.num_measured:
             tried = tuner.num_workers
-            tuner.take((now_s - self._began_s) / num_measured, self._waited_s / num_measured)
+            times = zip(self._counts.times(), self._before, strict=True)
+            tuner.take(*((now_s - before_s) / num_measured for now_s, before_s in times))
             if tuner.num_workers != tried:
                 self._begin()

@@ -122,6 +122,31 @@ def test_resuming_in_the_middle(data, short):
     assert all(map(torch.equal, (batch.n_id for batch in second), expected[17:]))
 
 
+class Failing:
+    """Fails at the batches of two seeds, wherever they are made."""
+
+    def __call__(self, batch):
+        if set(batch.input_id.tolist()) & {120, 700}:
+            raise OSError("the disk is gone")
+        return batch
+
+
+def test_the_batch_behind_one_that_fails_comes_next(data, short):
+    options = {"batch_size": 50, "transform": Failing(), "filter_per_worker": True, "random_seed": 3}
+    found = []
+    for num_workers in (0, "auto"):
+        batches, seen = iter(NeighborLoader(data, [3], num_workers=num_workers, **options)), []
+        while True:
+            try:
+                seen.append(next(batches).n_id.tolist())
+            except OSError:
+                seen.append("failed")
+            except StopIteration:
+                break
+        found.append(seen)
+    assert found[0] == found[1] and found[0].count("failed") == 2 and len(found[0]) == 40
+
+
 def test_other_loaders_take_it(short):
     data = ring_graph().to_data()
     walks = [
@@ -138,6 +163,8 @@ def test_other_loaders_take_it(short):
         ({"persistent_workers": True}, "persistent_workers = True and num_workers = 'auto'"),
         ({"prefetch_factor": 4}, "prefetch_factor = 4 and num_workers = 'auto'"),
         ({"in_order": False}, "in_order = False and num_workers = 'auto'"),
+        ({"timeout": 30}, "timeout = 30 and num_workers = 'auto'"),
+        ({"multiprocessing_context": "spawn"}, "multiprocessing_context = 'spawn' and num_workers = 'auto'"),
         ({"generator": torch.Generator()}, "a sampler, batch_sampler or generator"),
     ],
 )
