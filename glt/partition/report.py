@@ -30,9 +30,10 @@ _REMOTE: Final = 0.1  # remote reads above this share of all are worth a cache
 _LARGE_BYTES: Final = 64 << 20  # float32 features of this size are worth a word
 _LOOKED_FOR: Final = (
     "Looked for: files that are damaged, missing or unknown; partitions of nodes, or of the nodes of a mask, of which "
-    "the largest has over 1.11 times the mean (balance below 0.9), and of edges over 1.25 times (below 0.8), where "
-    "there are 10 per partition; a cut of over 0.8 of a random one; no caches although over a tenth of the reads of "
-    "features are expected to be remote; float32 features of 64 MiB or more."
+    f"the largest has over {1 / _EVEN:.2f} times the mean (balance below {_EVEN:g}), and of edges over "
+    f"{1 / _EVEN_EDGES:.2f} times (below {_EVEN_EDGES:g}), where there are {_ENOUGH} per partition; a cut of over "
+    f"{_OF_RANDOM:g} of a random one; no caches although over {_REMOTE:.0%} of the reads of features are expected to "
+    f"be remote; float32 features of {_LARGE_BYTES >> 20} MiB or more."
 )
 _STYLE: Final = """
 :root{color-scheme:light dark;--page:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--card:#f6f8fa;--mark:#0b62c4;
