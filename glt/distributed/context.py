@@ -99,7 +99,7 @@ def init_worker_group(
         'trainer-1'
     """
     if world_size is None and rank is None:
-        from glt.distributed.starter import adopt_environment  # sampling processes have no use for it
+        from glt.distributed.slurm import adopt_environment  # sampling processes have no use for it
 
         adopt_environment()
         world_size, rank = (_from_environment(name) for name in ("WORLD_SIZE", "RANK"))

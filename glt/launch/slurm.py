@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from glt.distributed.starter import FIRST_PORT, NUM_PORTS
+from glt.distributed.slurm import FIRST_PORT, NUM_PORTS
 from glt.launch.hosts import add_flag, count, variable
 
 _DESCRIPTION: Final = """\

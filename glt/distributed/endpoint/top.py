@@ -12,7 +12,8 @@ from typing import Any, Final, NoReturn
 
 from glt import _deadlines as deadlines
 from glt._checks import format_size
-from glt.distributed.endpoint.asking import Asked, Told, parse_address
+from glt._stats import with_ratios
+from glt.distributed.endpoint.poller import Poller, Snapshot, parse_address
 
 _DESCRIPTION: Final = """\
 Shows servers, trainers and their loaders, live, until Ctrl-C. Give the addresses of their endpoints: --metrics-port of
@@ -58,18 +59,18 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             parser.error(f"it needs the package rich ({error}): pip install 'glt-graph[top]', or give --json")
         if not arguments.once and not sys.stdout.isatty():
             parser.error("stdout is no terminal: give --once for one table, or --json")
-    asked = [Asked(address, arguments.interval) for address in dict.fromkeys(arguments.addresses)]
+    pollers = [Poller(address, arguments.interval) for address in dict.fromkeys(arguments.addresses)]
     try:
         if arguments.json or arguments.once:
             deadline = time.monotonic() + deadlines.HANDSHAKE_S
-            for each in asked:
+            for each in pollers:
                 each.answered.wait(max(0.0, deadline - time.monotonic()))
-            return _once({each.address: each.told for each in asked}, arguments.json)
-        _watch(asked, arguments.interval)
+            return _once({each.address: each.newest for each in pollers}, arguments.json)
+        _watch(pollers, arguments.interval)
     except KeyboardInterrupt:
         return 0
     finally:
-        for each in asked:
+        for each in pollers:
             each.close()
 
 
@@ -83,24 +84,24 @@ def _period(text: str) -> float:
     return value
 
 
-def _once(told: Mapping[str, Told], as_json: bool) -> int:
+def _once(snapshots: Mapping[str, Snapshot], as_json: bool) -> int:
     if as_json:
-        print(json.dumps({address: each.stats or {"error": _complaint(each)} for address, each in told.items()}))
+        print(json.dumps({address: each.stats or {"error": _complaint(each)} for address, each in snapshots.items()}))
     else:
         from rich.console import Console
 
         # A pipe has no width: columns are as wide as their text.
-        Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(_view(told))
-    return 0 if all(each.stats is not None for each in told.values()) else 1
+        Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(_view(snapshots))
+    return 0 if all(each.stats is not None for each in snapshots.values()) else 1
 
 
-def _watch(asked: Sequence[Asked], period_s: float) -> NoReturn:
+def _watch(pollers: Sequence[Poller], period_s: float) -> NoReturn:
     from rich.live import Live
 
     def look() -> Any:
-        return _view({each.address: each.told for each in asked})
+        return _view({each.address: each.newest for each in pollers})
 
-    for each in asked:
+    for each in pollers:
         each.answered.wait(deadlines.POLL_S)
     with Live(look(), auto_refresh=False, screen=True, vertical_overflow="ellipsis") as live:
         while True:
@@ -169,7 +170,7 @@ _OF_LOADER: Final[tuple[_Column, ...]] = (
 )
 
 
-def _view(told: Mapping[str, Told]) -> Any:
+def _view(snapshots: Mapping[str, Snapshot]) -> Any:
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -182,7 +183,7 @@ def _view(told: Mapping[str, Told]) -> Any:
     for table, columns in ((processes, _OF_PROCESS), (loaders, _OF_LOADER)):
         for heading, _ in columns:
             table.add_column(heading, justify="left" if heading == "most time" else "right")
-    for address, each in told.items():
+    for address, each in snapshots.items():
         stats = each.stats
         if each.error:
             complaints.append(_plain(f"{address}: {_complaint(each)}", "red"))
@@ -210,28 +211,26 @@ def _of_loader(name: str, stats: dict[str, Any]) -> _Row:
     return found
 
 
-def _complaint(told: Told) -> str:
-    if told.stats is None:
-        return f"no answer: {told.error}" if told.error else "no answer yet"
-    return f"no answer for {time.monotonic() - told.at_s:.0f} s: {told.error}"
+def _complaint(snapshot: Snapshot) -> str:
+    if snapshot.stats is None:
+        return f"no answer: {snapshot.error}" if snapshot.error else "no answer yet"
+    return f"no answer for {time.monotonic() - snapshot.at_s:.0f} s: {snapshot.error}"
 
 
-def _growth(told: Told, part: Callable[[dict[str, Any]], _Row]) -> Callable[[str], float | None]:
+def _growth(snapshot: Snapshot, part: Callable[[dict[str, Any]], _Row]) -> Callable[[str], float | None]:
     def growth(name: str) -> float | None:
-        if told.stats is None or told.before is None or told.at_s <= told.before_s:
+        if snapshot.stats is None or snapshot.before is None or snapshot.at_s <= snapshot.before_s:
             return None
-        now, then = part(told.stats).get(name), part(told.before).get(name)
-        return None if now is None or then is None or now < then else (now - then) / (told.at_s - told.before_s)
+        now, then = part(snapshot.stats).get(name), part(snapshot.before).get(name)
+        return None if now is None or then is None or now < then else (now - then) / (snapshot.at_s - snapshot.before_s)
 
     return growth
 
 
-def _sum(loaders: Mapping[str, _Row]) -> dict[str, float]:
+def _sum(loaders: Mapping[str, _Row]) -> dict[str, Any]:
     """Of loaders of a trainer, which tells no totals."""
     names = {name for row in loaders.values() for name, value in row.items() if isinstance(value, int | float)}
-    found = {name: sum(row.get(name, 0) for row in loaders.values()) for name in names}
-    asked = sum(found.get(f"num_{kind}_nodes", 0) for kind in ("cached", "window", "remote"))
-    return {**found, "cache_hit_ratio": found.get("num_cached_nodes", 0) / asked if asked else 0.0}
+    return with_ratios({name: sum(row.get(name, 0) for row in loaders.values()) for name in names})
 
 
 def _plain(text: str, style: str = "") -> Any:

@@ -47,7 +47,7 @@ from glt.distributed.server.api import (
     shutdown_client,
     wait_and_shutdown_server,
 )
-from glt.distributed.starter import adopt_environment
+from glt.distributed.slurm import adopt_environment
 from glt.distributed.tensors.tensor import Handles, flush_all
 from glt.distributed.wire.addresses import is_own_address
 from glt.distributed.wire.credentials import (

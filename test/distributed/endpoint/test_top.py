@@ -19,7 +19,7 @@ from served import finish, working_server
 import glt
 from glt import _deadlines as deadlines
 from glt.cli import main
-from glt.distributed.endpoint.asking import parse_address
+from glt.distributed.endpoint.poller import parse_address
 from glt.distributed.wire.credentials import Token, set_credentials, use_credentials
 from glt.testing.cluster import free_port
 

@@ -18,7 +18,7 @@ _MOST_ANSWER_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Told:
+class Snapshot:
     """What an endpoint has told last. ``error``: why it has not answered since, in words."""
 
     at_s: float = 0.0  # of time.monotonic()
@@ -28,27 +28,27 @@ class Told:
     error: str = ""
 
 
-class Asked:
+class Poller:
     """An endpoint, ``HOST:PORT`` or a URL, that is asked for ``/stats`` every ``period_s`` seconds from now on."""
 
     def __init__(self, address: str, period_s: float) -> None:
         self.address, self._period_s = address, period_s
         self._encrypted, self._host, self._port, self._path = parse_address(address)
         self._shows_token = False
-        self.told = Told()
+        self.newest = Snapshot()
         self.answered, self._closed = threading.Event(), threading.Event()  # it may have failed to
         threading.Thread(target=self._go_on, name="glt-top", daemon=True).start()
 
     def _go_on(self) -> None:
         while not self._closed.is_set():
-            began_s, old = time.monotonic(), self.told
+            began_s, old = time.monotonic(), self.newest
             try:
                 stats = self._ask()
             except (OSError, http.client.HTTPException, ValueError) as error:
                 text = str(error) or type(error).__name__
-                self.told = Told(old.at_s, old.stats, old.before_s, old.before, text)
+                self.newest = Snapshot(old.at_s, old.stats, old.before_s, old.before, text)
             else:
-                self.told = Told(time.monotonic(), stats, old.at_s, old.stats)
+                self.newest = Snapshot(time.monotonic(), stats, old.at_s, old.stats)
             self.answered.set()
             self._closed.wait(max(0.0, began_s + self._period_s - time.monotonic()))
 

@@ -10,7 +10,7 @@ import pytest
 
 import glt
 from glt.distributed.job.hosts import JobEnvironment, JobRole, read_environment
-from glt.distributed.starter import FIRST_PORT, NUM_PORTS, adopt_environment, expand_hosts, port_of, tasks_per_node
+from glt.distributed.slurm import FIRST_PORT, NUM_PORTS, adopt_environment, expand_hosts, port_of, tasks_per_node
 
 # As SLURM 22.05 gives them to task 3 of srun --nodes=2 --ntasks-per-node=2.
 TASK = {
@@ -71,7 +71,7 @@ def test_ports_of_steps():
 
 
 def test_a_task_of_slurm_is_a_rank(caplog):
-    caplog.set_level(logging.INFO, "glt.distributed.starter")
+    caplog.set_level(logging.INFO, "glt.distributed.slurm")
     env = dict(TASK)
     adopt_environment(env)
     port = port_of(17, 2)
@@ -96,7 +96,7 @@ def test_roles_in_slurm():
 
 
 def test_what_is_given_goes_first(caplog):
-    caplog.set_level(logging.INFO, "glt.distributed.starter")
+    caplog.set_level(logging.INFO, "glt.distributed.slurm")
     env = TASK | TORCHRUN
     adopt_environment(env)
     assert env == TASK | TORCHRUN and "rank 1 of 2, as RANK and WORLD_SIZE say" in caplog.text
