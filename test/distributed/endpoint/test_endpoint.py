@@ -213,7 +213,10 @@ def test_those_who_ask_for_metrics_are_bounded(endpoint):
     silent = [socket.create_connection(endpoint.address, timeout=30) for _ in range(80)]
     try:
         assert read(endpoint.address)
-        assert len([each for each in threads() if "process_request_thread" in each.name]) <= 70
+        until_s = time.monotonic() + 30  # those that were ended take a moment to notice
+        while len([each for each in threads() if "process_request_thread" in each.name]) > 64:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
     finally:
         for each in silent:
             each.close()
