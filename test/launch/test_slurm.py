@@ -3,17 +3,19 @@
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from launch_world import expect_none_marked, mark_of
-from slurm_world import Slurm, need_slurm
+from slurm_world import KILL_WAIT_S, Slurm, need_slurm
 from torch_geometric.data import Data
 
 import glt
 
 NUM_NODES = 200
+MOST_S = 30  # beside KillWait: from the death of a task to the end of its job, as the page says
 
 TRAIN = """\
 import os, sys
@@ -61,6 +63,7 @@ for number in range(5):
     dist.all_reduce(total)
     print("MET", context.rank, number, int(total))
     if (context.rank, number) == (3, 2):
+        print("KILLED AT", time.time(), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.5)
 time.sleep(3600)  # the others miss nothing: it is SLURM that ends them
@@ -172,7 +175,9 @@ def test_a_training_job(slurm, command, folder, flags, num_trainers):
 @pytest.mark.integration
 def test_a_killed_task_ends_the_job_and_is_named(slurm, command, folder):
     (name, code), said = submitted(slurm, command, folder, "--num-trainers", "2", "meet.py")
+    took_s = time.time() - float(re.search(r"KILLED AT (\S+)", said)[1])
     assert name == "FAILED" and code != "0:0", said
     assert "srun: error: node2: task 3: Killed" in said
     assert "MET 3 2 6" in said and "MET 3 3" not in said, said
     assert all(f"MET {rank} 0 6" in said for rank in range(4)), said
+    assert took_s < KILL_WAIT_S + MOST_S, f"{took_s:.1f} s"
