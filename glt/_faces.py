@@ -39,7 +39,7 @@ FACES = [
     "glt",
     *(
         f"glt.{room}"
-        for room in "loader data sampler partition tables distributed channel testing errors forecast".split()
+        for room in "loader data sampler partition tables distributed channel testing errors forecast ray".split()
     ),
 ]
 
