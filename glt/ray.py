@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Literal
+from uuid import uuid4
 
 from glt import _deadlines as deadlines
 from glt._checks import check_at_least, check_count, check_one_of
@@ -58,11 +59,9 @@ class Servers:
         """Makes this process a client of the servers, as :func:`glt.distributed.init_client` does.
 
         Args:
-            num_clients, client_rank: Default: the world size and rank that Ray Train gave this worker.
+            num_clients, client_rank: Default: the world size and rank that Ray Train gave this worker. A process that
+                it has not started, such as an actor of Ray Data, is alone: client 0 of 1, in a group of its own.
             rpc_timeout: As there.
-
-        Raises:
-            RuntimeError: Without these two, where Ray Train has not started this process.
 
         Example:
             >>> servers = glt.ray.Servers(1, "localhost", int(os.environ["MASTER_PORT"]))
@@ -70,14 +69,16 @@ class Servers:
             1
             >>> glt.distributed.shutdown_client()
         """
-        if num_clients is None or client_rank is None:
-            num_clients, client_rank = _place_in_ray_train()
+        group = "ray"
+        if num_clients is None and client_rank is None:
+            num_clients, client_rank, group = _place_in_ray()
         return init_client(
             self.num_servers,
-            num_clients,
-            client_rank,
+            num_clients,  # type: ignore[arg-type]  # it names one that lacks
+            client_rank,  # type: ignore[arg-type]
             self.master_addr,
             self.master_port,
+            client_group_name=group,
             rpc_timeout=rpc_timeout,
             token_file=self.token_file,
             tls=self.tls,
@@ -214,13 +215,16 @@ def _end(ray: ModuleType, actors: Sequence[Any]) -> None:
         ray.kill(actor)
 
 
-def _place_in_ray_train() -> tuple[int, int]:
-    """World size and rank of this worker."""
+def _place_in_ray() -> tuple[int, int, str]:
+    """How many are in the group of this process, its rank, and the group's name."""
     _ray()
     from ray.train import get_context
 
-    context = get_context()
-    return context.get_world_size(), context.get_world_rank()
+    try:
+        context = get_context()
+        return context.get_world_size(), context.get_world_rank(), "ray"
+    except RuntimeError:  # it is no worker of Ray Train
+        return 1, 0, f"ray-{uuid4().hex}"
 
 
 def _ray() -> ModuleType:

@@ -1,14 +1,19 @@
-"""Servers as actors of Ray, and trainers of Ray Train, on a cluster of two nodes of this machine."""
+"""Servers as actors of Ray, trainers of Ray Train and Ray Data, on a cluster of two nodes of this machine."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from launch_world import expect_none_marked, mark_of, wait_until
@@ -17,7 +22,7 @@ import glt
 from glt.testing import random_graph, reference_batch
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "guides" / "ray.md").read_text()
+GUIDES = ROOT / "docs" / "guides"
 NUM_NODES, BATCH_SIZE, NUM_TRAINERS = 400, 8, 2
 HEAD, NODE = "127.0.0.2", "127.0.0.3"  # not 127.0.0.1, for which Ray takes the host's address in its network
 DEADLINE_S = 280.0
@@ -26,7 +31,7 @@ CLUSTER = f"""\
 import sys
 from ray.cluster_utils import Cluster
 
-small = {{"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}}
+small = {{"num_cpus": 3, "object_store_memory": 80 << 20, "include_dashboard": False}}
 cluster = Cluster(initialize_head=True, head_node_args=small | {{"node_ip_address": "{HEAD}"}})
 try:
     cluster.add_node(**small, node_ip_address="{NODE}")
@@ -96,9 +101,58 @@ for text, given in (("room", {"resources_per_server": {"CPU": 64}}), ("nowhere",
 """
 
 
+# What follows the programs of the page of Ray Data. Trainers have half a CPU, so that Ray Data finds some.
+DATA = """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = GraphSAGE(1, 8, 2, 4)
+
+    def forward(self, x_dict, edge_index_dict):
+        return {"account": self.net(x_dict["account"], edge_index_dict["account", "pays", "account"])}
+
+
+options = glt.distributed.ServerOptions(rpc_timeout=280)
+with glt.ray.serve(f"{DATA}/parts", num_servers=2, options=options) as servers:
+
+    def train(config):
+        config["servers"].init_client()
+        with make_loader(worker_options=glt.distributed.RemoteDistSamplingWorkerOptions()) as loader:
+            seeds = torch.cat([batch["account"].n_id[: batch["account"].batch_size] for batch in loader])
+        torch.save(seeds, f"{DATA}/seeds.{ray.train.get_context().get_world_rank()}.pt")
+        glt.distributed.shutdown_client()
+
+    scaling = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5})
+    ids = ray.data.range(300)
+    TorchTrainer(
+        train, train_loop_config={"servers": servers}, scaling_config=scaling, datasets={"seeds": ids}
+    ).fit()
+    torch.manual_seed(0)
+    model = Model()
+    predict(ids, servers, model, f"{DATA}/predictions")
+graph = glt.partition.read_graph(f"{DATA}/graph/graph.json", DATA)
+with torch.inference_mode():
+    x, edge_index = ({t: torch.tensor(each) for t, each in graph[name].items()} for name in ("node_feat", "edge_index"))
+    torch.save(model(x, edge_index)["account"].argmax(dim=1), f"{DATA}/expected.pt")
+"""
+
+
+def data_program(address, data):
+    """The programs and commands of the page of Ray Data, one after the other."""
+    page = (GUIDES / "ray_data.md").read_text().replace("/data/", f"{data}/")
+    tables, seeds, predictions = (block.split("\n```")[0] for block in page.split("```python\n")[1:])
+    (commands,) = re.findall(r"```text\n(glt .*?)```", page, re.S)
+    assert tables.count("import ray\n") == predictions.count("[10, 5]") == 1
+    tables = tables.replace("import ray\n", f"import ray\nray.init(address={address!r}, _node_ip_address={HEAD!r})\n")
+    imports = f"DATA = {str(data)!r}\nimport glt.ray, os, subprocess, sys\nfrom ray.train import ScalingConfig\n"
+    imports += "from ray.train.torch import TorchTrainer\nfrom torch_geometric.nn import GraphSAGE\n"
+    runs = [f"subprocess.run([sys.executable, '-m', *{line.split()}], check=True)" for line in commands.splitlines()]
+    return "\n".join([imports, tables, *runs, seeds, predictions.replace("[10, 5]", "[-1, -1]"), DATA])
+
+
 def program(parts, address):
     """That of the page, on the cluster of the tests."""
-    (text,) = (block.split("\n```")[0] for block in PAGE.split("```python\n")[1:])
+    (text,) = (block.split("\n```")[0] for block in (GUIDES / "ray.md").read_text().split("```python\n")[1:])
     cluster = f"address={address!r}, _node_ip_address={HEAD!r}"
     for before, after in {
         "import ray\n": "import ray\nimport hook\n",
@@ -112,9 +166,19 @@ def program(parts, address):
     return text + MORE.replace("WAITS", repr({"room": 2.0, "nowhere": DEADLINE_S}))
 
 
-@contextmanager
-def cluster(folder, env):
-    """A cluster of two nodes, which ends with the block; gives its address."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A cluster of two nodes. Gives its address, the environment of programs, and the folder of modules that they and
+    Ray's workers import."""
+    if not all(map(find_spec, ("ray", "pandas", "pyarrow"))):
+        pytest.skip("no Ray here: pip install 'glt-graph[ray]'")
+    folder, mark = tmp_path_factory.mktemp("cluster"), uuid.uuid4().hex
+    # Servers wait for one that is started again as long as this machine needs for it.
+    (folder / "sitecustomize.py").write_text(f"from glt import _deadlines\n_deadlines.RECONNECT_S = {DEADLINE_S}\n")
+    paths = map(str, (folder, ROOT, os.environ.get("PYTHONPATH", "")))
+    env = os.environ | mark_of(mark) | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(folder)}
+    env |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"}
+    env["RAY_prestart_worker_first_driver"] = "0"  # processes that nothing would use
     log = folder / "cluster.log"
     # Short, since paths of Unix sockets have 107 bytes at most.
     with log.open("w") as out, TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as files:
@@ -125,12 +189,23 @@ def cluster(folder, env):
         try:
             address = process.stdout.readline().strip()
             assert address, log.read_text()
-            yield address
+            yield address, env, folder
         finally:
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=60)
             process.kill()
             process.wait()
+    expect_none_marked(mark)
+
+
+def run(text, folder, env):
+    """Runs a program; gives what it wrote."""
+    (folder / "job.py").write_text(text)
+    given = {"capture_output": True, "text": True, "timeout": DEADLINE_S, "check": False}
+    done = subprocess.run([sys.executable, "job.py"], cwd=folder, env=env, **given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until(lambda: not actors(), why=actors)
+    return done
 
 
 def expected(graph, rank, seed):
@@ -162,31 +237,17 @@ def actors():
 
 @pytest.mark.integration
 @pytest.mark.timeout(600)
-def test_killed_servers_are_started_again_and_batches_stay_the_same(tmp_path):
-    if not all(map(find_spec, ("ray", "pandas", "pyarrow"))):
-        pytest.skip("no Ray here: pip install 'glt-graph[ray]'")
+def test_killed_servers_are_started_again_and_batches_stay_the_same(cluster, tmp_path):
+    address, env, folder = cluster
     graph = random_graph(NUM_NODES, 4000, seed=3)
     tables = {"node_feat": graph.x, "node_attrs": {"train_mask": torch.ones(NUM_NODES, dtype=torch.bool)}}
     parts = tmp_path / "parts"
     glt.partition.RandomPartitioner(
         parts, 2, NUM_NODES, graph.edge_index, edge_assign_strategy="by_dst", **tables
     ).partition()
-    (tmp_path / "hook.py").write_text(HOOK)
-    # Servers wait for one that is started again as long as this machine needs for it.
-    (tmp_path / "sitecustomize.py").write_text(f"from glt import _deadlines\n_deadlines.RECONNECT_S = {DEADLINE_S}\n")
-    mark = uuid.uuid4().hex
-    paths = map(str, (tmp_path, ROOT, os.environ.get("PYTHONPATH", "")))
-    env = os.environ | mark_of(mark) | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(tmp_path)}
-    env |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    env["RAY_prestart_worker_first_driver"] = "0"  # processes that nothing would use
-    with cluster(tmp_path, env) as address:
-        (tmp_path / "job.py").write_text(program(parts, address))
-        given = {"capture_output": True, "text": True, "timeout": DEADLINE_S, "check": False}
-        done = subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=env, **given)
-        assert done.returncode == 0, done.stdout + done.stderr
-        wait_until(lambda: not actors(), why=actors)
-    expect_none_marked(mark)
-    said = [torch.load(tmp_path / f"{rank}.pt") for rank in range(NUM_TRAINERS)]
+    (folder / "hook.py").write_text(HOOK)
+    done = run(program(parts, address), folder, env)
+    said = [torch.load(folder / f"{rank}.pt") for rank in range(NUM_TRAINERS)]
     for rank, each in enumerate(said):
         batches = list(expected(graph, rank, each["seed"]))
         assert len(each["batches"]) == len(batches) == 25
@@ -201,6 +262,30 @@ def test_killed_servers_are_started_again_and_batches_stay_the_same(tmp_path):
     room, nowhere = (line for line in done.stdout.splitlines() if line.startswith("REFUSED"))
     assert "room RendezvousError Ray found no room for num_servers = 1 with resources_per_server = {'CPU': 64}" in room
     assert "PartitionError: /nowhere is not a directory" in nowhere
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(600)
+def test_tables_seeds_and_predictions_of_ray_data(cluster, tmp_path):
+    address, env, _ = cluster
+    random = np.random.default_rng(0)
+    accounts = {"account": [f"a{i}" for i in range(300)], "balance": random.normal(size=300), "fraud": [0, 1] * 150}
+    ends = random.integers(0, 300, (2, 2000))
+    payments = {"from": [f"a{i}" for i in ends[0]], "to": [f"a{i}" for i in ends[1]], "amount": ends[0] - 30}
+    for name, columns in {"accounts": accounts, "payments": payments}.items():
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        pq.write_table(pa.table(columns), tmp_path / "raw" / name / "0.parquet")
+    node = {"files": "accounts", "key": "account", "label": "fraud", "features": {"balance": "number"}}
+    edge = {"type": ["account", "pays", "account"], "files": "payments", "src": "from", "dst": "to"}
+    said = {"node_types": {"account": node}, "edge_types": [edge]}
+    (tmp_path / "fraud.json").write_text(json.dumps(said))
+    run(data_program(address, tmp_path), tmp_path, env)
+    seeds = [torch.load(tmp_path / f"seeds.{rank}.pt") for rank in range(NUM_TRAINERS)]
+    assert {len(each) for each in seeds} == {150} and sorted(torch.cat(seeds).tolist()) == list(range(300))
+    found = pq.read_table(tmp_path / "predictions")
+    predicted = dict(zip(found["id"].to_pylist(), found["class"].to_pylist(), strict=True))
+    classes = torch.load(tmp_path / "expected.pt").tolist()
+    assert len(set(classes)) > 1 and predicted == dict(enumerate(classes))
 
 
 @pytest.mark.parametrize(
