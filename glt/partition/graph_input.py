@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glt._checks import check_path, integer
+from glt._reprs import says, typed
 from glt.data.arrays import require_data
 from glt.data.frames import Frame, split_all
 from glt.data.keys import KeyMap
@@ -129,6 +130,15 @@ class GraphInput(Mapping[str, Any]):
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__  # elements are arrays
+
+    @says
+    def __repr__(self) -> str:
+        counts = (
+            typed(sum(each.num_nodes for each in self.nodes), "nodes", len(self.nodes)),
+            typed(sum(each.num_edges for each in self.edges), "edges", len(self.edges)),
+        )
+        tables = (name for name in NODE_TABLES + EDGE_TABLES if name in self.arguments)
+        return ", ".join([*counts, f"edge_dir={self.edge_dir!r}", *tables])
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

@@ -47,6 +47,10 @@ def closed(value):
 LOCAL = [
     (lambda: glt.Dataset(), "Dataset(empty)"),
     (
+        lambda: glt.partition.graph_input.GraphInput.of(40, RING.edge_index, node_feat=RING.x),
+        "GraphInput(40 nodes, 80 edges, edge_dir='out', node_feat)",
+    ),
+    (
         RING.to_dataset,
         "Dataset(40 nodes, 80 edges, tables: x, y, edge_attr, edge_dir='in', 2.5 KB)",
     ),
