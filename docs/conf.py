@@ -49,7 +49,6 @@ autodoc_default_options = {
     "special-members": "__call__, __getitem__, __setitem__, __iter__, __len__, __next__",
 }
 autodoc_preserve_defaults = True
-autodoc_mock_imports = ["lightning"]  # the page of glt.lightning is made without it
 maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

@@ -40,6 +40,30 @@ class Stats(dict[str, Any]):
             return NotImplemented
         return Stats(_ratios(_difference(self, before)))
 
+    def scalars(self, prefix: str = "glt/") -> dict[str, float]:
+        """The numbers alone, by names that TensorBoard, Weights & Biases and Lightning's loggers group.
+
+        Dicts within are flattened (``glt/totals/num_batches``); texts are left out. Of a loader that was timed there
+        are ``batches_per_s`` and ``wait_ratio``, the share of ``epoch_s`` that the trainer waited, too.
+
+        Args:
+            prefix: Begins each name.
+
+        Example:
+            >>> loader = glt.loader.NeighborLoader(glt.testing.ring_graph().to_dataset(), [2], batch_size=20)
+            >>> before = loader.stats()
+            >>> for batch in loader:
+            ...     pass
+            >>> (loader.stats() - before).scalars("train/")["train/num_batches"]
+            2.0
+        """
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix = {prefix!r}: expected text, such as 'train/'")
+        rates: dict[str, float] = {}
+        if (epoch_s := self.get("epoch_s", 0.0)) > 0:
+            rates = {"batches_per_s": self["num_batches"] / epoch_s, "wait_ratio": self["wait_s"] / epoch_s}
+        return _flat(self | rates, prefix)
+
     def __repr__(self) -> str:
         return f"Stats({_of_server(self) if 'totals' in self else _of_loader(self)})"
 
@@ -47,6 +71,16 @@ class Stats(dict[str, Any]):
 def with_ratios(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The same, with the shares of nodes that were remote and that were cached."""
     return _ratios({**numbers, "remote_node_ratio": 0.0, "cache_hit_ratio": 0.0})
+
+
+def _flat(numbers: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in numbers.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float):
+            found[prefix + name] = float(value)
+    return found
 
 
 def _difference(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
