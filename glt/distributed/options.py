@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from glt import _deadlines as deadlines
-from glt._checks import check_count, check_flag, check_text, parse_size, warn_no_effect
+from glt._checks import AUTO, check_count, check_flag, check_text, parse_size, warn_no_effect
 from glt._tracebacks import short_traceback
 from glt.data.device import HOST, accelerator_of, missing_for_cuda
 from glt.distributed.wire.credentials import TlsOptions, check_credentials
@@ -68,6 +68,20 @@ DEFAULT_RPC_TIMEOUT_S = deadlines.DEFAULT_RPC_S
 DEFAULT_CACHE_BYTES = 64 << 20
 _MAX_RPC_THREADS = 16
 _CHANNEL_BYTES_PER_WORKER = 256 << 20
+
+
+def check_num_workers(num_workers: Any, worker_devices: Any) -> Any:
+    """A number, or ``'auto'``, for which there are no devices by worker."""
+    if num_workers != AUTO:
+        if isinstance(num_workers, str):
+            raise ValueError(f"num_workers = {num_workers!r}: expected a number of processes, or 'auto'")
+        return check_count("num_workers", num_workers, 1, 1024)
+    if worker_devices is not None:
+        raise ValueError(
+            f"num_workers = 'auto' and worker_devices = {worker_devices!r}: it is measured on CPUs; give a number of "
+            "workers, or leave worker_devices out"
+        )
+    return num_workers
 
 
 def parse_budget(size: Any, name: str) -> int:
@@ -186,7 +200,9 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
     """Samples in processes of their own, which hand batches over in shared memory.
 
     Args:
-        num_workers: Sampling processes of this trainer, 1 to 1024; the same for all trainers.
+        num_workers: Sampling processes of this trainer, 1 to 1024; the same for all trainers. ``'auto'``: as many are
+            started as there are cores for each trainer of the host, 8 at most, and the first batches tell how many of
+            them make more; the others sample no batches, but answer other trainers. Excludes ``worker_devices``.
         worker_devices: Where they sample: a device, or a list of them that processes take in turn. GPUs need a
             partition that was loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``. Each process has its own copy
             of what is in device memory, and its batches come through pinned shared memory. ``'host'`` runs the kernels
@@ -207,28 +223,33 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
         2
     """
 
-    num_workers: int = 1
+    num_workers: int | Literal["auto"] = 1
     worker_devices: Sequence[torch.device | str | int] | torch.device | None = None
     channel_size: int | str | None = None
     pin_memory: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.num_workers = check_count("num_workers", self.num_workers, 1, 1024)
-        self.devices: list[str] | None = checked_devices(self.worker_devices, self.num_workers)
-        self.channel_bytes: int = (
-            self.num_workers * _CHANNEL_BYTES_PER_WORKER
-            if self.channel_size is None
-            else parse_size(self.channel_size, "channel_size")
-        )
-        if self.channel_bytes < self.num_workers:
-            raise ValueError(
-                f"channel_size = {self.channel_size!r}: expected megabytes for each of num_workers = {self.num_workers}"
-            )
+        self.num_workers = check_num_workers(self.num_workers, self.worker_devices)
+        self.devices: list[str] | None = None
+        if self.num_workers != AUTO:
+            self.devices = checked_devices(self.worker_devices, self.num_workers)
+            self.channel_bytes(self.num_workers)
         check_flag("pin_memory", self.pin_memory)
         missing = missing_for_cuda() if self.pin_memory else None
         if missing is not None:
             warnings.warn(f"pin_memory = True: memory stays pageable, for {missing}", stacklevel=3)
+
+    def channel_bytes(self, num_workers: int) -> int:
+        """Of so many workers together."""
+        if self.channel_size is None:
+            return num_workers * _CHANNEL_BYTES_PER_WORKER
+        size = parse_size(self.channel_size, "channel_size")
+        if size < num_workers:
+            raise ValueError(
+                f"channel_size = {self.channel_size!r}: expected megabytes for each of num_workers = {num_workers}"
+            )
+        return size
 
 
 @short_traceback
@@ -241,7 +262,8 @@ class RemoteDistSamplingWorkerOptions:
             number of servers.
         num_workers: Sampling processes of each of these servers that work for the loader, 1 to 1024. A server shares
             its processes among all loaders, and starts more of them when they are asked for, up to its ``max_workers``;
-            that it gives fewer is said in a warning.
+            that it gives fewer is said in a warning. ``'auto'``: of 8, or as many as it gives, the first batches tell
+            how many make more. Excludes ``worker_devices``.
         worker_devices: Where they sample, on the machines of the servers: as in
             :class:`MpDistSamplingWorkerOptions`, of processes that a server has anyway. A server without that GPU
             refuses the loader.
@@ -275,7 +297,7 @@ class RemoteDistSamplingWorkerOptions:
     """
 
     server_rank: int | Sequence[int] | None = None
-    num_workers: int = 1
+    num_workers: int | Literal["auto"] = 1
     worker_devices: Sequence[torch.device | str | int] | torch.device | None = None
     worker_concurrency: int = 4
     master_addr: str | None = None
@@ -297,8 +319,10 @@ class RemoteDistSamplingWorkerOptions:
             self.server_rank = ranks if isinstance(self.server_rank, Sequence) else ranks[0]
             if not ranks or len(set(ranks)) < len(ranks):
                 raise ValueError(f"server_rank = {self.server_rank!r}: expected one rank or more, each once")
-        self.num_workers = check_count("num_workers", self.num_workers, 1, 1024)
-        self.devices: list[str] | None = named_devices(self.worker_devices, self.num_workers)
+        self.num_workers = check_num_workers(self.num_workers, self.worker_devices)
+        self.devices: list[str] | None = None
+        if self.num_workers != AUTO:
+            self.devices = named_devices(self.worker_devices, self.num_workers)
         self.worker_concurrency = check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         self.prefetch_size = check_count("prefetch_size", self.prefetch_size, 1, 1024)
         self.gather_window = check_count("gather_window", self.gather_window, 1, 1024)

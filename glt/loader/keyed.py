@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import reprlib
 import time
 from collections.abc import Iterator
@@ -14,12 +15,12 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from glt import _core
-from glt._checks import check_at_least
+from glt._checks import AUTO, check_at_least
 from glt._stats import Stats
 from glt._tracebacks import short_traceback
 from glt.loader.batches import MadeBatches
 from glt.loader.counts import Counts, TimedBatches
-from glt.loader.tuning import AUTO, TunedBatches, WorkerTuner
+from glt.loader.tuning import MOST_WORKERS, TunedBatches, WorkerTuner
 from glt.sampler.order import (
     BatchIndex,
     Iteration,
@@ -101,7 +102,7 @@ class KeyedLoader(Resumable):
                 "number of workers would ask it anew; give a number, or leave the order to glt (shuffle=True)"
             )
         kwargs["num_workers"] = 0
-        return WorkerTuner()
+        return WorkerTuner(0, min(MOST_WORKERS, len(os.sched_getaffinity(0))))
 
     def _complete_order(self) -> None:
         # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.

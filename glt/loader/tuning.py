@@ -1,4 +1,4 @@
-"""``num_workers="auto"``: how many DataLoader workers make epochs shorter, measured on the first batches.
+"""``num_workers="auto"``: how many workers make epochs shorter, measured on the first batches.
 
 An epoch goes on with another number of workers in its middle: the batch of an index is the same wherever it is made.
 """
@@ -6,16 +6,15 @@ An epoch goes on with another number of workers in its middle: the batch of an i
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from glt.loader.counts import Counts
+if TYPE_CHECKING:
+    from glt.loader.counts import Counts
 
 logger = logging.getLogger(__name__)
 
-AUTO: Final = "auto"
-_MOST_WORKERS: Final = 8
+MOST_WORKERS: Final = 8
 _MEASURED: Final = 12  # intervals between batches of a trial, and four more for each worker: they come in bursts
 _GAIN: Final = 0.9  # of the time with fewer workers
 _LITTLE: Final = 0.05  # of the time; if a trainer waits less than that, more workers gain nothing
@@ -23,22 +22,41 @@ _LITTLE: Final = 0.05  # of the time; if a trainer waits less than that, more wo
 
 class WorkerTuner:
     """What is known of a loader: the number of workers that is tried, or was chosen, and seconds per batch of those
-    that were tried: none, one, two, and twice as many as long as that gains a tenth. Of those that are as good as the
-    best to a tenth, the fewest are chosen."""
+    that were tried: the ``least``, one, two, and twice as many as long as that gains a tenth. Of those that are as good
+    as the best to a tenth, the fewest are chosen."""
 
-    def __init__(self) -> None:
-        self.most = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
-        self.num_workers, self.is_chosen = 0, False
+    def __init__(self, least: int, most: int) -> None:
+        self.num_workers, self.most, self.is_chosen = least, most, False
         self.batch_s: dict[int, float] = {}
+        self.begin()
 
     @property
     def num_skipped(self) -> int:
         """Batches until a trial is in its stride: those that workers make ahead come faster."""
-        return 2 + 3 * self.num_workers
+        return 2 + 4 * self.num_workers
 
     @property
     def num_measured(self) -> int:
         return _MEASURED + 4 * self.num_workers
+
+    def begin(self) -> None:
+        """A trial begins, or begins anew: batches are asked for."""
+        self._num_taken, self._before = 0, (0.0, 0.0)
+
+    def measure(self, times: tuple[float, float]) -> bool:
+        """To be called before each batch with seconds of the trainer until now, and those of them in which it waited.
+        Whether the batches from this one on are to be made by another number of workers."""
+        if self.is_chosen:
+            return False
+        num_measured = self._num_taken - self.num_skipped
+        self._num_taken += 1
+        if num_measured == 0:
+            self._before = times
+        if num_measured != self.num_measured:
+            return False
+        tried = self.num_workers
+        self.take(*((now_s - before_s) / num_measured for now_s, before_s in zip(times, self._before, strict=True)))
+        return self.num_workers != tried
 
     def take(self, batch_s: float, waited_s: float) -> None:
         """Takes note of a trial: seconds per batch, and those of them in which the trainer waited for it."""
@@ -68,25 +86,13 @@ class TunedBatches:
 
     def _begin(self) -> None:
         self._batches = self._start(self._tuner.num_workers, self._index)
-        self._num_taken, self._before = 0, (0.0, 0.0)
+        self._tuner.begin()
 
     def __iter__(self) -> TunedBatches:
         return self
 
     def __next__(self) -> Any:
-        if not self._tuner.is_chosen:
-            self._measure()
+        if self._tuner.measure(self._counts.times()):
+            self._begin()
         self._index += 1  # also of a batch that fails: asked again, torch's iterators go on behind it
-        self._num_taken += 1
         return next(self._batches)
-
-    def _measure(self) -> None:
-        tuner, num_measured = self._tuner, self._num_taken - self._tuner.num_skipped
-        if num_measured == 0:
-            self._before = self._counts.times()
-        elif num_measured == tuner.num_measured:
-            tried = tuner.num_workers
-            times = zip(self._counts.times(), self._before, strict=True)
-            tuner.take(*((now_s - before_s) / num_measured for now_s, before_s in times))
-            if tuner.num_workers != tried:
-                self._begin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -61,6 +61,11 @@ class Position:
         begun = Iteration(self.iteration, epoch, first, num_batches)
         self._move(begun, first)
         return begun
+
+    def begin_again(self, begun: Iteration, first: int) -> Iteration:
+        """The same iteration from batch ``first`` on, under a number of its own: what was made for it comes anew."""
+        self.iteration += 1
+        return replace(begun, iteration=self.iteration, first=first)
 
     def deliver(self, begun: Iteration, index: int) -> None:
         if begun.iteration == self.iteration:

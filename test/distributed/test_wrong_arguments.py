@@ -99,7 +99,7 @@ def test_integers_of_numpy_are_taken():
     options = MpDistSamplingWorkerOptions(
         num_workers=np.int64(2), num_rpc_threads=np.int32(3), gather_window=np.int8(4)
     )
-    kept = options.num_workers, options.gather_window, options.rpc_threads(2), options.channel_bytes
+    kept = options.num_workers, options.gather_window, options.rpc_threads(2), options.channel_bytes(2)
     assert kept == (2, 4, 3, 2 * 256 << 20) and {*map(type, kept)} == {int}
     assert RemoteDistSamplingWorkerOptions(server_rank=[np.int64(1), 0]).server_rank == [1, 0]
 

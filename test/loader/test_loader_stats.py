@@ -1,6 +1,7 @@
 """What loaders of a trainer's process count, and what the numbers of any loader or server say as they print."""
 
 import json
+import os
 import time
 
 import pytest
@@ -230,7 +231,7 @@ def test_triples_of_relbench_are_counted():
 
 def test_workers_that_a_loader_tries_are_counted(monkeypatch):
     monkeypatch.setattr(tuning, "_MEASURED", 2)
-    monkeypatch.setattr(tuning.os, "sched_getaffinity", lambda _: range(2))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     loader = NeighborLoader(TASK.to_pyg(), [3, 2], batch_size=50, num_workers="auto")
     nodes = sum(batch.num_nodes for batch in loader)
     stats = loader.stats()

@@ -1,6 +1,7 @@
 """``num_workers="auto"``: the number of workers that makes epochs shortest, and the batches of any number."""
 
 import logging
+import os
 import time
 
 import pytest
@@ -20,13 +21,12 @@ def data():
 def short(monkeypatch):
     """Trials of a few batches, of up to four workers."""
     monkeypatch.setattr(tuning, "_MEASURED", 2)
-    monkeypatch.setattr(tuning.os, "sched_getaffinity", lambda _: range(4))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
 
 
 def chosen(times, waited=1.0, most=8):
     """What is chosen if batches take so long by number of workers."""
-    tuner = tuning.WorkerTuner()
-    tuner.most = most
+    tuner = tuning.WorkerTuner(0, most)
     while not tuner.is_chosen:
         batch_s = times[tuner.num_workers]
         tuner.take(batch_s, waited * batch_s)

@@ -39,12 +39,14 @@ class EpochStart:
         epoch: In [0, 2^31): with ``random_seed``, decides the order of the seeds and all draws.
         first: Index of the first batch to make; those before it were delivered earlier.
         random_seed: In [0, 2^63).
+        num_samplers: So many of the loader's samplers make the batches, the first of them; 0: all.
     """
 
     iteration: int
     epoch: int
     first: int
     random_seed: int
+    num_samplers: int = 0
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)
@@ -110,8 +112,8 @@ class Producer:
     """Makes the batches of one epoch after the other, on a thread of its own and those of a sampler's event loop.
 
     Room in the channel is reserved in index order, and batches are written while others are sampled. ``share`` is
-    ``(first, step)``: this producer makes batches ``first, first + step, ...`` of those that are asked for. ``role``
-    and ``rank`` name it in errors.
+    ``(first, step)``: this producer makes batches ``first, first + step, ...`` of those that are asked for, unless the
+    epoch's start says another step. ``role`` and ``rank`` name it in errors.
     """
 
     def __init__(
@@ -180,14 +182,17 @@ class Producer:
         """Makes the batches that are asked for until all are made, one fails or the iteration is unwanted."""
         loop, iteration, job = self.sampler.loop, start.iteration, self.job
         order = replace(job.order, random_seed=start.random_seed)
+        step = start.num_samplers or self.step
+        if self.first >= step:
+            return
         # Batch i is made by the same producer wherever the epoch begins, so that the consumer knows whom to listen to.
-        first = start.first + (self.first - start.first) % self.step
+        first = start.first + (self.first - start.first) % step
         previous: concurrent.futures.Future[None] = concurrent.futures.Future()
         previous.set_result(None)
         tasks: list[concurrent.futures.Future[None]] = []
         # Of so many of its own, one behind the other, wherever the epoch begins.
-        windows = _Windows(job.gather_window * self.step if self._can_share else 0)
-        for batch in order.batches(start.epoch, first, self.step):
+        windows = _Windows(job.gather_window * step if self._can_share else 0)
+        for batch in order.batches(start.epoch, first, step):
             making = _Making(iteration, batch, previous, windows.of(batch))
             task = loop.submit(
                 partial(self._produce, making), lambda: self._wanted != iteration or self._failed == iteration

@@ -47,7 +47,7 @@ class WorkerGroup:
     """Starts sampling processes and receives their batches.
 
     Each has a channel of its own, so that a killed one cannot wedge the others. Batch ``i`` is made by worker
-    ``i % len(devices)``, so that batches arrive in index order without being sorted.
+    ``i % num_samplers`` of the epoch, by default of all, so that batches arrive in index order without being sorted.
 
     Args:
         spec: What the workers are told, apart from what is added here for each.
@@ -74,6 +74,7 @@ class WorkerGroup:
         self._rank = int(spec["rank"])
         self._has_hinted = False
         self._check_peers = check_peers
+        self.most_workers = self._num_making = len(devices)
         self._unmeasured: set[int] = set()  # workers whose first batch of the epoch is yet to come
         self._channels: list[ShmChannel] = []
         self._workers: list[SamplingProcess] = []
@@ -123,9 +124,14 @@ class WorkerGroup:
             if time.monotonic() > deadline:
                 raise WorkerDied(f"{starting[0].name} was not ready after {self.timeout_s:g} s")
 
+    def num_samplers(self, num_workers: int) -> int:
+        """How many samplers so many workers are."""
+        return num_workers
+
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
-        self._unmeasured = set(range(len(self._workers)))
+        self._num_making = start.num_samplers or len(self._workers)
+        self._unmeasured = set(range(self._num_making))
         for worker in self._workers:
             if not worker.send(start.to_json()):
                 raise WorkerDied(worker.death())
@@ -139,7 +145,7 @@ class WorkerGroup:
     def receive(self, index: int, wait: bool = True) -> Message | None:
         """Waits for the next message of the worker that makes batch ``index``, for as long as all workers live; or
         returns None without. Raises WorkerDied if one died."""
-        number = index % len(self._workers)
+        number = index % self._num_making
         since = time.monotonic()
         while True:
             try:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt._checks import check_flag, integer
+from glt._checks import AUTO, check_flag, integer
 from glt._reprs import options, says
 from glt._stats import Stats, with_ratios
 from glt._tracebacks import short_traceback
@@ -35,6 +35,7 @@ from glt.distributed.options import RemoteDistSamplingWorkerOptions, WorkerOptio
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.threads import refuse_fork
 from glt.errors import GltError, MessageError
+from glt.loader.tuning import WorkerTuner
 from glt.sampler.config import SamplingConfig
 from glt.sampler.graph import bidirectional
 from glt.sampler.order import Iteration, OneThread, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
@@ -209,6 +210,9 @@ class DistLoader(Resumable):
             sampled = sampled_for(config, self._written)
             job = SamplingJob(sampled, seeds, table, self.order, options.collect_features, self.options.gather_window)
             self._backend: Backend = deployed.start(job, place)
+        self._tuner: WorkerTuner | None = None
+        if getattr(self.options, "num_workers", 0) == AUTO:
+            self._tuner = WorkerTuner(1, self._backend.most_workers)
         self._totals = dict.fromkeys(("num_batches", "num_seeds", "epoch_s", "wait_s", "collate_s", *STATS), 0.0)
         self._position = Position()
         self._one_thread = OneThread[Data | HeteroData]()
@@ -266,8 +270,15 @@ class DistLoader(Resumable):
             if self._written is not None:
                 self._written.begin()
             begun = self._position.begin(len(self))
-            self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
+            self._ask_for(begun)
         return self._one_thread.over(self._batches(begun, began_s))
+
+    def _ask_for(self, begun: Iteration) -> None:
+        num_samplers = 0  # all
+        if self._tuner is not None:
+            num_samplers = self._backend.num_samplers(self._tuner.num_workers)
+            self._tuner.begin()
+        self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed, num_samplers))
 
     def _refuse_fork(self) -> None:
         if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
@@ -284,6 +295,9 @@ class DistLoader(Resumable):
             if self._closed:
                 raise RuntimeError("the loader was shut down during this iteration")
             self._refuse_fork()
+            if self._tuner is not None and self._tuner.measure((self._totals["epoch_s"], self._totals["wait_s"])):
+                begun, ahead = self._position.begin_again(begun, index), None
+                self._ask_for(begun)
             start = time.perf_counter()
             message = self._receive(begun.iteration, index, ahead)
             if self._copies is not None and index + 1 < len(self):
@@ -374,7 +388,8 @@ class DistLoader(Resumable):
         totals = {name: total if name.endswith("_s") else int(total) for name, total in self._totals.items()}
         channel = {} if self._closed else self._backend.stats()
         told = {f"channel_{name}": value for name, value in channel.items()}
-        return Stats(with_ratios(totals) | told | {"num_workers": getattr(self.options, "num_workers", 0)})
+        num_workers = self._tuner.num_workers if self._tuner is not None else getattr(self.options, "num_workers", 0)
+        return Stats(with_ratios(totals) | told | {"num_workers": num_workers})
 
     def shutdown(self) -> None:
         """Ends sampling, and the workers as soon as no living trainer needs this one's partition any more.

@@ -8,6 +8,7 @@ import socket
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 from glt import _core
 from glt import _deadlines as deadlines
-from glt._checks import is_exhausted
+from glt._checks import AUTO, is_exhausted
 from glt.channel.channel import DeviceChannel, LocalChannel
 from glt.channel.message import Message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
@@ -46,6 +47,7 @@ from glt.distributed.wire.tcp import SamplerTransport
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import Peer, Transport, chosen_transport
 from glt.errors import ChannelClosed, ChannelTimeout, PartitionError, RendezvousError
+from glt.loader import tuning
 from glt.sampler.graph import require_distinct_reverses
 from glt.sampler.order import draw_random_seed
 
@@ -172,6 +174,11 @@ class CollocatedSampler:
             made.callback(self._producer.close, deadlines.JOIN_S)
             self._finalizer = weakref.finalize(self, _end_collocated, os.getpid(), made.pop_all())
 
+    most_workers = 1
+
+    def num_samplers(self, num_workers: int) -> int:
+        return 1
+
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
         self._producer.start_epoch(start)
@@ -217,7 +224,12 @@ LoaderData = DistDataset | RemoteDataset
 
 
 class Backend(Protocol):
-    """What makes the batches of a loader."""
+    """What makes the batches of a loader. ``most_workers``, by which ``num_workers="auto"`` is bounded, are there."""
+
+    @property
+    def most_workers(self) -> int: ...
+
+    def num_samplers(self, num_workers: int) -> int: ...
 
     def start_epoch(self, start: EpochStart) -> None: ...
 
@@ -271,11 +283,13 @@ class _AmongTrainers(Deployment):
     """The trainers meet: they make sure that all want the same, and find out who must ask whom.
 
     Attributes:
+        most_workers: Of a trainer with ``num_workers="auto"``.
         others, other_dirs: Partitions of other trainers, or of none, that are read here, by index, and where they are.
         way: How samplers ask each other; None where none must.
     """
 
     way: Way | None = None
+    most_workers = 1
 
     def _meet(self, wanted: dict[str, Any], random_seed: int | None) -> Any:
         options = self.options
@@ -309,6 +323,7 @@ class _AmongTrainers(Deployment):
             "partition_idx": data.partition_idx,
             "host_id": host_id(),
             "network_id": network_id(),
+            "num_cores": len(os.sched_getaffinity(0)),
             "address": own_address((group.addr, 1)) if group.size > 1 else "",
             "graph_dir": data.load_args["graph_dir"],
             "job_seed": draw_random_seed() if random_seed is None and context.rank == 0 else None,
@@ -317,6 +332,7 @@ class _AmongTrainers(Deployment):
             require_equal(group, "options", same, "Do all ranks create the same loaders in the same order?")
             everyone = group.exchange("partitions", mine)
             self.announced = [theirs["announced"] for theirs in everyone]
+            self.most_workers = _most_workers(everyone)
             self._share_partitions(group, everyone)
             if self.serving is not None:
                 self.way = Way(self.serving, transport, _reached_at(group.rank, everyone))
@@ -368,6 +384,12 @@ class _AmongTrainers(Deployment):
         return None
 
 
+def _most_workers(everyone: list[dict[str, Any]]) -> int:
+    """Of a trainer, where all have as many: so that those of each host have cores."""
+    hosts = Counter(theirs["host_id"] for theirs in everyone)
+    return max(1, min(tuning.MOST_WORKERS, *(theirs["num_cores"] // hosts[theirs["host_id"]] for theirs in everyone)))
+
+
 def _reached_at(rank: int, everyone: list[dict[str, Any]]) -> str:
     """The address at which the trainers of other hosts reach the one of ``rank``, this; loopback if there are none."""
     mine = everyone[rank]
@@ -415,7 +437,8 @@ class InWorkers(_AmongTrainers):
         devices = options.devices
         if devices is None:
             place = accelerator_of(self.data.sampling_device, "graph_mode = 'CUDA'")
-            devices = ["cpu" if place is None else str(place)] * options.num_workers
+            num_workers = self.most_workers if options.num_workers == AUTO else options.num_workers
+            devices = ["cpu" if place is None else str(place)] * num_workers
         on_gpu = any(device != "cpu" for device in devices)
         if on_gpu:
             self.data.require_for_gpu()
@@ -425,7 +448,8 @@ class InWorkers(_AmongTrainers):
             pin_for = None
         check_peers = (lambda: None) if serving is None else serving.check_peers
         introduce = partial(serving.exchange, "samplers") if serving is not None and is_tcp else None
-        return WorkerGroup(spec, devices, job.table, options.channel_bytes, pin_for, check_peers, introduce)
+        channel_bytes = options.channel_bytes(len(devices))
+        return WorkerGroup(spec, devices, job.table, channel_bytes, pin_for, check_peers, introduce)
 
 
 class OnServers(Deployment):

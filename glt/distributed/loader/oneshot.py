@@ -13,7 +13,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt import _deadlines as deadlines
-from glt._checks import check_count, check_flag, real_number
+from glt._checks import AUTO, check_count, check_flag, real_number
 from glt._reprs import options as told_options
 from glt._reprs import says
 from glt._stats import with_ratios
@@ -121,6 +121,11 @@ class SamplingClient:
         if not isinstance(worker_options, RemoteDistSamplingWorkerOptions | None):
             raise TypeError(
                 f"worker_options has type {type(worker_options).__name__}: expected RemoteDistSamplingWorkerOptions"
+            )
+        if worker_options is not None and worker_options.num_workers == AUTO:
+            raise ValueError(
+                "num_workers = 'auto' in worker_options of a SamplingClient: it is measured on the batches of an "
+                "epoch, and requests are none; give a number"
             )
         self._data, given = opened(None, worker_options, None)
         check_flag("collect_features", collect_features)

@@ -111,7 +111,7 @@ class Asker:
         try:
             granted, lost = self._loader.open_all(server_ranks)
             for home in server_ranks:
-                num_places = len(granted[home].workers) if home in granted else options.num_workers
+                num_places = len(granted[home].workers) if home in granted else self._loader.num_workers
                 self._lines += [_Line(home, place, lost=lost.get(home)) for place in range(num_places)]
             wait_for(self._open_all(time.monotonic() + options.rpc_timeout))
             add_tick(self._look)

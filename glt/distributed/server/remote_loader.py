@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 
 from glt import _deadlines as deadlines
+from glt._checks import AUTO
 from glt.distributed.engine.sampling_job import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerSession
 from glt.errors import GltError, PeerLost
+from glt.loader import tuning
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,9 @@ class RemoteLoader:
     def __init__(
         self, client: DistClient, job: SamplingJob, options: RemoteDistSamplingWorkerOptions, kind: str = "stream"
     ) -> None:
-        self._client, self._timeout_s, self._num_workers = client, options.rpc_timeout, options.num_workers
+        self._client, self._timeout_s = client, options.rpc_timeout
+        self._is_auto = options.num_workers == AUTO
+        self.num_workers: int = tuning.MOST_WORKERS if options.num_workers == AUTO else options.num_workers
         self._request = {
             **job.to_json(),
             "kind": kind,
@@ -124,7 +128,7 @@ class RemoteLoader:
                     logger.info("%s", error)
 
     def _ask(self, session: ServerSession, num_streams: int = 1, timeout_s: float | None = None) -> Reply:
-        arguments = {**self._request, "num_streams": num_streams}, *self._seeds, self._num_workers
+        arguments = {**self._request, "num_streams": num_streams}, *self._seeds, self.num_workers
         reply = session.call_within(timeout_s or self._timeout_s, "glt.create_loader", *arguments)
         reply.too_late = partial(_give_back, session)
         return reply
@@ -138,9 +142,9 @@ class RemoteLoader:
         if self._is_closed:
             _give_back(session, answer)
             raise RuntimeError("the loader was shut down while a server opened it")
-        if (count := len(granted.workers)) < self._num_workers:
+        if (count := len(granted.workers)) < self.num_workers and not self._is_auto:
             text = "%s gives this loader %d of the %d samplers asked for: max_workers is %d; batches are the same"
-            logger.warning(text, session.entry, count, self._num_workers, count)
+            logger.warning(text, session.entry, count, self.num_workers, count)
         return granted
 
     def keep(self, used: Iterable[GrantedLoader]) -> None:

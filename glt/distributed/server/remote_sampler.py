@@ -47,7 +47,8 @@ class _Share:
 class RemoteSampler:
     """Samplers on servers, with the interface of :class:`glt.distributed.engine.worker.WorkerGroup`.
 
-    Batch ``i`` comes from stream ``i % num_streams``: batches arrive in index order without being sorted. When a stream
+    Batch ``i`` comes from stream ``i % num_samplers`` of the epoch, by default of all: batches arrive in index order
+    without being sorted. When a stream
     ends, its server opens it again, with another process; or, if the server is lost, another one does, and the share
     is made there from the first batch that has not come. Raises RuntimeError or MemoryError if a server takes no more
     loaders, PeerLost or RendezvousError if none is there.
@@ -81,8 +82,9 @@ class RemoteSampler:
         granted, lost = self._loader.open_all(homes)
         for home, why in lost.items():
             granted[home] = self._loader.elsewhere(home, why)
-        samplers = [(home, number) for home in homes for number in range(len(granted[home].workers))]
-        self._shares = [_Share(place, home, number) for place, (home, number) in enumerate(samplers)]
+        samplers = [(number, home) for home in homes for number in range(len(granted[home].workers))]
+        samplers.sort(key=lambda each: each[0])  # the first of all servers work where not all do
+        self._shares = [_Share(place, home, number) for place, (number, home) in enumerate(samplers)]
         found = wait_for(_all_of([self._opening(granted[share.home], share) for share in self._shares]))
         self._streams += [each for each in found if isinstance(each, ClientStream)]  # ended, should another fail
         for share, each in zip(self._shares, found, strict=True):
@@ -94,6 +96,14 @@ class RemoteSampler:
                 self._streams.insert(share.place, stream)
 
     # -- batches ---------------------------------------------------------------------------------------------------
+
+    @property
+    def most_workers(self) -> int:
+        return 1 + max(share.number for share in self._shares)
+
+    def num_samplers(self, num_workers: int) -> int:
+        """How many samplers so many workers of each server are."""
+        return sum(share.number < num_workers for share in self._shares)
 
     def start_epoch(self, start: EpochStart) -> None:
         self._refuse_fork()
@@ -113,7 +123,8 @@ class RemoteSampler:
         WorkerDied if samplers die of that batch, PeerLost if its server is gone and no other makes it, RuntimeError in
         a fork or after shutdown."""
         self._refuse_fork()
-        share = self._shares[index % len(self._shares)]
+        num_making = (self._start and self._start.num_samplers) or len(self._shares)
+        share = self._shares[index % num_making]
         while True:
             stream = self._streams[share.place]
             try:
