@@ -276,7 +276,8 @@ class RemoteDistSamplingWorkerOptions:
             pinned: up to twice as much for each power of two between the sizes of batches. Of a server on this host
             batches come through shared memory, of twice the size at most: half for those that the trainer has not
             taken yet, sent or not, and half for those that it keeps.
-        prefetch_size: Batches that each sampler sends ahead of the trainer, 1 to 1024.
+        prefetch_size: Batches that each sampler sends ahead of the trainer, 1 to 1024. ``'auto'``: 4, and twice as
+            many, up to 64, each time the trainer has waited though batches were ready to be sent.
         num_rpc_threads: Without effect, as a warning says: servers are told theirs in ``init_server``.
         rpc_timeout: Deadline in seconds of creating the loader on its servers and opening its streams, above 0 and
             below a day. Other calls to servers have that of ``init_client``.
@@ -303,7 +304,7 @@ class RemoteDistSamplingWorkerOptions:
     master_addr: str | None = None
     master_port: int | str | None = None
     buffer_size: int | str = _CHANNEL_BYTES_PER_WORKER
-    prefetch_size: int = 4
+    prefetch_size: int | Literal["auto"] = 4
     num_rpc_threads: int | None = None
     rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
     cache_memory_budget: int | str = field(default=DEFAULT_CACHE_BYTES, kw_only=True)
@@ -324,7 +325,10 @@ class RemoteDistSamplingWorkerOptions:
         if self.num_workers != AUTO:
             self.devices = named_devices(self.worker_devices, self.num_workers)
         self.worker_concurrency = check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
-        self.prefetch_size = check_count("prefetch_size", self.prefetch_size, 1, 1024)
+        if self.prefetch_size != AUTO:
+            if isinstance(self.prefetch_size, str):
+                raise ValueError(f"prefetch_size = {self.prefetch_size!r}: expected a number of batches, or 'auto'")
+            self.prefetch_size = check_count("prefetch_size", self.prefetch_size, 1, 1024)
         self.gather_window = check_count("gather_window", self.gather_window, 1, 1024)
         check_text("master_addr", self.master_addr)
         self.buffer_bytes: int = parse_size(self.buffer_size, "buffer_size")

@@ -390,8 +390,9 @@ class ServedLoaders:
 
 def _check_request(request: Mapping[str, Any], table: SeedTable) -> None:
     check_one_of("kind", request["kind"], ("stream", "questions"))
-    for name in ("prefetch_size", "concurrency", "buffer_bytes"):
+    for name in ("concurrency", "buffer_bytes"):
         check_count(name, request[name], 1, 1 << 62)
+    check_count("prefetch_size", request["prefetch_size"], 0, 1 << 62)
     check_count("gather_window", request["gather_window"], 1, 1024)
     check_count("cache_bytes", request["cache_bytes"], 0, 1 << 62)
     check_count("num_streams", request["num_streams"], 1, _MOST_STREAMS)

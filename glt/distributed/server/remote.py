@@ -122,7 +122,7 @@ class ClientStream:
         message = self._from_ring() if came is None else came if isinstance(came, Message) else read_message(came)
         self.num_taken += 1
         self.taken_bytes += nbytes
-        self.send({"taken": self.num_taken})
+        self.send({"taken": self.num_taken} if is_there else {"taken": self.num_taken, "waited": True})
         return message
 
     def _from_ring(self) -> Message:

@@ -48,7 +48,7 @@ class RemoteLoader:
             "concurrency": options.worker_concurrency,
             "buffer_bytes": options.buffer_bytes,
             "cache_bytes": options.cache_bytes if kind == "stream" else 0,
-            "prefetch_size": options.prefetch_size,
+            "prefetch_size": 0 if options.prefetch_size == AUTO else options.prefetch_size,
             "devices": options.devices,
         }
         self._seeds = job.table.columns, job.table.extras

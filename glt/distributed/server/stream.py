@@ -9,7 +9,8 @@ made for the stream, and a frame without data for each: it says that one more li
 goes as a frame with data, in its turn. So both ways have the same windows and counts, and the order of the frames is
 that of the batches::
 
-    client -> sampler   {"start": EpochStart}, {"drain": true}, {"close": true}, {"taken": messages so far}
+    client -> sampler   {"start": EpochStart}, {"drain": true}, {"close": true}, {"taken": messages so far}, with
+                        "waited": true where the last of them was waited for
     sampler -> client   what = IN_FRAME: data are a message; IN_RING: it lies in the ring, of ``number`` bytes
 """
 
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 IN_FRAME, IN_RING = range(2)
 
 _ANY_NUMBER = 1 << 30
+_LEAST_AHEAD, _MOST_AHEAD = 4, 64  # messages, where their number is found here
 _RING_BYTES = 64 << 10, 4 << 30  # a smaller ring is of no use; a larger one is not needed
 
 
@@ -102,7 +104,8 @@ def channel_to(is_here: bool, buffer_bytes: int, is_pinned: bool) -> LocalChanne
 class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
-    ``prefetch_size`` messages may be on their way to the client or wait for its trainer there; no batch is begun while
+    ``prefetch_size`` messages may be on their way to the client or wait for its trainer there; where 0 was asked for,
+    twice as many each time that its trainer waits and messages had to wait for it before. No batch is begun while
     ``buffer_bytes`` wait here to be sent, or lie in the ring and are not yet taken by the trainer; at most
     ``concurrency`` batches are in flight, and so many may wait for the client to have room: more would take memory and
     bring nothing. ``on_end`` is called once, on any thread. ``producer`` makes batches into ``channel`` and is set
@@ -121,7 +124,8 @@ class Stream:
         is_pinned: bool,
     ) -> None:
         self.name, self.share = request["id"], share
-        self.prefetch_size, self.buffer_bytes = request["prefetch_size"], request["buffer_bytes"]
+        self._is_tuned, self._had_no_room = request["prefetch_size"] == 0, False
+        self.prefetch_size, self.buffer_bytes = request["prefetch_size"] or _LEAST_AHEAD, request["buffer_bytes"]
         self.channel = channel_to(is_here, self.buffer_bytes, is_pinned)
         self.clients: list[ClientRows | None] = []
         self.producer: Producer | None = None
@@ -201,6 +205,7 @@ class Stream:
         """The next message, if there is one and the client has room; keeps the time in which it had none."""
         has_room = self._num_sent - self._num_taken < self.prefetch_size
         if not has_room:
+            self._had_no_room = self._had_no_room or self.channel.stats()["num_queued"] > 0
             if self._blocked[1] is None and self.channel.stats()["num_queued"]:
                 self._blocked = self._blocked[0], time.perf_counter()
             return None
@@ -231,7 +236,7 @@ class Stream:
         assert self.producer is not None
         command = frame.value
         if "taken" in command:
-            self._take_note(int(command["taken"]))
+            self._take_note(int(command["taken"]), "waited" in command)
         elif "start" in command:
             start = EpochStart.from_json(command["start"])
             for name, value in start.to_json().items():
@@ -244,12 +249,16 @@ class Stream:
         else:
             raise ValueError(f"unknown command {sorted(command)}")
 
-    def _take_note(self, num_taken: int) -> None:
+    def _take_note(self, num_taken: int, has_waited: bool) -> None:
         """The trainer has taken so many messages in all."""
         if not self._num_taken <= num_taken <= self._num_sent:
             raise ValueError(f"taken = {num_taken}: expected {self._num_taken} to {self._num_sent}")
         self._unread_bytes -= sum(self._unread.popleft() for _ in range(num_taken - self._num_taken))
         self._num_taken = num_taken
+        if self._is_tuned and has_waited and self._had_no_room and self.prefetch_size < _MOST_AHEAD:
+            self.prefetch_size, self._had_no_room = 2 * self.prefetch_size, False
+            text = "prefetch_size = 'auto' of %s: %d; its trainer waited though batches were ready"
+            logger.info(text, self.name, self.prefetch_size)
         self._news.set()
         self._scheduler.look_again()  # there is room for another batch
 
