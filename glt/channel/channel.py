@@ -304,7 +304,8 @@ def _block_bytes(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length()
 
 
-ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")  # tensors of a batch that the trainer reads as numbers
+# Tensors of a batch that the trainer reads as numbers.
+ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges", "trace", "trace_process")
 
 
 class DeviceSlot(LocalSlot):

@@ -6,6 +6,7 @@ from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt._stats import Stats
+    from glt._trace import Trace
     from glt.loader.anchors import ABLPLoader
     from glt.loader.clusters import ClusterData, ClusterLoader
     from glt.loader.hgt import HGTLoader
@@ -35,12 +36,14 @@ __all__ = [
     "ShaDowKHopSampler",
     "Stats",
     "SubGraphLoader",
+    "Trace",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "glt._stats": ["Stats"],
+        "glt._trace": ["Trace"],
         "anchors": ["ABLPLoader"],
         "clusters": ["ClusterData", "ClusterLoader"],
         "hgt": ["HGTLoader"],

@@ -254,7 +254,7 @@ class KeyedBatches(KeyedLoader):
         def finished() -> Any:
             began_s = time.perf_counter()
             out = finish()
-            self._counts.take_sample(len(index), begun_s + time.perf_counter() - began_s, out)
+            self._counts.take_sample(len(index), began_s - begun_s, out)
             return out if transform is None else transform(out)
 
         return finished
@@ -271,7 +271,7 @@ class KeyedBatches(KeyedLoader):
             began_s = time.perf_counter()
             data = out if isinstance(out, BaseException) else next(good)
             data = data if isinstance(data, BaseException) else outcome(partial(self._complete, data, out))
-            self._counts.take_gathering(time.perf_counter() - began_s)
+            self._counts.take_gathering(began_s)
             yield data
 
     def _featured(self, outs: Sequence[Any], windows: dict[int, WindowGather]) -> Iterator[Any]:
@@ -301,7 +301,7 @@ class KeyedBatches(KeyedLoader):
             return super().collate_fn(index)  # type: ignore[misc]
         began_s = time.perf_counter()
         out = self._sample(index)
-        self._counts.take_sample(len(index), time.perf_counter() - began_s, out)
+        self._counts.take_sample(len(index), began_s, out)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Output) -> Data | HeteroData:
@@ -311,7 +311,7 @@ class KeyedBatches(KeyedLoader):
             out = self.transform_sampler_output(out)
         began_s = time.perf_counter()
         data = self._with_seeds(self._features.batch(out), out)
-        self._counts.take_gathering(time.perf_counter() - began_s)
+        self._counts.take_gathering(began_s)
         return self._transformed(data)
 
     def _sample(self, index: BatchIndex) -> Output:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
+
+from glt._spans import STAGES, Made, Span, clock_offset_ns, this_process
+from glt._trace import Trace
 
 _NAMES = (
     *("num_batches", "num_seeds", "epoch_s", "wait_s"),
@@ -22,9 +26,14 @@ class Counts:
     def __init__(self) -> None:
         self._own = [0.0] * len(_NAMES)
         self._of_workers: Tensor = torch.zeros((0, len(_NAMES)), dtype=torch.float64)
+        self.trace: Trace | None = None
+        self.spans: WorkerSpans | None = None
+        self.batch = -1  # index of the one that this process makes
 
-    def share(self, num_workers: int) -> None:
-        """Makes room for workers, before they start."""
+    def share(self, num_workers: int, prefetch: int = 2) -> None:
+        """Makes room for workers, before they start; ``prefetch`` batches each are made ahead."""
+        if num_workers and self.open_trace is not None:
+            self.spans = WorkerSpans.at_least(self.spans, num_workers, prefetch)
         if num_workers and not (self._of_workers.is_shared() and len(self._of_workers) >= num_workers):
             missing = max(0, num_workers - len(self._of_workers))  # none if this is a copy of what was shared
             rows = [self._of_workers, self._of_workers.new_zeros((missing, len(_NAMES)))]
@@ -47,21 +56,36 @@ class Counts:
         """The trainer's time up to the batch that it was handed last, and how much of it the trainer waited."""
         return self._own[_EPOCH], self._own[_WAIT]
 
-    def take_sample(self, num_seeds: int, sampling_s: float, out: Any) -> None:
-        """Counts a sampler's output, which took so long."""
+    @property
+    def open_trace(self) -> Trace | None:
+        return self.trace if self.trace is not None and self.trace.is_open else None
+
+    def _take(self, column: int, stage: str, began_s: float) -> None:
+        """Counts the time since then."""
+        now_s = time.perf_counter()
+        self._row()[column] += now_s - began_s
+        if self.trace is None and self.spans is None:
+            return
+        worker = get_worker_info()
+        if worker is None:
+            if (trace := self.open_trace) is not None:
+                trace.span(stage, began_s, now_s, self.batch)
+        elif self.spans is not None:
+            self.spans.add(worker.id, STAGES.index(stage), self.batch, began_s, now_s)
+
+    def take_sample(self, num_seeds: int, began_s: float, out: Any) -> None:
+        """Counts a sampler's output, which was begun then."""
+        self.take_walks(num_seeds, began_s)
         row = self._row()
-        row[_SEEDS] += num_seeds
-        row[_SAMPLING] += sampling_s
         row[_NODES] += _size(out.node)
         row[_EDGES] += _size(out.row)
 
-    def take_walks(self, num_seeds: int, sampling_s: float) -> None:
-        row = self._row()
-        row[_SEEDS] += num_seeds
-        row[_SAMPLING] += sampling_s
+    def take_walks(self, num_seeds: int, began_s: float) -> None:
+        self._take(_SAMPLING, "sample", began_s)
+        self._row()[_SEEDS] += num_seeds
 
-    def take_gathering(self, gathering_s: float) -> None:
-        self._row()[_GATHERING] += gathering_s
+    def take_gathering(self, began_s: float) -> None:
+        self._take(_GATHERING, "gather", began_s)
 
     def transformed(self, transform: Any, batch: Any) -> Any:
         """What the user's function makes of a batch; None: the batch."""
@@ -69,13 +93,54 @@ class Counts:
             return batch
         began_s = time.perf_counter()
         batch = transform(batch)
-        self._row()[_TRANSFORM] += time.perf_counter() - began_s
+        self._take(_TRANSFORM, "transform", began_s)
         return batch
 
     def read(self) -> dict[str, float]:
         sums = [own + of_workers for own, of_workers in zip(self._own, self._of_workers.sum(0).tolist(), strict=True)]
         numbers = zip(_NAMES, sums, strict=True)
         return {name: value if name.endswith("_s") else int(value) for name, value in numbers}
+
+
+class WorkerSpans:
+    """When DataLoader workers made batches: rows ``[worker, number % room]`` of batch, stage, begin and end in ns since
+    1970, which worker alone adds and the trainer reads before they are overwritten."""
+
+    def __init__(self, num_workers: int, prefetch: int) -> None:
+        self.room = 16 * (prefetch + 1)  # a batch has three, or nine of RelBench's loader
+        self._rows = torch.zeros((num_workers, self.room, 4), dtype=torch.int64).share_memory_()
+        self._added = torch.zeros((num_workers, 2), dtype=torch.int64).share_memory_()  # and its process
+        self._num_read = [0] * num_workers
+        self._found: dict[int, tuple[int, list[Span]]] = {}  # of batches not taken yet: worker, and spans
+
+    @classmethod
+    def at_least(cls, made: WorkerSpans | None, num_workers: int, prefetch: int) -> WorkerSpans:
+        fits = made is not None and len(made._rows) >= num_workers and made.room >= 16 * (prefetch + 1)
+        if made is None or not fits:
+            return cls(num_workers, prefetch)
+        made._found.clear()
+        return made
+
+    def add(self, worker: int, stage: int, batch: int, began_s: float, ended_s: float) -> None:
+        if worker >= len(self._rows):  # of another loader
+            return
+        offset_ns, added = clock_offset_ns(), self._added.numpy()[worker]
+        times = int(began_s * 1e9) + offset_ns, int(ended_s * 1e9) + offset_ns
+        self._rows.numpy()[worker, added[0] % self.room] = batch, stage, *times
+        added[1] = os.getpid()
+        added[0] += 1
+
+    def take(self, batch: int) -> Made | None:
+        """Process and stages of a batch that came from a worker."""
+        for worker, num_added in enumerate(self._added[:, 0].tolist()):
+            for number in range(max(self._num_read[worker], num_added - self.room), num_added):
+                of, stage, *times = self._rows[worker, number % self.room].tolist()
+                self._found.setdefault(of, (worker, []))[1].append((stage, -1, *times))
+            self._num_read[worker] = num_added
+        worker, spans = self._found.pop(batch, (-1, []))
+        if worker < 0:
+            return None
+        return this_process(f"worker {worker} of the loader", int(self._added[worker, 1])), spans
 
 
 class TimedBatches:
@@ -104,6 +169,11 @@ class TimedBatches:
             since_s = asked_s if self._counted_s is None else self._counted_s
             self._counts.take_batch(now_s - asked_s, now_s - since_s, num_batches)
             self._counted_s = None if has_ended else now_s
+            if (trace := self._counts.open_trace) is not None:
+                self._write(trace, asked_s, now_s, num_batches)
+
+    def _write(self, trace: Trace, asked_s: float, now_s: float, num_batches: int) -> None:
+        """Adds the trainer's waiting to a trace."""
 
     def _next(self) -> Any:
         return next(self._batches)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from glt import _core
 from glt._checks import AUTO, check_at_least
 from glt._stats import Stats
+from glt._trace import Trace, Traced
 from glt._tracebacks import short_traceback
 from glt.loader.batches import MadeBatches
 from glt.loader.counts import Counts, TimedBatches
@@ -35,7 +36,7 @@ from glt.sampler.order import (
 OF_TORCH = frozenset(inspect.signature(DataLoader).parameters)  # arguments
 
 
-class KeyedLoader(Resumable):
+class KeyedLoader(Traced, Resumable):
     """The order of the input, and a key for each batch of each epoch.
 
     Goes before a DataLoader among the bases. A subclass calls :meth:`_choose_seed` before its ``__init__`` and
@@ -106,7 +107,7 @@ class KeyedLoader(Resumable):
 
     def _complete_order(self) -> None:
         # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.
-        self.__dict__["dataset"] = _Positions(len(self.dataset))
+        self.__dict__["dataset"] = _Positions(len(self.dataset), self._counts)
         self._shuffles = isinstance(self.sampler, RandomSampler)
 
     @property
@@ -121,7 +122,9 @@ class KeyedLoader(Resumable):
             self._begun = self._position.begin(self._num_batches())
             first = self._begun.first
             self._order_crcs = {first: self._order_crcs.get(first, 0)}
-            self._counts.share(self.num_workers if self._tuner is None else self._tuner.most)
+            self._counts.trace = self._open_trace
+            num_workers = self.num_workers if self._tuner is None else self._tuner.most
+            self._counts.share(num_workers, self.prefetch_factor or 2)
             began_s = time.perf_counter()
             timed = self._iterated(), self._counts, began_s
             return _CountedBatches(self._position, self._one_thread, self._begun, *timed)
@@ -137,6 +140,13 @@ class KeyedLoader(Resumable):
         times are those of the host.
         """
         return Stats(self._counts.read() | {"num_workers": self.num_workers})
+
+    def _require_traceable(self) -> None:
+        if getattr(self, "_iterator", None) is not None and self._counts.spans is None:  # torch's, which it keeps
+            raise ValueError(
+                "persistent_workers = True, and they run already, without room for a trace: call trace() before the "
+                "first iteration"
+            )
 
     def _iterated(self) -> Any:
         if self._tuner is None:
@@ -243,6 +253,7 @@ class _CountedBatches(TimedBatches):
         super().__init__(*timed)
         self._position, self._one_thread, self._begun = position, one_thread, begun
         self._index = begun.first
+        self._handed_s: float | None = None  # when the trainer was handed the batch before
 
     def __len__(self) -> int:
         if self._begun.num_batches is None:
@@ -254,7 +265,19 @@ class _CountedBatches(TimedBatches):
         with self._one_thread:
             return super().__next__()
 
+    def _write(self, trace: Trace, asked_s: float, now_s: float, num_batches: int) -> None:
+        index = self._index - num_batches  # of what was waited for
+        if self._handed_s is not None:
+            trace.span("train", self._handed_s, asked_s, index - 1)
+        self._handed_s = None
+        if num_batches:
+            made = None if self._counts.spans is None else self._counts.spans.take(index)
+            trace.batch(index, made, now_s)
+            trace.span("wait for batch", asked_s, now_s, index)
+            self._handed_s = now_s
+
     def _next(self) -> Any:
+        self._counts.batch = self._index
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -272,8 +295,8 @@ class _CountedBatches(TimedBatches):
 
 
 class _Positions:
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, counts: Counts) -> None:
+        self.size, self._counts = size, counts
 
     def __len__(self) -> int:
         return self.size
@@ -282,4 +305,5 @@ class _Positions:
         return index
 
     def __getitems__(self, batch: BatchIndex) -> BatchIndex:
+        self._counts.batch = batch.index
         return batch

@@ -99,15 +99,15 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
         require_in_range("positions that sampler yields", index.input_id, len(self.dataset))
         began_s = time.perf_counter()
         out = self._sample(index)
+        self._counts.take_sample(len(index), began_s, out)
         sampled_s = time.perf_counter()
-        self._counts.take_sample(len(index), sampled_s - began_s, out)
         batch = self._features.batch(out)
         for node_type, node in out.node.items() if isinstance(out.node, dict) else [(None, out.node)]:
             store = batch._store if node_type is None else batch[node_type]
             if not store.can_infer_num_nodes:
                 store.num_nodes = len(node)
         batch = self._finish(batch, out)
-        self._counts.take_gathering(time.perf_counter() - sampled_s)
+        self._counts.take_gathering(sampled_s)
         return self._counts.transformed(self.transform, batch)
 
     def _told(self) -> dict[str, Any]:

@@ -284,10 +284,10 @@ class _Sampled:
             shared_key = one.shared_key(self.sampler.config.batch_dependency)
             began_s = time.perf_counter()
             out = self.sampler.sample_from_nodes(given, batch_key=one.key, shared_key=shared_key)
+            self.counts.take_sample(len(seeds), began_s, out)
             sampled_s = time.perf_counter()
-            self.counts.take_sample(len(seeds), sampled_s - began_s, out)
             data = self.features.batch(out)
-            self.counts.take_gathering(time.perf_counter() - sampled_s)
+            self.counts.take_gathering(sampled_s)
             store = data[node_type]
             store.input_id, store.seed_time, store.batch_size = seeds, links.time, len(seeds)
             found.append(self.counts.transformed(self.transform, data))

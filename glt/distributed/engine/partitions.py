@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._spans import book
 from glt.channel.message import read_message
 from glt.data.feature import Feature
 from glt.data.topology import Topology
@@ -164,7 +165,7 @@ class Partitions:
         await request.has_asked
         assert request.reply is not None, "rows are claimed to be asked for"
         tensors = tensors_of(await request.reply)
-        stats["remote_s"] += time.perf_counter() - start
+        book(stats, "remote_s", start, time.perf_counter())
         return tensors
 
     async def look_up(self, kind: str, type_: int, table: str, ids: Tensor) -> Tensor:
@@ -221,7 +222,7 @@ class Partitions:
         """Waits for a reply, on the account of a batch."""
         start = time.perf_counter()
         tensors = tensors_of(await reply)
-        stats["remote_s"] = stats.get("remote_s", 0.0) + time.perf_counter() - start
+        book(stats, "remote_s", start, time.perf_counter())
         stats["remote_bytes"] = stats.get("remote_bytes", 0.0) + sum(t.nbytes for t in tensors.values())
         return tensors
 
@@ -230,13 +231,13 @@ class Partitions:
         items runs off the loop; below that, switching threads twice would cost about as much as it holds up the other
         batches."""
 
-        def run() -> tuple[T, float]:
+        def run() -> tuple[T, float, float]:
             start = time.perf_counter()
             result = call(*args)
-            return result, time.perf_counter() - start
+            return result, start, time.perf_counter()
 
-        result, seconds = run() if size <= SHORT else await self.loop.run_native(run)
-        stats[stage] = stats.get(stage, 0.0) + seconds
+        result, *times = run() if size <= SHORT else await self.loop.run_native(run)
+        book(stats, stage, *times)
         return result
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from glt import _deadlines as deadlines
+from glt._spans import SPANS, BatchSpans, book, this_process
 from glt.channel.channel import Channel, Slot
 from glt.channel.message import MessageKind, error_message
 from glt.distributed.engine.row_lookup import RowWindow
@@ -40,6 +41,7 @@ class EpochStart:
         first: Index of the first batch to make; those before it were delivered earlier.
         random_seed: In [0, 2^63).
         num_samplers: So many of the loader's samplers make the batches, the first of them; 0: all.
+        trace: 1: batches tell when they were made, see :mod:`glt._spans`.
     """
 
     iteration: int
@@ -47,6 +49,7 @@ class EpochStart:
     first: int
     random_seed: int
     num_samplers: int = 0
+    trace: int = 0
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)
@@ -66,12 +69,13 @@ class EpochAbandoned(GltError):
 @dataclass(eq=False)
 class _Making:
     """A batch that is being made. ``previous`` is done when the batch before it has room in the channel, ``reserved``
-    when this one has: ``slot``. ``window`` is left when it is made, or is not."""
+    when this one has: ``slot``. ``window`` is left when it is made, or is not. ``is_traced``: it tells when."""
 
     iteration: int
     batch: BatchIndex
     previous: concurrent.futures.Future[None]
     window: RowWindow | None = None
+    is_traced: bool = False
     reserved: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
     slot: Slot | None = None
     is_committed: bool = False
@@ -128,6 +132,7 @@ class Producer:
         self.sampler, self.channel, self.job = sampler, channel, job
         (self.first, self.step), self.role, self.rank = share, role, rank
         self._can_share = job.gather_window > 1 and job.collect_features and bool(sampler.partitions.elsewhere)
+        self._process = this_process(f"{role} {rank}")
         self._wanted = -1  # the iteration that the consumer is in; -1: none
         self._failed = -1  # the iteration in which a batch could not be made
         self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
@@ -193,7 +198,7 @@ class Producer:
         # Of so many of its own, one behind the other, wherever the epoch begins.
         windows = _Windows(job.gather_window * step if self._can_share else 0)
         for batch in order.batches(start.epoch, first, step):
-            making = _Making(iteration, batch, previous, windows.of(batch))
+            making = _Making(iteration, batch, previous, windows.of(batch), bool(start.trace))
             task = loop.submit(
                 partial(self._produce, making), lambda: self._wanted != iteration or self._failed == iteration
             )
@@ -212,6 +217,8 @@ class Producer:
 
     async def _produce(self, making: _Making) -> None:
         batch = making.batch
+        if making.is_traced:
+            SPANS.set(BatchSpans(self._process))  # of this task, and of its calls on other threads
         try:
             rows = self.job.table.rows(batch.input_id)
             start = await self.job.seeds.start(self.sampler, rows, batch.input_id, batch.key)
@@ -267,7 +274,7 @@ class Producer:
         making.slot = slot
         making.reserved.set_result(None)
         if sampled is not None:
-            sampled.stats["blocked_s"] += time.perf_counter() - began_s
+            book(sampled.stats, "blocked_s", began_s, time.perf_counter())
         return slot
 
     def _wait_for_room(self, nbytes: int, iteration: int) -> Slot:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from glt import _core
 from glt._reprs import says
+from glt._spans import SPANS, at_hop, book
 from glt.channel.message import MessageLayout
 from glt.data.device import Event
 from glt.data.feature import Feature
@@ -95,6 +96,8 @@ class SampledBatch:
 
     def write_stats(self, out: Mapping[str, Tensor]) -> None:
         out["stats"].numpy()[:] = [self.stats[name] for name in STATS]
+        if (spans := SPANS.get()) is not None:
+            spans.write(out)
 
 
 class DistNeighborSampler:
@@ -218,7 +221,7 @@ class DistNeighborSampler:
             raise self._no_room(start) from error
         rows = self._locate_rows(batch) if self.collect_features else []
         sampled = self._sampled(batch, start, rows, stats)
-        stats["sampling_s"] += time.perf_counter() - began_s
+        book(stats, "sampling_s", began_s, time.perf_counter())
         return sampled
 
     def rows_of_all(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
@@ -244,6 +247,7 @@ class DistNeighborSampler:
                 excluded[r, part] = torch.from_numpy(nodes), torch.from_numpy(neighbor.numpy()[positions])
         frontiers = await timed(stats, "sampling_s", start.num_seeds, self._frontiers, batch, start, 0)
         for hop in range(self.config.num_hops):
+            at_hop(hop)
             wanted: list[EdgesWanted] = []
             size = 0
             for r, (expanded, _) in enumerate(self.dataset.ends):
@@ -256,6 +260,7 @@ class DistNeighborSampler:
             parts = await self.partitions.edges(wanted, size, stats)
             num_edges = sum(len(part[2]) for several in parts for part in several)
             frontiers = await timed(stats, "sampling_s", num_edges, self._frontiers, batch, start, hop + 1, parts)
+        at_hop(-1)
         if self.config.subgraph_type == "induced":
             await self._induce(batch, stats)
 
@@ -362,6 +367,8 @@ class DistNeighborSampler:
         stats["num_cached_nodes"] = sum(each.num_cached for each in rows)
         stats["num_window_nodes"] = sum(each.num_shared for each in rows if each.kind == "node")
         stats["cached_bytes"] = sum(each.cached_bytes for each in rows)
+        if (spans := SPANS.get()) is not None:
+            specs |= spans.specs(sum(len(each.replies) + len(each.shared) for each in rows))
         return SampledBatch(specs, stats, batch, rows, start)
 
     def _specs(self, batch: _core.Batch | DeviceBatch, start: BatchStart) -> Specs:
@@ -421,7 +428,7 @@ class DistNeighborSampler:
         """As :meth:`fill`, on the calling thread, of a sampler that :attr:`is_local`."""
         began_s = time.perf_counter()
         self._fill_here(sampled, out)
-        sampled.stats["gathering_s"] = time.perf_counter() - began_s
+        book(sampled.stats, "gathering_s", began_s, time.perf_counter())
         sampled.write_stats(out)
         self._finished(sampled)
 

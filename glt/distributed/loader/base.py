@@ -18,7 +18,9 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt._checks import AUTO, check_flag, integer
 from glt._reprs import options, says
+from glt._spans import take_spans
 from glt._stats import Stats, with_ratios
+from glt._trace import Traced
 from glt._tracebacks import short_traceback
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
@@ -153,7 +155,7 @@ class LoaderOptions:
         return accelerator_of(device, "to_device")
 
 
-class DistLoader(Resumable):
+class DistLoader(Traced, Resumable):
     """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
 
     ``data`` is the partition of this trainer, loaded, or what servers tell of theirs; the rows of ``table`` are
@@ -278,7 +280,8 @@ class DistLoader(Resumable):
         if self._tuner is not None:
             num_samplers = self._backend.num_samplers(self._tuner.num_workers)
             self._tuner.begin()
-        self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed, num_samplers))
+        start = EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed, num_samplers)
+        self._backend.start_epoch(replace(start, trace=int(self._open_trace is not None)))
 
     def _refuse_fork(self) -> None:
         if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
@@ -303,16 +306,27 @@ class DistLoader(Resumable):
             if self._copies is not None and index + 1 < len(self):
                 ahead = self._look_ahead(begun.iteration, index + 1, self._copies)
             received = time.perf_counter()
+            made = take_spans(message.tensors)
             batch = self._collate(message)
+            collated_s = time.perf_counter()
             self._totals["wait_s"] += received - start
-            self._totals["collate_s"] += time.perf_counter() - received
+            self._totals["collate_s"] += collated_s - received
             if self.transform is not None:
                 batch = self.transform(batch)
             self._position.deliver(begun, index)
             now_s = time.perf_counter()
             self._totals["epoch_s"] += now_s - counted_s
             counted_s = now_s
-            yield batch
+            if (trace := self._open_trace) is None:
+                yield batch
+            else:
+                trace.batch(index, made, received)
+                trace.span("wait for batch", start, received, index)
+                trace.span("collate", received, collated_s, index)
+                if self.transform is not None:
+                    trace.span("transform", collated_s, now_s, index)
+                yield batch
+                trace.span("train", now_s, time.perf_counter(), index)
         self._totals["epoch_s"] += time.perf_counter() - counted_s
 
     def _look_ahead(self, iteration: int, index: int, copies: DeviceCopies) -> Message | GltError | None:
@@ -344,6 +358,9 @@ class DistLoader(Resumable):
             if message.index != index:
                 raise MessageError(f"batch {message.index} came in place of {index}: its sampler is another glt's")
             return message if self._copies is None else self._copies.start(message)
+
+    def _traced_as(self) -> str:
+        return self.context.worker_name
 
     def _collate(self, message: Message) -> Data | HeteroData:
         take_over(message)

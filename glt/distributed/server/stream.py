@@ -29,6 +29,7 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count
+from glt._spans import mark_sent
 from glt.channel.channel import LocalChannel, LocalSlot, Slot
 from glt.channel.message import MessageKind, read_message
 from glt.channel.shm import ShmChannel
@@ -231,6 +232,7 @@ class Stream:
             self._totals["num_batches"] += 1
             for name, value in zip(STATS, read.tensors["stats"].tolist(), strict=True):
                 self._totals[name] += value
+            mark_sent(read.tensors)
 
     def _obey(self, frame: Frame) -> None:
         assert self.producer is not None
@@ -239,8 +241,9 @@ class Stream:
             self._take_note(int(command["taken"]), "waited" in command)
         elif "start" in command:
             start = EpochStart.from_json(command["start"])
+            most = {"random_seed": 2**63 - 1, "trace": 1}
             for name, value in start.to_json().items():
-                check_count(name, value, 0, 2**63 - 1 if name == "random_seed" else 2**31 - 1)
+                check_count(name, value, 0, most.get(name, 2**31 - 1))
             self.producer.start_epoch(start)
         elif "drain" in command:
             self.producer.want(-1)

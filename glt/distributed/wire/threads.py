@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from multiprocessing import util
 from typing import Any, TypeVar
@@ -238,7 +239,7 @@ class ConcurrentEventLoop:
         self._places.release()
 
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Runs a blocking call on the pool; awaited from a task of this loop.
+        """Runs a blocking call on the pool, in the context of the caller; awaited from a task of this loop.
 
         Raises:
             asyncio.CancelledError: If the loop was shut down.
@@ -247,7 +248,7 @@ class ConcurrentEventLoop:
         self._refuse_fork()
         if self._closed:
             raise asyncio.CancelledError("the loop was shut down")
-        return asyncio.wrap_future(self._pool.submit(call, *args), loop=self._loop)
+        return asyncio.wrap_future(self._pool.submit(copy_context().run, call, *args), loop=self._loop)
 
     def _refuse_fork(self) -> None:
         refuse_fork(self._pid, "make a loop of its own there", "process whose threads it needs")
