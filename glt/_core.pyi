@@ -509,6 +509,20 @@ def pack_rows(rows: np.ndarray, out: np.ndarray, packing: str, num_threads: int 
     """Packs float32 rows ``[n * columns]``; returns the position of the first number that cannot be stored or -1, sums
     of squares of the differences and of the numbers, and the largest difference."""
 
+def number_rows(ids: np.ndarray, num_rows: int, row_of: np.ndarray | None = None, first_id: int = 0) -> np.ndarray:
+    """``row_of[ids[i]]``, or ``ids[i] - first_id``, of a table of ``num_rows`` rows, int64. IndexError of an id that
+    has none."""
+
+class DiskRows:
+    """Rows of a table in a file; see csrc/core/disk_rows.h."""
+
+    def __init__(self, path: str, offset: int, row_bytes: int, num_rows: int, timeout_s: float) -> None: ...
+    @property
+    def why_buffered(self) -> str:
+        """Why rows are read through the page cache, one after the other; empty: they are not."""
+    def read(self, rows: np.ndarray, out: np.ndarray) -> tuple[int, int]:
+        """``out[i] = row rows[i]``; returns how many reads that took, and of how many bytes. OSError if one failed."""
+
 class RowIndex:
     """Which ids have a row in a small table; see csrc/core/gather.h."""
 

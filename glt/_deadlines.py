@@ -41,6 +41,7 @@ ANSWER_S = 30.0  # beyond the deadline of what was asked, for the answer to be o
 CAUSE_S = 10.0  # for the process that knows more to say why a connection ended
 SHOWN_S = 2.0  # for work to be done before a bar of it is drawn
 COMPLAINT_S = 10.0  # between two lines of the log that say the same
+DISK_S = 60.0  # for a disk to read the next of many rows
 TURN_S = 60.0  # for a change of a tensor that others wait for to come
 BARRIER_S = 1800.0  # as of torch.distributed: trainers may have very different things to do in between
 DAY_S = 86400.0  # the longest that may be asked for; where it is what is waited, something else ends the wait

@@ -69,8 +69,8 @@ class Stats(dict[str, Any]):
 
 
 def with_ratios(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with the shares of nodes that were remote and that were cached."""
-    return _ratios({**numbers, "remote_node_ratio": 0.0, "cache_hit_ratio": 0.0})
+    """The same, with the shares of nodes that were remote and that were cached, and of rows that were hot."""
+    return _ratios({**numbers, "remote_node_ratio": 0.0, "cache_hit_ratio": 0.0, "hot_row_ratio": 0.0})
 
 
 def _flat(numbers: Mapping[str, Any], prefix: str) -> dict[str, float]:
@@ -103,6 +103,8 @@ def _ratios(numbers: dict[str, Any]) -> dict[str, Any]:
         )
         numbers["remote_node_ratio"] = remote / nodes if nodes else 0.0
         numbers["cache_hit_ratio"] = cached / (cached + shared + remote) if cached else 0.0
+        hot = numbers.get("num_hot_rows", 0)
+        numbers["hot_row_ratio"] = hot / (hot + numbers["num_disk_rows"]) if hot else 0.0
     return numbers
 
 
@@ -149,6 +151,9 @@ def _of_samplers(numbers: Mapping[str, Any], time: str, more: str) -> str:
         return f"sampling limits this job: {share}; {more}"
     if most == "transform_s":
         return f"transform limits this job: {share}; {more}"
+    if most == "gathering_s" and numbers.get("disk_s", 0.0) > work[most] / 2:
+        hot = f"{numbers.get('hot_row_ratio', 0.0):.0%} of these rows were in memory"
+        return f"the disk limits this job: {share}, most of it waiting for rows, {hot}; raise feature_memory"
     if most == "gathering_s":
         return f"looking up features limits this job: {share}; {more}"
     if numbers.get("remote_bytes", 0) / numbers["num_batches"] < _FEW_BYTES:

@@ -223,6 +223,15 @@ class GatherChunk {
 
 }  // namespace
 
+void number_rows(const RowSource& from, int64_t* row) {
+  const std::byte* found[kMaxChunkRows];
+  for (int64_t first = 0; first < from.n; first += kMaxChunkRows) {
+    const int64_t last = std::min(first + kMaxChunkRows, from.n);
+    find_rows(from, 1, first, last, found);
+    for (int64_t i = first; i < last; ++i) row[i] = found[i - first] - from.table;
+  }
+}
+
 void gather_rows(const GatherSpec& spec, int num_threads) {
   if (spec.n == 0) return;
   require(spec.positions || spec.n <= spec.num_out, "out has ", spec.num_out, " rows: expected at least ", spec.n);

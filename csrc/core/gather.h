@@ -39,6 +39,10 @@ void gather_rows(const GatherSpec& spec, int num_threads);
 void gather_from(const std::vector<RowSource>& sources, int64_t row_bytes, std::byte* out, int64_t num_out,
                  const RowFormat& format = {});
 
+// row[i] = which row that of ids[i] is. Positions are not looked at, and nothing is read at `table`. Throws
+// std::out_of_range, naming the first id that has none.
+void number_rows(const RowSource& from, int64_t* row);
+
 // Which rows a small table has, out of many ids: a bitmap with ranks (Jacobson, FOCS 1989), a quarter of a byte per id,
 // so that a lookup is one memory access, mostly in cache.
 class RowIndex {

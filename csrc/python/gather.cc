@@ -196,6 +196,25 @@ void register_gather(py::module_& m) {
       py::arg("sources"), py::arg("out"), py::arg("packing") = py::none());
 
   m.def(
+      "number_rows",
+      [](const py::array& ids, int64_t num_rows, const std::optional<py::array>& row_of, int64_t first_id) {
+        static const std::byte here{};  // what rows are counted from
+        RowSource from{&here, num_rows, read<int64_t>(ids, "ids"), ids.size()};
+        if (row_of) {
+          from.row_of = read<uint32_t>(*row_of, "row_of");
+          from.num_ids = row_of->size();
+        }
+        from.first_id = first_id;
+        py::array_t<int64_t> rows(from.n);
+        int64_t* row = rows.mutable_data();
+        WithoutGil nogil;
+        number_rows(from, row);
+        return rows;
+      },
+      "row_of[ids[i]], or ids[i] - first_id, of a table of num_rows rows.", py::arg("ids"), py::arg("num_rows"),
+      py::arg("row_of") = py::none(), py::arg("first_id") = 0);
+
+  m.def(
       "pack_rows",
       [](const py::array& rows, py::array out, const std::string& name, int num_threads) {
         const Packing packing = packing_of(name);

@@ -17,6 +17,7 @@ void register_walk(pybind11::module_& m);
 void register_node_sets(pybind11::module_& m);
 void register_negatives(pybind11::module_& m);
 void register_hotness(pybind11::module_& m);
+void register_disk_rows(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
 void register_slot_cache(pybind11::module_& m);
 void register_keys(pybind11::module_& m);
@@ -40,6 +41,7 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_node_sets(m);
   glt::python::register_negatives(m);
   glt::python::register_hotness(m);
+  glt::python::register_disk_rows(m);
   glt::python::register_gather(m);
   glt::python::register_slot_cache(m);
   glt::python::register_keys(m);

@@ -7,6 +7,7 @@ from glt._faces import lazy_names
 if TYPE_CHECKING:
     from glt.data.dataset import Dataset, Graph
     from glt.data.device import DeviceGroup
+    from glt.data.disk import DiskFeature
     from glt.data.feature import Feature
     from glt.data.keys import KeyMap, KeyMaps
     from glt.data.packing import Packing
@@ -17,6 +18,7 @@ __all__ = [
     "HOMOGENEOUS",
     "Dataset",
     "DeviceGroup",
+    "DiskFeature",
     "Feature",
     "Graph",
     "KeyMap",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "dataset": ["Dataset", "Graph"],
         "device": ["DeviceGroup"],
+        "disk": ["DiskFeature"],
         "feature": ["Feature"],
         "keys": ["KeyMap", "KeyMaps"],
         "packing": ["Packing"],

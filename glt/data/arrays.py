@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import reprlib
 import tokenize
@@ -67,7 +68,12 @@ def load_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] | 
     name = os.fspath(path) if name is None else name
     try:
         with naming_the_limit(path):
-            array = np.load(path, mmap_mode=mode, allow_pickle=False)
+            try:
+                array = np.load(path, mmap_mode=mode, allow_pickle=False)
+            except OSError as error:
+                if error.errno != errno.ENOMEM or mode != "c":
+                    raise
+                array = _mapped_unreserved(path)
     except FileNotFoundError:
         raise
     except (*BAD_HEADER, OSError) as error:
@@ -79,6 +85,22 @@ def load_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] | 
     if not isinstance(array, np.ndarray):
         array.close()
         raise ValueError(f"{name} is an .npz file of several arrays: expected an .npy file of one")
+    return array
+
+
+_MAP_NORESERVE = 0x4000  # of Linux; the mmap module names it from Python 3.12 on
+
+
+def _mapped_unreserved(path: FilePath) -> np.memmap:
+    """Maps an ``.npy`` file copy-on-write whose size is more than this host's memory: the kernel refuses that unless it
+    need not set memory aside for the copies."""
+    read_only: np.memmap = np.load(path, mmap_mode="r", allow_pickle=False)
+    flags, prot = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+    with open(path, "rb") as file:
+        pages = mmap.mmap(file.fileno(), read_only.offset + read_only.nbytes, flags=flags, prot=prot)
+    place = pages, read_only.offset, read_only.strides
+    array: np.memmap = np.ndarray.__new__(np.memmap, read_only.shape, read_only.dtype, *place)
+    array.offset, array.filename, array.mode = read_only.offset, read_only.filename, "c"
     return array
 
 

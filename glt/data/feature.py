@@ -30,6 +30,9 @@ from glt.data.schema import PartitionBook
 
 NO_ROW = 2**32 - 1
 
+# What _core.gather_from reads: a table, ids, positions, the rows of ids, and the first id.
+Source = tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, int]
+
 BLOCKS_FOR_A_BUS = 32
 """Blocks of 256 threads that fill a bus. More would keep a trainer's kernels off the GPU while they wait: on an H200 a
 matrix product beside a gather from pinned memory took 3.1 times as long, and with 32 blocks as long as alone."""
@@ -411,11 +414,13 @@ class Feature:
         except IndexError as error:  # of an id: raised here, so that tracebacks are short
             raise IndexError(*error.args) from None
 
-    def source(self, ids: np.ndarray, positions: np.ndarray | None) -> tuple[Any, ...]:
-        """Rows of these ids as a source of ``_core.gather_from``; that ids of other partitions are not among them is
-        for the caller to know."""
+    def sources(
+        self, ids: np.ndarray, positions: np.ndarray | None, stats: dict[str, float] | None = None
+    ) -> list[Source]:
+        """Where rows of these ids are, for ``_core.gather_from``; that ids of other partitions are not among them is
+        for the caller to know. What it takes is added to ``stats``."""
         row_of = None if self.row_of is None else self.row_of.numpy()
-        return as_numpy(self.tensor), ids, positions, row_of, self._first_id
+        return [(as_numpy(self.tensor), ids, positions, row_of, self._first_id)]
 
     def gather_stored(self, ids: Tensor, out: Tensor) -> None:
         """As :meth:`gather` with ids on the CPU, but rows stay packed: ``out [n, row_bytes]`` is uint8 then."""

@@ -156,10 +156,10 @@ def test_a_client_is_not_counted_on_to_have_rows_of_a_batch_that_failed(stage, m
     sampler = DistNeighborSampler(stage.data, stage.config, None, stage.loop, others=stage.others, clients=clients)
     gather = RowLookup.gather
 
-    def fail(rows, out):
+    def fail(rows, out, stats):
         if rows.kind == "edge":
             raise IndexError("a table is damaged")
-        gather(rows, out)
+        gather(rows, out, stats)
 
     monkeypatch.setattr(RowLookup, "gather", fail)
     with pytest.raises(IndexError, match="damaged"):

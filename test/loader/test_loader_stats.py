@@ -82,6 +82,11 @@ RULES = {
         {"gathering_s": 8.0},
         f"looking up features limits this job: {W}, gathering_s is 80% of a batch's time; {MORE}",
     ),
+    "the disk": (
+        {"gathering_s": 8.0, "disk_s": 6.0, "hot_row_ratio": 0.25},
+        f"the disk limits this job: {W}, gathering_s is 80% of a batch's time, most of it waiting for rows, 25% of "
+        "these rows were in memory; raise feature_memory",
+    ),
     "remote rows": (
         {"remote_s": 8.0},
         f"rows of other hosts limit this job: {W}, remote_s is 80% of a batch's time; raise gather_window or "

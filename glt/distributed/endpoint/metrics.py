@@ -26,6 +26,10 @@ _OF_ALL: _Table = (
     ("counter", "remote_bytes", "remote_bytes", "Bytes that came from other servers"),
     ("counter", "cached_bytes", "cached_bytes", "Bytes of rows of other servers that the cache had"),
     ("counter", "window_bytes", "window_bytes", "Bytes of rows of other servers that came in the same window"),
+    ("counter", "num_disk_rows", "disk_rows", "Rows read from disk"),
+    ("counter", "num_hot_rows", "hot_rows", "Rows of tables that stay on disk which were in memory"),
+    ("counter", "disk_bytes", "disk_bytes", "Bytes read from disk"),
+    ("counter", "disk_s", "disk_seconds", "Seconds that batches waited for the disk"),
     ("gauge", "num_queued", "queued_batches", "Batches that wait to be sent"),
     ("gauge", "queued_bytes", "queued_bytes", "Bytes of batches that wait to be sent"),
     ("gauge", "num_running", "running_batches", "Batches being made"),
@@ -34,6 +38,7 @@ _OF_ALL: _Table = (
     ("gauge", "bytes_per_s", "bytes_per_second", "Bytes sent per second, over the last five"),
     ("gauge", "remote_node_ratio", "remote_node_ratio", "Share of nodes whose rows other servers had"),
     ("gauge", "cache_hit_ratio", "cache_hit_ratio", "Share of nodes of other servers whose rows the cache had"),
+    ("gauge", "hot_row_ratio", "hot_row_ratio", "Share of rows of tables that stay on disk which were in memory"),
     # Of loaders of a trainer alone:
     ("counter", "num_seeds", "seeds", "Seeds of batches received"),
     ("counter", "wait_s", "wait_seconds", "Seconds that the trainer waited for batches"),

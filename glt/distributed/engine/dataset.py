@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt._checks import format_size
+from glt._checks import format_size, parse_size
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_rows, from_array, load_saved, map_npy
@@ -155,6 +155,8 @@ class DistDataset:
             new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
+        hot_rows: By partition, where a process of this host has its hot rows in memory, see
+            :attr:`~glt.distributed.engine.disk_tables.DiskTables.told`.
 
     Example:
         >>> dataset = glt.distributed.DistDataset().load("parts", partition_idx=0)
@@ -164,6 +166,7 @@ class DistDataset:
 
     def __init__(self) -> None:
         self._args: dict[str, Any] | None = None
+        self._told_hot_rows: dict[int, Any] = {}
 
     @short_traceback
     def load(
@@ -174,6 +177,7 @@ class DistDataset:
         *,
         device: str | int | torch.device | None = None,
         split_ratio: float = 0.0,
+        feature_memory: int | str | None = None,
         whole_node_label_file: LabelFile | Mapping[NodeType, LabelFile] | None = None,
         verify: bool | Literal["elsewhere"] = True,
     ) -> DistDataset:
@@ -189,6 +193,11 @@ class DistDataset:
             split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1]; the others are
                 pinned where they are mapped. Of nodes the hottest: by the hotness that the partitioner was given, else
                 those to which most edges of the partition lead. Of edges the first.
+            feature_memory: For features that do not fit in memory: bytes, or a text such as ``'2 GiB'``, that features
+                and named tables may take. Those that fit as wholes are mapped, the smallest first; of the others the
+                hottest nodes' rows are kept in the rest, once for this process and all that sample for it, and all
+                other rows are read from disk as batches need them, many at a time. Hotness is that of ``split_ratio``.
+                Batches are the same. Default: all are mapped, and take what memory there is.
             whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
                 with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
                 in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types
@@ -205,9 +214,18 @@ class DistDataset:
             TypeError: If ``partition_idx`` is not an integer, or label files are not given by type where there are
                 types.
             KeyError: If a label file is for a node type that there is not.
-            ValueError: If ``graph_mode`` is unknown, a GPU is asked for that cannot be used here, or a label file is
-                missing or does not fit.
+            ValueError: If ``graph_mode`` is unknown, or not ``'CPU'`` with ``feature_memory``, a GPU is asked for that
+                cannot be used here, or a label file is missing or does not fit.
+            OSError: With ``feature_memory``, also from loaders later: if a file was cut or cannot be read; names the
+                file and the row.
         """
+        if feature_memory is not None:
+            feature_memory = parse_size(feature_memory, "feature_memory", 0)
+            if graph_mode != "CPU":
+                raise ValueError(
+                    f"feature_memory = {feature_memory} and graph_mode = {graph_mode!r}: GPUs look rows up in memory, "
+                    "which must hold all of them; load with graph_mode='CPU', or leave feature_memory out"
+                )
         if split_ratio and graph_mode == "CPU":
             raise ValueError(f"split_ratio = {split_ratio} and graph_mode = 'CPU': rows are kept for samplers on a GPU")
         graph_dir = local_directory(graph_dir, partition_idx)
@@ -220,6 +238,7 @@ class DistDataset:
             "graph_mode": graph_mode,
             "device": None if device is None else device if isinstance(device, int) else str(device),
             "split_ratio": split_ratio,
+            "feature_memory": feature_memory,
             "whole_node_label_file": (
                 {t: path for t, path in schema.by_node_type(files).items() if path} if schema.is_hetero else files[0]
             ),
@@ -227,7 +246,7 @@ class DistDataset:
         self.manifest: Manifest = manifest
         self.schema: Schema = schema
         self._verify = bool(verify)
-        self._placing = Placing(graph_mode, device, split_ratio)
+        self._placing = Placing(graph_mode, device, split_ratio, feature_memory)
         self._local_graphs: dict[frozenset[int], LocalGraph] = {}
         self.partition_idx: int = part.index
         self.num_partitions: int = manifest.num_parts
@@ -241,7 +260,12 @@ class DistDataset:
             for t, (path, rows) in enumerate(zip(files, map(_original_rows, part.nodes), strict=True))
         )
         self._labelled = [labels is not None for labels in self.whole_node_labels]
-        self.own: LocalPartition = LocalPartition(part, self._placing, self._labelled)
+        self.hot_rows: dict[int, Any] = {}
+        if self._told_hot_rows:
+            self.hot_rows, self._told_hot_rows = self._told_hot_rows, {}
+        told = self.hot_rows.get(part.index)
+        self.own: LocalPartition = LocalPartition(part, self._placing, self._labelled, told, is_own=True)
+        self.hot_rows[part.index] = self.own.on_disk.told
         self.node_books: tuple[PartitionBook, ...] = tuple(node.book for node in part.nodes)
         self.edge_books: tuple[PartitionBook | None, ...] = tuple(edge.book for edge in part.edges)
         self.ids: KeyMaps = KeyMaps(
@@ -273,7 +297,8 @@ class DistDataset:
         # Who owns what is read in one copy only, the one that was verified.
         nodes = tuple(replace(n, book=book) for n, book in zip(part.nodes, self.node_books, strict=True))
         edges = tuple(replace(e, book=book) for e, book in zip(part.edges, self.edge_books, strict=True))
-        return LocalPartition(replace(part, nodes=nodes, edges=edges), self._placing, self._labelled)
+        told, part = self.hot_rows.get(part.index), replace(part, nodes=nodes, edges=edges)
+        return LocalPartition(part, self._placing, self._labelled, told, is_own=False)
 
     @property
     def sampling_device(self) -> str | int | None:
@@ -421,7 +446,8 @@ class DistDataset:
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` needs in another process of this host to map the same files."""
-        return {**self.load_args, "run_id": self.manifest.run_id, "verify": "elsewhere" if self._verify else False}
+        more = {"run_id": self.manifest.run_id, "hot_rows": list(self.hot_rows.items())}
+        return {**self.load_args, **more, "verify": "elsewhere" if self._verify else False}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> DistDataset:
@@ -437,7 +463,7 @@ class DistDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._args = None
         args = dict(state)
-        run_id = args.pop("run_id")
+        run_id, self._told_hot_rows = args.pop("run_id"), dict(args.pop("hot_rows"))
         self.load(**args)  # the process that sent this verifies it
         if self.manifest.run_id != run_id:
             raise PartitionError(

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -17,10 +18,12 @@ from glt.channel.message import MessageKind, encode_message
 from glt.data.arrays import from_array
 from glt.data.dataset import Graph
 from glt.data.device import Accelerator
+from glt.data.disk import DiskFeature
 from glt.data.feature import NO_ROW, Feature, TieredRows
 from glt.data.packing import Packing
 from glt.data.schema import PartitionBook
 from glt.data.topology import Topology, layout_of
+from glt.distributed.engine.disk_tables import DiskTables
 from glt.distributed.engine.requests import (
     DegreesRequest,
     EarliestRequest,
@@ -80,11 +83,12 @@ def count_neighbors(indices: np.ndarray, found: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class Placing:
-    """Where samplers on a GPU find what is mapped; see :meth:`DistDataset.load`."""
+    """Where samplers on a GPU find what is mapped, and how much of it is in memory; see :meth:`DistDataset.load`."""
 
     graph_mode: str = "CPU"
     device: str | int | torch.device | None = None
     split_ratio: float = 0.0
+    feature_memory: int | None = None
 
 
 EdgesRequest = OneHopRequest | InducedRequest | DegreesRequest
@@ -102,12 +106,14 @@ class Degrees:
 
 
 class LocalPartition:
-    """What can be read of a partition that this process has mapped. A type is its position in the schema.
+    """What can be read of a partition that this process has mapped, and has loaded if it ``is_own``. A type is its
+    position in the schema.
 
     Attributes:
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
         node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
         edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
+        on_disk: Which tables do not fit in memory, and their hot rows.
         node_caches: By node type, copies of rows that other partitions own; None without.
         num_ids: By edge type, how many neighbours and how many edges there are in the whole graph.
         most_ids: How many there are of the type of nodes or edges that has most.
@@ -115,8 +121,16 @@ class LocalPartition:
             batch, and each request from elsewhere.
     """
 
-    def __init__(self, part: Partition, placing: Placing, labelled: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        part: Partition,
+        placing: Placing,
+        labelled: Sequence[bool],
+        hot_rows: Mapping[str, Any] | None,
+        is_own: bool,
+    ) -> None:
         self.index, self.schema, self.nodes = part.index, part.schema, part.nodes
+        self.on_disk = DiskTables(part, placing.feature_memory, hot_rows, is_own)
         self.require_sound: Callable[[], None] = part.require_sound
         counts = [entry.num_nodes for entry in part.manifest.node_types]
         self.node_tables: list[dict[str, Feature]] = []
@@ -127,7 +141,8 @@ class LocalPartition:
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
             hotness = row_hotness(part, t) if 0 < placing.split_ratio < 1 else None
             packings = _packings(part.manifest.node_types[t], "x")
-            self.node_tables.append(_tables(named, packings, (node.book, part.index), placing, hotness))
+            paths = self.on_disk.of("node", t)
+            self.node_tables.append(_tables(named, packings, (node.book, part.index), placing, hotness, paths))
             cache, kept = None, node.cache
             if kept is not None:
                 copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
@@ -160,7 +175,9 @@ class LocalPartition:
             named = {"edge_attr": edge.feat, **edge.attrs}
             owned = edge.book and (edge.book, part.index)
             packings = _packings(entry, "edge_attr")
-            self.edge_tables.append(_tables(named, packings, owned, placing, None) if owned else {})
+            paths = self.on_disk.of("edge", len(self.edge_tables))
+            self.edge_tables.append(_tables(named, packings, owned, placing, None, paths) if owned else {})
+        self.on_disk.keep_hot(self.node_tables, partial(row_hotness, part))
         self.num_ids = [(counts[n], entry.num_edges) for (_, n), entry in zip(ends, types, strict=True)]
         self.most_ids = max(*counts, *(entry.num_edges for entry in part.manifest.edge_types), 0)
 
@@ -355,16 +372,20 @@ def _tables(
     owned: tuple[PartitionBook, int],
     placing: Placing,
     hotness: Tensor | None,
+    paths: Mapping[str, Path],
 ) -> dict[str, Feature]:
+    """``paths``: of the tables that stay on disk."""
     options: dict[str, Any] = {}
     if placing.split_ratio:
         device = "cuda" if placing.device is None else placing.device
         options = {"split_ratio": placing.split_ratio, "device": device, "hotness": hotness}
-    return {
-        name: Feature(_tensor(rows), owned=owned, store_dtype=packings.get(name), **options)
-        for name, rows in named.items()
-        if rows is not None
-    }
+
+    def table(name: str, rows: Tensor) -> Feature:
+        if name in paths:
+            return DiskFeature(paths[name], dtype=rows.dtype, owned=owned, store_dtype=packings.get(name))
+        return Feature(rows, owned=owned, store_dtype=packings.get(name), **options)
+
+    return {name: table(name, _tensor(rows)) for name, rows in named.items() if rows is not None}
 
 
 def _tensors(*arrays: Any) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import as_numpy, pooled_empty
+from glt.data.feature import Source
 from glt.data.schema import PartitionBook
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition, NodeCache
@@ -312,10 +313,13 @@ class RowLookup:
             found += [(self.cache.tables[name], slots, at) for slots, at in self.cached]
         return found
 
-    def gather(self, out: Mapping[str, Tensor]) -> None:
-        """Writes all rows into the tensors of the message: once, from the first to the last."""
+    def gather(self, out: Mapping[str, Tensor], stats: dict[str, float] | None = None) -> None:
+        """Writes all rows into the tensors of the message: once, from the first to the last. What had to be read from
+        disk is added to ``stats``."""
         for name in self.names:
-            sources = [part.tables(self.kind, self.type)[name].source(ids, at) for part, ids, at in self.local]
+            sources: list[Source] = []
+            for part, ids, at in self.local:
+                sources += part.tables(self.kind, self.type)[name].sources(ids, at, stats)
             sources += [(*each, None, 0) for each in self._from_elsewhere(name)]
             target = as_numpy(out[in_message(name, self.kind, self.type)])
             _core.gather_from(sources, target, self._packings[name])

@@ -42,15 +42,19 @@ STATS = (
     "sampling_s",
     "remote_s",
     "gathering_s",
+    "disk_s",
     "blocked_s",
     "num_remote_nodes",
     "num_cached_nodes",
     "num_window_nodes",
+    "num_disk_rows",
+    "num_hot_rows",
     "num_nodes",
     "num_edges",
     "remote_bytes",
     "cached_bytes",
     "window_bytes",
+    "disk_bytes",
 )
 
 
@@ -452,7 +456,7 @@ class DistNeighborSampler:
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         self._fill_batch(sampled, out)
         for rows in sampled.rows:
-            rows.gather(out)
+            rows.gather(out, sampled.stats)
         for t, labels in self._labels():
             labels.gather(out[f"n_id/n{t}"].long(), out[in_message("y", "node", t)])
         # Not before all is written: of a batch that fails a client gets no rows, and is not counted on to have any.

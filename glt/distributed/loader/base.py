@@ -392,7 +392,9 @@ class DistLoader(Traced, Resumable):
         that it was handed last; ``wait_s`` the trainer waited for batches,
         ``collate_s`` it made ``Data`` of them; summed over batches, on the samplers: ``sampling_s`` and
         ``gathering_s`` of native work, ``remote_s`` waiting for other partitions, ``blocked_s`` waiting for room in
-        the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
+        the channel: several batches wait at once, so that sums may exceed the time that passed. Of ``gathering_s``
+        there were ``disk_s`` waiting for ``num_disk_rows`` of tables that stay on disk, ``disk_bytes`` read;
+        ``num_hot_rows`` of them were in memory, the share ``hot_row_ratio``. ``remote_bytes`` came
         from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such of whose rows
         there were copies, in the partition's cache or kept since they were asked for, ``num_window_nodes`` such that
         had been asked for in the same ``gather_window`` (all 0 without ``collect_features``); these saved

@@ -326,6 +326,7 @@ class _AmongTrainers(Deployment):
             "num_cores": len(os.sched_getaffinity(0)),
             "address": own_address((group.addr, 1)) if group.size > 1 else "",
             "graph_dir": data.load_args["graph_dir"],
+            "hot_rows": data.own.on_disk.told,
             "job_seed": draw_random_seed() if random_seed is None and context.rank == 0 else None,
         }
         with group.during("it agreed with the others on the loader"):
@@ -350,6 +351,7 @@ class _AmongTrainers(Deployment):
         for theirs in everyone:
             index = theirs["partition_idx"]
             if theirs["host_id"] == mine["host_id"] and index != data.partition_idx:
+                data.hot_rows[index] = theirs["hot_rows"]
                 # It fails in another container of the same host.
                 if (why := self._map(index, theirs["graph_dir"])) is not None:
                     logger.info("%s: partition %d is read through its trainer: %s", group.me, index, why)

@@ -278,7 +278,8 @@ class SamplingClient:
         ``num_asked_again`` lost their sampling process; now ``num_in_flight`` are sent and not answered,
         ``num_waiting`` wait for a place, and ``num_connections`` sampling processes are there. Of batches, as of a
         loader: ``num_batches, num_seeds, num_nodes, num_edges, sampling_s, gathering_s, remote_s, remote_bytes,
-        cached_bytes, num_remote_nodes, num_cached_nodes, remote_node_ratio, cache_hit_ratio``.
+        cached_bytes, num_remote_nodes, num_cached_nodes, remote_node_ratio, cache_hit_ratio, disk_s, disk_bytes,
+        num_disk_rows, num_hot_rows, hot_row_ratio``.
         """
         with self._lock:
             totals = {name: total if name.endswith("_s") else int(total) for name, total in self._totals.items()}

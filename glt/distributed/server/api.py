@@ -353,11 +353,11 @@ def server_stats(server_rank: int | None = None) -> Stats:
     Each loader, worker and the totals have counters, which never fall: ``num_batches`` and ``sent_bytes`` handed to
     connections, ``num_errors`` sent in place of a batch; ``sampling_s, gathering_s`` of native work, ``remote_s``
     waiting for other servers, ``blocked_s`` waiting for room at the client; ``num_nodes, num_edges, num_remote_nodes,
-    num_cached_nodes, num_window_nodes, remote_bytes, cached_bytes, window_bytes`` as in the loader's own stats. Then
-    what is so now: ``num_queued, queued_bytes``
-    waiting to be sent, ``num_running`` being made, ``num_unread`` sent and not yet taken by the trainer;
-    ``batches_per_s, bytes_per_s`` of the last five seconds; ``remote_node_ratio, cache_hit_ratio`` of all. A sampler
-    that is killed loses what it did in the last second.
+    num_cached_nodes, num_window_nodes, remote_bytes, cached_bytes, window_bytes, disk_s, disk_bytes, num_disk_rows,
+    num_hot_rows`` as in the loader's own stats. Then what is so now: ``num_queued, queued_bytes`` waiting to be sent,
+    ``num_running`` being made, ``num_unread`` sent and not yet taken by the trainer; ``batches_per_s, bytes_per_s`` of
+    the last five seconds; ``remote_node_ratio, cache_hit_ratio, hot_row_ratio`` of all. A sampler that is killed loses
+    what it did in the last second.
 
     ``server_rank`` is the server that a client asks; None: that of this process. RuntimeError if there is none.
 

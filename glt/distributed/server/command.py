@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -116,6 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_option(group, "max_loaders", "loaders that may be open", metavar="N")
     text = "memory for batches that wait to be sent, such as 8GB (default: half of what is free)"
     _add_option(group, "max_buffer_size", text, type=_size, metavar="SIZE")
+    text = "features do not fit in memory: what they may take, such as 8GB; rows beyond are read from disk"
+    _add(group, "--feature-memory", text, type=_room, metavar="SIZE")
     text = "memory of each sampling process for rows of other servers, 0: none"
     _add_option(group, "cache_memory_budget", text, type=_budget, metavar="SIZE")
     text = "ask servers of the same host for rows, rather than read their files"
@@ -214,6 +217,10 @@ def _size(text: str, parse: Callable[[str, str], int] = parse_size) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _room(text: str) -> int:
+    return _size(text, partial(parse_size, least=0))
+
+
 def _budget(text: str) -> int:
     return _size(text, parse_budget)
 
@@ -289,11 +296,15 @@ def _start(arguments: argparse.Namespace) -> DistServer:
     if index >= num_parts:
         raise ValueError(f"--partition-idx {index}: {arguments.partition} has {num_parts} partitions, from 0")
     given = {option.name: getattr(arguments, option.name) for option in fields(ServerOptions) if option.name != "tls"}
+    labels = label_files(arguments.labels)
+    dataset = DistDataset().load(
+        arguments.partition, index, feature_memory=arguments.feature_memory, whole_node_label_file=labels
+    )
     init_server(
         arguments.servers,
         arguments.clients,
         arguments.rank,
-        DistDataset().load(arguments.partition, index, whole_node_label_file=label_files(arguments.labels)),
+        dataset,
         arguments.master_addr,
         arguments.master_port,
         arguments.threads,

@@ -158,7 +158,7 @@ class Partition:
 
     Arrays are :class:`numpy.memmap` objects in mode ``"c"``: writable in memory, never written back, and shared in the
     page cache by all processes of a host. A dtype that NumPy lacks (bfloat16) comes as a tensor on such a map.
-    ``manifest`` is that of the whole directory; compare ``manifest.run_id`` between ranks.
+    ``manifest`` is that of the whole directory, ``directory``; compare ``manifest.run_id`` between ranks.
 
     Example:
         >>> part = glt.partition.load_partition("parts", 0)
@@ -173,6 +173,7 @@ class Partition:
     schema: Schema
     nodes: tuple[NodePart, ...]
     edges: tuple[EdgePart, ...]
+    directory: Path
     watch: Watch = field(default_factory=Watch)
 
     def require_sound(self) -> None:
@@ -240,7 +241,7 @@ def load_partition(
 
     files = _Files(root, manifest, index, verify, is_behind=True)
     nodes, edges = map(files.nodes, manifest.node_types), map(files.edges, manifest.edge_types)
-    return Partition(manifest, index, manifest.schema, tuple(nodes), tuple(edges), files.watch())
+    return Partition(manifest, index, manifest.schema, tuple(nodes), tuple(edges), root, files.watch())
 
 
 @short_traceback

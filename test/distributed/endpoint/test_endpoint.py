@@ -30,7 +30,8 @@ TENSOR_NUMBERS = ("num_rows", "num_bytes", "num_reads", "num_writes", "read_byte
 
 
 def row(number):
-    return {**dict.fromkeys((*COUNTERS, *GAUGES, *RATES, "remote_node_ratio", "cache_hit_ratio"), number), "pid": 7}
+    ratios = ("remote_node_ratio", "cache_hit_ratio", "hot_row_ratio")
+    return {**dict.fromkeys((*COUNTERS, *GAUGES, *RATES, *ratios), number), "pid": 7}
 
 
 def stats():
@@ -73,7 +74,8 @@ def read(address, path="/metrics"):
 
 NUMBERS = """batches_total errors_total sent_bytes_total remote_bytes_total nodes_total queued_batches queued_bytes
 running_batches unread_batches batches_per_second bytes_per_second remote_node_ratio cache_hit_ratio
-cached_nodes_total window_nodes_total cached_bytes_total window_bytes_total""".split()
+cached_nodes_total window_nodes_total cached_bytes_total window_bytes_total
+disk_rows_total hot_rows_total disk_bytes_total disk_seconds_total hot_row_ratio""".split()
 
 
 def test_every_number_is_published_by_scope(endpoint):

@@ -262,6 +262,7 @@ def glt_serve(monkeypatch, caplog):
         (["--port", "70000"], "from 0 to 65535"),
         (["--drain-timeout", "-1"], "--drain-timeout.*'-1'"),
         (["--max-buffer-size", "much"], "--max-buffer-size.*'much'"),
+        (["--feature-memory", "-1"], "--feature-memory.*'-1'"),
         (["--seed-dir", "/nowhere"], "--seed-dir"),
         (["--log-format", "xml"], "--log-format"),
         (["--labels", "/nowhere.pt"], "/nowhere.pt"),

@@ -18,7 +18,7 @@ from glt.distributed.server import stats as ledger_module
 from glt.distributed.server.stats import COUNTERS, GAUGES, WorkerMetrics, total
 
 EXACT = """num_batches num_nodes num_edges num_remote_nodes num_cached_nodes num_window_nodes remote_bytes cached_bytes
-window_bytes""".split()
+window_bytes disk_bytes num_disk_rows num_hot_rows""".split()
 
 TIMES = ("sampling_s", "gathering_s", "remote_s")
 
@@ -26,7 +26,7 @@ TIMES = ("sampling_s", "gathering_s", "remote_s")
 MODES = set(
     """num_batches num_seeds num_nodes num_edges wait_s collate_s sampling_s remote_s gathering_s blocked_s
 remote_bytes cached_bytes window_bytes num_remote_nodes num_cached_nodes num_window_nodes remote_node_ratio
-cache_hit_ratio channel_num_sent channel_num_received
+cache_hit_ratio disk_s disk_bytes num_disk_rows num_hot_rows hot_row_ratio channel_num_sent channel_num_received
 channel_num_queued channel_sent_bytes channel_received_bytes channel_num_copied channel_num_oversize
 channel_num_producer_waits channel_producer_wait_s channel_num_consumer_waits channel_consumer_wait_s""".split()
 )

@@ -35,6 +35,7 @@ def expect_law(world, servers, clients, given, cases, server_options=None):
         (1, 3, 2, {}, {}),
         (3, 1, 2, {"server_rank": [0, 1, 2], "prefetch_size": 1, "buffer_size": 1}, {}),
         (2, 1, 2, {"worker_concurrency": 1}, {"read_local": True}),
+        (2, 1, 2, {}, {"load": {"feature_memory": 1500}}),
     ],
 )
 def test_batches_are_those_of_other_modes(world, servers, clients, parts, given, server_options):
