@@ -106,8 +106,9 @@ class DiskFeature(Feature):
         if self._disk.why_buffered:
             logger.warning("%s is read through the page cache: %s", self._path, self._disk.why_buffered)
         num_hot = min(len(self), parse_size(memory, "memory", 0) // HotRows.bytes_of_row(self.row_bytes))
-        if hotness is not None and hotness.shape != (len(self),):
-            raise ValueError(f"hotness has shape {list(hotness.shape)}: expected [{len(self)}], one per row")
+        if hotness is not None and (not isinstance(hotness, Tensor) or hotness.shape != (len(self),)):
+            kind = f"{hotness.dtype} {list(hotness.shape)}" if isinstance(hotness, Tensor) else type(hotness).__name__
+            raise ValueError(f"hotness is {kind}: expected a tensor [{len(self)}], one number per row")
         if num_hot:
             self.keep(HotRows(hottest(hotness, len(self), num_hot), len(self)))
 

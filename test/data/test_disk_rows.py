@@ -150,6 +150,13 @@ def test_a_file_in_memory_is_read_too():
     os.close(fd)
 
 
+def test_a_hotness_of_other_rows_is_refused(tmp_path):
+    path = written(tmp_path / "rows.npy", np.ones((3, 1)))
+    for hotness, kind in ((torch.ones(2), r"torch\.float32 \[2\]"), ([1, 2, 3], "list")):
+        with pytest.raises(ValueError, match=rf"hotness is {kind}: expected a tensor \[3\]"):
+            DiskFeature(path, hotness=hotness)
+
+
 def test_no_gpu_reads_them(tmp_path):
     with pytest.raises(ValueError, match=r"rows of .*rows\.npy stay on disk"):
         DiskFeature(written(tmp_path / "rows.npy", np.ones((3, 1)))).placed("cpu")
