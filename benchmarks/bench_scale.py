@@ -1,25 +1,30 @@
-"""What a batch asks of other hosts, from 2 to 1,024 of them: rows, messages, bytes, by placement, cache and seeds.
+"""What a batch asks of other hosts, from 2 to 1,024 of them: rows, messages, owners, by placement, cache and seeds.
 
-Claims: counts are exact. A cache earns more than where nodes are placed, unless trainers have the seeds that are local.
-From some dozens of hosts on, messages cost more than all else.
+Claims: counts are exact. A cache earns more than where nodes are placed, unless trainers have the seeds that are local
+and the graph has communities. A batch asks all other hosts, four times each, whatever the placement.
 
-Method: graphs without their isolated nodes, whose ids are dealt anew. 64 batches of 1,024 seeds, [15, 10, 5], are
-sampled once, and each is looked at from several hosts: a batch does not depend on where nodes are. ``rows_C`` are rows
-that are asked for with a cache of C percent of the nodes, the hottest by ``sample_prob`` (papers: by 256 batches);
-``messages_C`` are requests, those of hops included, ``mb_C`` megabytes that a host sends. ``window`` is
-``gather_window``. ``served`` is what the busiest host serves, over the mean; with few batches counted and many hosts,
-some of it is chance. Seeds are dealt at random, or ``local``: each host trains on those that it owns; where these are
-less than a batch nothing is counted. ``batches_per_s`` is the model's (:mod:`glt.forecast.model`), without a cache, for
-hosts of 16 cores, 25 Gbit/s and 0.2 ms, with ``Costs()``.
+Method: graphs without isolated nodes, ids dealt anew. 64 batches (M and papers: 32) of 1,024 seeds, [15,
+10, 5], are sampled once, and each is looked at from several hosts, since a batch does not depend on where nodes are;
+:func:`glt.forecast.count_batches` counts. ``rows_C`` are rows that other hosts are asked for, with a cache of C percent
+of all nodes (0: all nodes of a batch that others own), the hottest by ``sample_prob`` (M and papers: by 256 batches),
+``rows_C_window`` the same with ``gather_window=8``. ``messages_C`` are requests, those of hops included, ``peers_C``
+distinct owners that a batch asks, ``mb_C`` megabytes that a host sends, of rows of 512 bytes. ``served`` is what the
+busiest host serves, over the mean; with few batches counted and many hosts, some of it is chance. Seeds are dealt at
+random ("any"), or "local": each host trains on those that it owns, and where these are less than a batch nothing is
+counted.
 
-``papers`` is drawn like ogbn-papers100M made symmetric, a sixteenth of it: 6.9 million nodes, 202 million edges, 29 per
-node as there, Chung-Lu weights of exponent 2.5 with no expected degree above 26,000, and communities of 10,000 nodes,
-in which six of ten edges stay. Its seeds are 1.2 million, as many as the original's. METIS takes 9 GB of memory on M,
-and is run on S. Frequency placement takes 4 bytes per node and host, and is run up to 8. ``S, a tenth`` has a tenth of
-the nodes as seeds, as ``bench_cache`` and the reference's tutorial have it. Rows of graphs that are not asked for stay
-as they were in the results.
+``slashdot`` is a real graph, soc_slashdot0902 made symmetric; S and M are R-MAT; ``papers`` is drawn like
+ogbn-papers100M made symmetric, a sixteenth of it: 6.9 million nodes, 202 million edges, 29 per node as there, Chung-Lu
+weights of exponent 2.5 with no expected degree above 26,000, and communities of 10,000 nodes, in which six of ten edges
+stay. All nodes are seeds, of papers 1.2 million, as many as the original has, so that 1,024 hosts have a batch each.
+METIS takes 9 GB of memory on M, and is run on slashdot and S. Frequency placement takes one ``sample_prob`` per host,
+and is run up to 64 hosts on S, 16 on slashdot, 8 on others; its "local" seeds are those of the METIS or else the Fennel
+partition. ``S, a tenth`` has a tenth of the nodes as seeds, as ``bench_cache`` and the reference's tutorial have it.
+Rows of graphs and hosts that are not asked for stay as they were in the results. Five minutes of one
+core; M and papers an hour and 5 GB.
 
-    python -m benchmarks.bench_scale [--graphs S M papers] [--hosts 2 8 64] [--toy]
+    python -m benchmarks.bench_scale [--graphs slashdot S M papers] [--hosts 2 8 64] [--toy]
+    python -m benchmarks.plot_scale         # the pictures of docs/scale.md
 """
 
 from __future__ import annotations
@@ -37,13 +42,13 @@ import glt
 from benchmarks import graphs
 from benchmarks._harness import RESULTS, Report, arguments, find_peers
 from benchmarks.partitioned import scratch_dir
-from glt.forecast import Cluster, Costs, GraphTracer, Placement, Shape, forecast_job
+from glt.forecast import Cluster, GraphTracer, Placement, Shape, forecast_job
 from glt.forecast.grid import SeedBatches, count_grid, random_owners
 
-FAN_OUT, BATCH_SIZE, NUM_BATCHES, ROW_BYTES = [15, 10, 5], 1024, 64, 512
-HOSTS = (2, 4, 8, 16, 64, 256, 1024)
-CACHES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
-MOST_FREQUENCY = 8  # hosts
+FAN_OUT, BATCH_SIZE, ROW_BYTES = [15, 10, 5], 1024, 512
+HOSTS, SOME_HOSTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024), (8, 64, 1024)
+CACHES, WINDOW, WINDOW_CACHES = (0.0, 0.01, 0.05, 0.1, 0.2), 8, (0.0, 0.1)
+GRAPHS, REAL = ("slashdot", "S", "M", "papers"), "soc_slashdot0902"
 PAPERS_NODES, PAPERS_DRAWS, PAPERS_DEGREE, COMMUNITY = 111_059_956 // 16, 1_615_685_872 // 16, 26_000, 10_000
 
 
@@ -58,6 +63,8 @@ class World:
     hosts: tuple[int, ...]
     has_metis: bool = True
     is_computed: bool = True  # hotness by sample_prob
+    most_frequency: int = 8  # hosts
+    num_batches: int = 32
 
     @property
     def num_nodes(self) -> int:
@@ -70,12 +77,21 @@ class World:
         return np.stack([self.indices[once], target[once]])
 
 
-def connected(graph: graphs.BenchGraph) -> tuple[np.ndarray, np.ndarray]:
+def connected(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The rows of the nodes that have edges, renumbered."""
-    nodes = graph.connected_nodes()
-    number = np.zeros(graph.num_nodes, np.int32)
+    nodes = np.flatnonzero(np.diff(indptr))
+    number = np.zeros(len(indptr) - 1, np.int32)
     number[nodes] = np.arange(len(nodes), dtype=np.int32)
-    return np.append(graph.indptr[nodes], graph.num_edges), number[graph.indices]
+    return np.append(indptr[nodes], len(indices)), number[indices]
+
+
+def slashdot() -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the real graph, each edge in both directions."""
+    with np.load(graphs.DATA_ROOT / f"{REAL}.npz", allow_pickle=False) as file:
+        ends = file["edge_index"].astype(np.int64)
+    keys = np.unique(np.concatenate([ends[0] << 32 | ends[1], ends[1] << 32 | ends[0]]))
+    keys = keys[keys >> 32 != keys & (2**32 - 1)]
+    return np.cumsum([0, *np.bincount(keys >> 32)]), keys.astype(np.int32)  # the low 32 bits
 
 
 def papers(num_nodes: int = PAPERS_NODES, num_draws: int = PAPERS_DRAWS) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +137,8 @@ def draw_papers(num_nodes: int, num_draws: int) -> tuple[np.ndarray, np.ndarray]
 def worlds(names: list[str], toy: bool) -> Iterator[World]:
     rng = np.random.default_rng(0)
     if toy:
-        rows = connected(graphs.load("toy"))
+        graph = graphs.load("toy")
+        rows = connected(graph.indptr, graph.indices)
         yield World("toy", *rows, np.arange(len(rows[0]) - 1), (2, 16))
         indptr, indices = papers(5000, 70_000)
         yield World("papers", indptr, indices, np.arange(5000), (2,), has_metis=False, is_computed=False)
@@ -130,13 +147,20 @@ def worlds(names: list[str], toy: bool) -> Iterator[World]:
         if name == "papers":
             indptr, indices = papers()
             seeds = rng.choice(len(indptr) - 1, 1_207_179, replace=False)
-            yield World("papers", indptr, indices, seeds, HOSTS, has_metis=False, is_computed=False)
+            yield World("papers", indptr, indices, seeds, SOME_HOSTS, has_metis=False, is_computed=False)
             continue
-        rows = connected(graphs.load(name))
-        num_nodes = len(rows[0]) - 1
-        yield World(name, *rows, rng.permutation(num_nodes), HOSTS, has_metis=name == "S")
+        if name == "slashdot" and not (graphs.DATA_ROOT / f"{REAL}.npz").exists():
+            print(f"absent: {REAL} in {graphs.DATA_ROOT}")
+            continue
+        graph = graphs.load(name) if name != "slashdot" else None
+        rows = connected(*(slashdot() if graph is None else (graph.indptr, graph.indices)))
+        seeds = rng.permutation(len(rows[0]) - 1)
+        if name == "M":
+            yield World(name, *rows, seeds, SOME_HOSTS, has_metis=False, is_computed=False)
+        else:
+            yield World(name, *rows, seeds, HOSTS, most_frequency=64 if name == "S" else 16, num_batches=64)
         if name == "S":
-            yield World("S, a tenth", *rows, rng.permutation(num_nodes)[: num_nodes // 10], (2, 4, 8))
+            yield World("S, a tenth", *rows, seeds[: len(seeds) // 10], (2, 4, 8), num_batches=64)
 
 
 def hotness_of(world: World, tracer: GraphTracer, seeds: np.ndarray, sampler: Any) -> np.ndarray:
@@ -159,7 +183,7 @@ def owners(name: str, world: World, num_hosts: int, edge_index: np.ndarray, prob
         return kind(*given, edge_assign_strategy="by_dst", **options).assign_nodes(0, world.num_nodes)  # type: ignore[no-any-return]
 
 
-def measure(report: Report, world: World, hosts: tuple[int, ...], costs: Costs) -> None:
+def measure(report: Report, world: World, hosts: tuple[int, ...]) -> None:
     tracer = GraphTracer.of_arrays(np.asarray(world.indptr), np.asarray(world.indices), FAN_OUT)
     edge_index = world.edge_index()
     num_edges = len(world.indices)
@@ -170,34 +194,34 @@ def measure(report: Report, world: World, hosts: tuple[int, ...], costs: Costs) 
         sampler = glt.sampler.NeighborSampler(glt.data.Graph(topology), FAN_OUT)
     size = BATCH_SIZE if not report.toy else 64
     hotness = hotness_of(world, tracer, world.seeds, sampler)
-    batches = SeedBatches(tracer, world.seeds, size, NUM_BATCHES)
+    batches = SeedBatches(tracer, world.seeds, size, world.num_batches)
     shape = Shape(world.num_nodes, num_edges, ROW_BYTES)
 
     def count(name: str, seeds_name: str, seeds: SeedBatches, placement: Placement, took_s: float) -> None:
-        head: dict[str, Any] = {
-            "graph": world.name,
-            "placement": name,
-            "seeds": seeds_name,
-            "hosts": placement.num_parts,
-        }
         if not seeds:
             return
-        for window, ratios in ((1, CACHES), (8, (0.0, 0.1))):
-            counted = count_grid(
-                seeds, placement, bytes_of_row=ROW_BYTES, cache_ratios=ratios, windows=[window], num_edges=num_edges
-            )
-            bare = counted[0.0, window]
-            job = forecast_job(bare, shape, Cluster(placement.num_parts), costs)
-            row = head | {"window": window, "nodes": bare.num_nodes, "edges": bare.num_edges, "peers": bare.peers}
-            row |= {f"hop{hop}": nodes for hop, nodes in enumerate(bare.remote_frontier)}
-            row |= {"hop_messages": sum(bare.hop_requests), "served": bare.most_served}
-            for (ratio, _), counts in counted.items():
-                percent = round(100 * ratio)
-                sent = forecast_job(counts, shape, Cluster(placement.num_parts), costs).sent_bytes
-                row |= {f"rows_{percent}": counts.remote_rows, f"messages_{percent}": counts.num_messages}
-                row |= {f"mb_{percent}": sent / 1e6}
-            row |= {"batches_per_s": job.batches_per_s, "bottleneck": job.bottleneck, "assign_s": took_s}
-            report.add(**{key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
+        cluster = Cluster(placement.num_parts)
+        grid = {"bytes_of_row": ROW_BYTES, "num_edges": num_edges}
+        counted = count_grid(seeds, placement, cache_ratios=CACHES, windows=[1], **grid)
+        counted |= count_grid(seeds, placement, cache_ratios=WINDOW_CACHES, windows=[WINDOW], **grid)
+        bare = counted[0.0, 1]
+        row: dict[str, Any] = {
+            "graph": world.name, "placement": name, "seeds": seeds_name, "hosts": placement.num_parts,
+            "nodes": bare.num_nodes, "edges": bare.num_edges,
+            "remote_expanded": sum(bare.remote_frontier), "hop_messages": sum(bare.hop_requests),
+            "served": bare.most_served,
+        }  # fmt: skip
+        for (ratio, window), counts in counted.items():
+            percent = f"{round(100 * ratio)}"
+            if window > 1:
+                row[f"rows_{percent}_window"] = counts.remote_rows
+                continue
+            row[f"rows_{percent}"] = counts.remote_rows
+            if ratio in (0.0, 0.2):
+                row |= {f"messages_{percent}": counts.num_messages, f"peers_{percent}": counts.peers}
+                row[f"mb_{percent}"] = forecast_job(counts, shape, cluster).sent_bytes / 1e6
+        row["assign_s"] = took_s
+        report.add(**{key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
 
     for num_hosts in hosts:
         locals_of: dict[str, np.ndarray] = {}
@@ -210,8 +234,8 @@ def measure(report: Report, world: World, hosts: tuple[int, ...], costs: Costs) 
             placement = Placement(owner, num_hosts, hotness)
             count(name, "any", batches, placement, took)
             mine = [world.seeds[owner[world.seeds] == host] for host in range(num_hosts)]
-            count(name, "local", SeedBatches(tracer, mine, size, NUM_BATCHES), placement, took)
-        if num_hosts <= MOST_FREQUENCY:
+            count(name, "local", SeedBatches(tracer, mine, size, world.num_batches), placement, took)
+        if num_hosts <= world.most_frequency:
             splits = {"any": np.array_split(world.seeds, num_hosts)}
             cut = locals_of.get("metis", locals_of["fennel"])
             splits["local"] = [world.seeds[cut[world.seeds] == host] for host in range(num_hosts)]
@@ -220,15 +244,19 @@ def measure(report: Report, world: World, hosts: tuple[int, ...], costs: Costs) 
                 began = time.perf_counter()
                 owner = owners("frequency", world, num_hosts, edge_index, probs)
                 took = time.perf_counter() - began
-                seeds = SeedBatches(tracer, split, size, NUM_BATCHES)
+                seeds = SeedBatches(tracer, split, size, world.num_batches)
                 count("frequency", seeds_name, seeds, Placement(owner, num_hosts, np.stack(probs)), took)
         print(f"{world.name}: {num_hosts} hosts counted", flush=True)
+
+
+def is_asked(row: dict[str, Any], names: list[str], hosts: list[int]) -> bool:
+    return row["graph"].partition(",")[0] in names and row["hosts"] in hosts
 
 
 def main() -> None:
     options = arguments(
         __doc__, rounds=1,
-        graphs={"nargs": "*", "default": ["S", "M", "papers"], "choices": ["S", "M", "papers"]},
+        graphs={"nargs": "*", "default": list(GRAPHS[:2]), "choices": GRAPHS},
         hosts={"nargs": "*", "type": int, "default": list(HOSTS)},
     )  # fmt: skip
     torch.set_num_threads(1)
@@ -236,9 +264,11 @@ def main() -> None:
     print("glt.forecast")
     if not options.toy and (RESULTS / "scale.json").exists():
         kept = json.loads((RESULTS / "scale.json").read_text())["rows"]
-        report.rows += [row for row in kept if row["graph"].partition(",")[0] not in options.graphs]
+        report.rows += [row for row in kept if not is_asked(row, options.graphs, options.hosts)]
     for world in worlds(options.graphs, options.toy):
-        measure(report, world, tuple(n for n in world.hosts if n in options.hosts), Costs())
+        measure(report, world, tuple(n for n in world.hosts if n in options.hosts))
+    report.rows.sort(key=lambda row: row["hosts"])
+    report.rows.sort(key=lambda row: row["graph"])
     report.finish()
 
 
