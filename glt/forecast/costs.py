@@ -14,9 +14,10 @@ from glt._tracebacks import short_traceback
 @short_traceback
 @dataclass(frozen=True)
 class Costs:
-    """Costs per unit. The defaults are of one run of :func:`glt.forecast.calibrate` on two busy cores of an Intel Xeon,
-    2026-11-29, but for ``round_trip_s``, which other work would have raised most: that is the median of
-    ``python -m benchmarks.bench_wire`` on an AMD EPYC. They are rough; measure your own.
+    """Costs per unit. The defaults are medians of eight runs of :func:`glt.forecast.calibrate` on two busy cores of an
+    Intel Xeon, 2026-11-29, between which ``message_s`` was 0.6 to 1.1 ms; but for ``round_trip_s``, which other work
+    raises most: that is the median of ``python -m benchmarks.bench_wire`` on an AMD EPYC. They are rough; measure your
+    own.
 
     Attributes:
         batch_s: CPU seconds of a batch without edges, rows and messages: its task, its message, making ``Data`` of it.
@@ -25,7 +26,7 @@ class Costs:
         message_s: CPU seconds per request and its answer, both ends together, without what is in them.
         remote_edge_s: CPU seconds per edge that another host samples, beside ``edge_s``; both ends together.
         wire_byte_s: CPU seconds per byte of rows that another host sends, beside ``row_byte_s``; both ends together.
-        round_trip_s: Seconds that a batch waits for a small answer over loopback: software alone, no cable.
+        round_trip_s: Seconds that a batch waits for a small answer over loopback beside ``message_s``: no cable.
 
     Raises:
         TypeError, ValueError: If a cost is not a number of at least 0.
@@ -35,12 +36,12 @@ class Costs:
         2e-08
     """
 
-    batch_s: float = 0.92e-3
-    edge_s: float = 39e-9
-    row_byte_s: float = 0.106e-9
-    message_s: float = 1.02e-3
-    remote_edge_s: float = 20e-9
-    wire_byte_s: float = 0.61e-9
+    batch_s: float = 0.96e-3
+    edge_s: float = 34e-9
+    row_byte_s: float = 0.18e-9
+    message_s: float = 0.85e-3
+    remote_edge_s: float = 32e-9
+    wire_byte_s: float = 0.66e-9
     round_trip_s: float = 0.16e-3
 
     def __post_init__(self) -> None:

@@ -26,6 +26,16 @@ def test_runs_at_toy_size(name, tmp_path, start):
     assert not list(tmp_path.glob("tmp*")), "left its scratch files behind"
 
 
+def test_the_pictures_of_the_docs_are_drawn(tmp_path, start):
+    pytest.importorskip("matplotlib")
+    done = start("-m", "benchmarks.plot_scale", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    drawn = {path.name for path in tmp_path.glob("*.svg")}
+    assert drawn == {path.name for path in (ROOT / "docs" / "_static").glob("scale-*.svg")}
+    page = (ROOT / "docs" / "scale.md").read_text()
+    assert drawn == {name for name in drawn if f"](_static/{name})" in page} != set()
+
+
 def test_an_unknown_name_is_refused(start):
     done = start("-m", "benchmarks", "no_such_benchmark")
     assert done.returncode != 0

@@ -298,6 +298,20 @@ def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed():
         cluster.expect_nothing_left()
 
 
+def test_the_ends_of_a_thousand_ranks_are_told_together():
+    heard = []
+    hub = module.Hub(0, 1000, 60.0, heard.append)
+    for rank in range(1, 500):
+        hub.take(rank, {"done": True})
+    assert heard == []
+    hub.tick()
+    hub.tick()
+    assert heard == [{"done": list(range(1, 500))}]
+    for rank in [*range(500, 1000), 0]:
+        hub.take(rank, {"done": True})
+    assert heard[1:] == [{"done": [*range(500, 1000), 0]}]  # nothing more is awaited: at once
+
+
 def fork(trainer):
     """A fork ends nothing of its parent's, and waits for nobody."""
     group = met(trainer)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -237,6 +238,17 @@ def test_the_bar_counts_what_was_forecast(tmp_path, monkeypatch, relabel):
     partitioner.sort_memory_bytes = 64
     partitioner.partition(progress=True)
     assert totals["closed"] and totals["done"] == pytest.approx(totals["total"], rel=0.01)
+
+
+def test_hotness_in_a_file_is_not_read_into_memory(tmp_path):
+    num_parts, num_nodes = 48, 300_000
+    np.save(tmp_path / "probs.npy", np.random.default_rng(0).random((num_parts, num_nodes), np.float32))
+    probs = np.load(tmp_path / "probs.npy", mmap_mode="r")  # 58 MB
+    tracemalloc.start()
+    FrequencyPartitioner(tmp_path / "parts", num_parts, num_nodes, EMPTY, list(probs)).partition()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 45e6  # pieces of 8 MiB, and 16 and 13 bytes per node
 
 
 def test_memory_is_that_of_the_sort_and_of_the_books(tmp_path):

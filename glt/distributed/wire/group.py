@@ -13,7 +13,7 @@ rank 0's own words go there too. Frames are JSON objects::
                     {"topic": t, "late": [rank, ...],           these have not yet, or not in time
                      "left_s": seconds, "is_over": bool}
                     {"rank": r, "report": text, "is_over": bool, "is_cause": bool}
-                    {"rank": r, "done": true}
+                    {"done": [rank, ...]}                       these need the others no more, as far as not told
                     {"refused": text}                           two processes come as one rank, for example
 """
 
@@ -279,7 +279,7 @@ class Group:
                 missing = f"{self.me}: trainers of rank {frame['late']} did not tell their {frame['topic']} yet"
                 logger.warning("%s; waiting for up to %.0f s more", missing, frame["left_s"])
             elif "done" in frame:
-                self._done.add(frame["rank"])
+                self._done.update(frame["done"])
             elif "report" in frame:
                 self._reports.setdefault(frame["rank"], frame["report"])
                 self._has_cause |= frame["is_cause"]
@@ -353,6 +353,7 @@ class Hub:
         self._names = {0: trainer_name(0, introduce("trainer"))}
         self._lines: dict[int, Connection] = {}
         self._over: set[int] = set()  # ranks whose end is known
+        self._done: list[int] = []  # ranks whose end the others have not been told yet
         self._topics: dict[str, _Topic] = {}
         self._has_parted = False
 
@@ -391,12 +392,14 @@ class Hub:
             self._collect(rank, frame["topic"], frame["value"])
         elif "done" in frame:
             self._over.add(rank)
-            self._tell({"rank": rank, "done": True}, but=rank)
+            self._done.append(rank)
+            self._tell_done(if_last=True)
         else:
             if frame["is_over"]:
                 self._over.add(rank)
             text = f"{self._names[rank]} has reported {frame['report']}"
             self._tell({**frame, "rank": rank, "report": text}, but=rank)
+            self._tell_done(if_last=True)
 
     def _collect(self, rank: int, name: str, value: Any) -> None:
         now = time.monotonic()
@@ -407,7 +410,8 @@ class Hub:
             self._tell({"topic": name, "values": [topic.values[each] for each in range(self._size)]})
 
     def tick(self) -> None:
-        """Says who is late."""
+        """Says who is done, and who is late."""
+        self._tell_done()
         now = time.monotonic()
         for name, topic in list(self._topics.items()):
             is_over = now > topic.deadline
@@ -425,6 +429,14 @@ class Hub:
         if rank not in self._over:
             self._over.add(rank)
             self._tell({"rank": rank, "report": _why(error), "is_over": True, "is_cause": True}, but=rank)
+            self._tell_done(if_last=True)
+
+    def _tell_done(self, if_last: bool = False) -> None:
+        """Tells all who is done, those of a beat together: a thousand ranks that hear of each one are a million frames.
+        ``if_last``: once nothing more is awaited."""
+        if self._done and not (if_last and len(self._over) < self._size):
+            ranks, self._done = self._done, []
+            self._tell({"done": ranks})
 
     def _tell(self, frame: dict[str, Any], but: int = -1) -> None:
         # Once for all: a thousand ranks tell each other a quarter of a megabyte.
@@ -445,6 +457,7 @@ class Hub:
         """Ends it, closes its port if no other group uses that, and waits until all members have heard what was said to
         them: ``GOODBYE_S`` at most."""
         self._has_parted = True
+        self._tell_done()
         lines, self._lines = list(self._lines.values()), {}
         discard_tick(self.tick)
         _hubs.pop(self.number, None)

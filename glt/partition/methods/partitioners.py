@@ -116,7 +116,8 @@ class FrequencyPartitioner(PartitionerBase):
         random_seed: Seed of the sample and of dealing out, in ``[0, 2**64)``.
 
     The other arguments and the errors are those of :class:`PartitionerBase`. Peak memory beside its and the inputs is
-    16 bytes per node.
+    16 bytes per node. ``probs`` of many partitions may be too large for memory: arrays that are mapped from files are
+    read in pieces.
 
     Example:
         >>> graph = glt.testing.ring_graph()
