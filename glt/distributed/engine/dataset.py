@@ -155,8 +155,7 @@ class DistDataset:
             new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
-        hot_rows: By partition, where a process of this host has its hot rows in memory, see
-            :attr:`~glt.distributed.engine.disk_tables.DiskTables.told`.
+        hot_rows: By partition, where a process of this host has its hot rows in memory: for processes that share them.
 
     Example:
         >>> dataset = glt.distributed.DistDataset().load("parts", partition_idx=0)
