@@ -42,7 +42,8 @@ class Trace:
 
     def __init__(self, path: str | os.PathLike[str], name: str) -> None:
         check_path("path", path, "a file to write")
-        self.path, self.is_open = os.fspath(path), True
+        self.path: str = os.fspath(path)
+        self.is_open: bool = True
         self._file = open(path, "wb", buffering=0)
         self._base_ns = time.time_ns() // _QUARTER_NS * _QUARTER_NS
         self._offset_ns = clock_offset_ns()
