@@ -1,6 +1,6 @@
 """The pictures of docs/scale.md, from benchmarks/results/scale.json: lines and text that read on white and on black.
 
-python -m benchmarks.plot_scale [DIRECTORY]        # default docs/_static; needs matplotlib (pip install 'glt-graph[docs]')
+python -m benchmarks.plot_scale [DIRECTORY]  # default docs/_static; needs matplotlib (pip install 'glt-graph[docs]')
 """
 
 from __future__ import annotations
