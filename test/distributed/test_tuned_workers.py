@@ -87,8 +87,8 @@ def batches_that_wait(trainer, rank, sizes):
 
 def test_as_many_batches_are_sent_ahead_as_a_trainer_needs_that_takes_many_at_once(world):
     fixed, auto = run_cluster(2, serve_or, world(1).path, 1, 1, batches_that_wait, {}, [4, "auto"])[1]
-    assert fixed == [4] * 7
-    assert auto[0] == 4 and 16 <= max(auto) <= 64, auto
+    assert max(fixed) == 4, fixed
+    assert auto[0] <= 4 and 8 <= max(auto) <= 64, auto
 
 
 @pytest.mark.parametrize("kind", [MpDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions])

@@ -439,6 +439,11 @@ class InWorkers(_AmongTrainers):
         devices = options.devices
         if devices is None:
             place = accelerator_of(self.data.sampling_device, "graph_mode = 'CUDA'")
+            if options.num_workers == AUTO and place is not None:
+                raise ValueError(
+                    f"num_workers = 'auto' and a partition loaded with graph_mode = 'CUDA' ({place}): each worker "
+                    "would have its own copy in GPU memory; give a number of workers"
+                )
             num_workers = self.most_workers if options.num_workers == AUTO else options.num_workers
             devices = ["cpu" if place is None else str(place)] * num_workers
         on_gpu = any(device != "cpu" for device in devices)

@@ -48,10 +48,9 @@ class RemoteSampler:
     """Samplers on servers, with the interface of :class:`glt.distributed.engine.worker.WorkerGroup`.
 
     Batch ``i`` comes from stream ``i % num_samplers`` of the epoch, by default of all: batches arrive in index order
-    without being sorted. When a stream
-    ends, its server opens it again, with another process; or, if the server is lost, another one does, and the share
-    is made there from the first batch that has not come. Raises RuntimeError or MemoryError if a server takes no more
-    loaders, PeerLost or RendezvousError if none is there.
+    without being sorted. When a stream ends, its server opens it again, with another process; or, if the server is
+    lost, another one does, and the share is made there from the first batch that has not come. Raises RuntimeError or
+    MemoryError if a server takes no more loaders, PeerLost or RendezvousError if none is there.
     """
 
     def __init__(

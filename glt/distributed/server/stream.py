@@ -206,9 +206,8 @@ class Stream:
         """The next message, if there is one and the client has room; keeps the time in which it had none."""
         has_room = self._num_sent - self._num_taken < self.prefetch_size
         if not has_room:
-            self._had_no_room = self._had_no_room or self.channel.stats()["num_queued"] > 0
             if self._blocked[1] is None and self.channel.stats()["num_queued"]:
-                self._blocked = self._blocked[0], time.perf_counter()
+                self._blocked, self._had_no_room = (self._blocked[0], time.perf_counter()), True
             return None
         if self._blocked[1] is not None:
             self._blocked = self._blocked_s(), None
