@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import threading
 import time
+from contextlib import suppress
+from typing import BinaryIO
 
 from glt._checks import check_path
 from glt._reprs import says
@@ -44,11 +47,11 @@ class Trace:
         check_path("path", path, "a file to write")
         self.path: str = os.fspath(path)
         self.is_open: bool = True
-        self._file = open(path, "wb", buffering=0)
+        self._file = _alone(self.path)
         self._base_ns = time.time_ns() // _QUARTER_NS * _QUARTER_NS
         self._offset_ns = clock_offset_ns()
         self._lock, self._pid, self._num_batches = threading.Lock(), os.getpid(), 0
-        self._threads = {threading.get_ident(): 0}
+        self._ahead: dict[int, int] = {}  # threads that make batches ahead
         self._flows = itertools.count(self._pid << 24)
         self._pids: dict[str, int] = {}
         self._lanes: dict[str, list[int]] = {}  # until when each is taken, by process
@@ -63,6 +66,8 @@ class Trace:
             if self.is_open and os.getpid() == self._pid:
                 self.is_open = False
                 self._file.write(b"\n]\n")
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(self._file, fcntl.LOCK_UN)  # workers that were forked meanwhile have the file, too
                 self._file.close()
 
     def __enter__(self) -> Trace:
@@ -78,16 +83,18 @@ class Trace:
     def __repr__(self) -> str:
         return f"{self.path}, {'' if self.is_open else 'closed, '}{self._num_batches} batches"
 
-    def span(self, name: str, began_s: float, ended_s: float, batch: int) -> None:
-        """Adds what this process did, in seconds of ``time.perf_counter()``."""
+    def span(self, name: str, began_s: float, ended_s: float, batch: int, is_ahead: bool = False) -> None:
+        """Adds what this process did, in seconds of ``time.perf_counter()``. ``is_ahead``: this thread is not the one
+        that takes the batches, and it is about a later one."""
         with self._lock:
-            thread, pid, events = threading.get_ident(), self._pids[self._here], []
-            if thread not in self._threads:
-                self._threads[thread] = len(self._threads)
-                events = [_named("thread_name", pid, _NO_ID + self._threads[thread], "glt: batches made ahead")]
-            lane = self._threads[thread]
+            thread, pid, lane, events = threading.get_ident(), self._pids[self._here], 0, []
+            if is_ahead:
+                if thread not in self._ahead:
+                    self._ahead[thread] = len(self._ahead) + 1
+                    events = [_named("thread_name", pid, _NO_ID + self._ahead[thread], "glt: batches made ahead")]
+                lane, batch = self._ahead[thread], -1
             at = pid, _NO_ID + lane, self.unix_ns(began_s), self.unix_ns(ended_s)
-            self._write([*events, self._event(name, *at, -1 if lane else batch)])  # a later batch, if made ahead
+            self._write([*events, self._event(name, *at, batch)])
 
     def batch(self, index: int, made: Made | None, taken_s: float) -> None:
         """Adds a batch, which this process had taken by ``taken_s``; None: it made the batch itself."""
@@ -172,7 +179,8 @@ class Traced:
 
         Raises:
             OSError: If it cannot be written.
-            ValueError: If this loader is being traced, or its ``persistent_workers`` run already.
+            ValueError: If this loader is being traced, another trace is being written to that file, or
+                ``persistent_workers`` of this loader run already.
 
         Example:
             >>> loader = glt.loader.NeighborLoader(glt.testing.ring_graph().to_dataset(), [2], batch_size=20)
@@ -194,6 +202,24 @@ class Traced:
 
     def _traced_as(self) -> str:
         return "trainer"
+
+
+def _alone(path: str) -> BinaryIO:
+    """Opens a file that no other trace writes, and empties it."""
+    file = open(path, "ab", buffering=0)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(
+            f"path = {path!r}: another trace is being written there; close that, and give each loader and each trainer "
+            "a file of its own"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    if os.path.isfile(path):  # not /dev/null
+        file.truncate(0)
+    return file
 
 
 def _us(ns: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import Any
 
@@ -29,15 +30,18 @@ class Counts:
         self.trace: Trace | None = None
         self.spans: WorkerSpans | None = None
         self.batch = -1  # index of the one that this process makes
+        self.taker = 0  # the thread that takes the batches
 
-    def share(self, num_workers: int, prefetch: int = 2) -> None:
-        """Makes room for workers, before they start; ``prefetch`` batches each are made ahead."""
-        if num_workers and self.open_trace is not None:
-            self.spans = WorkerSpans.at_least(self.spans, num_workers, prefetch)
+    def share(self, num_workers: int) -> None:
+        """Makes room for workers, before they start."""
         if num_workers and not (self._of_workers.is_shared() and len(self._of_workers) >= num_workers):
             missing = max(0, num_workers - len(self._of_workers))  # none if this is a copy of what was shared
             rows = [self._of_workers, self._of_workers.new_zeros((missing, len(_NAMES)))]
             self._of_workers = torch.cat(rows).share_memory_()
+
+    def trace_workers(self, num_workers: int, prefetch: int) -> None:
+        """Makes room for what workers that will start tell a trace; ``prefetch`` batches each are made ahead."""
+        self.spans = WorkerSpans(num_workers, prefetch) if num_workers and self.open_trace is not None else None
 
     def _row(self) -> Any:
         worker = get_worker_info()
@@ -69,7 +73,7 @@ class Counts:
         worker = get_worker_info()
         if worker is None:
             if (trace := self.open_trace) is not None:
-                trace.span(stage, began_s, now_s, self.batch)
+                trace.span(stage, began_s, now_s, self.batch, is_ahead=threading.get_ident() != self.taker)
         elif self.spans is not None:
             self.spans.add(worker.id, STAGES.index(stage), self.batch, began_s, now_s)
 
@@ -113,13 +117,10 @@ class WorkerSpans:
         self._num_read = [0] * num_workers
         self._found: dict[int, tuple[int, list[Span]]] = {}  # of batches not taken yet: worker, and spans
 
-    @classmethod
-    def at_least(cls, made: WorkerSpans | None, num_workers: int, prefetch: int) -> WorkerSpans:
-        fits = made is not None and len(made._rows) >= num_workers and made.room >= 16 * (prefetch + 1)
-        if made is None or not fits:
-            return cls(num_workers, prefetch)
-        made._found.clear()
-        return made
+    def forget(self) -> None:
+        """Passes over what is there, of an iteration that was left or not traced."""
+        self._num_read = self._added[:, 0].tolist()
+        self._found.clear()
 
     def add(self, worker: int, stage: int, batch: int, began_s: float, ended_s: float) -> None:
         if worker >= len(self._rows):  # of another loader
@@ -157,6 +158,7 @@ class TimedBatches:
 
     def __next__(self) -> Any:
         asked_s, num_batches, has_ended = time.perf_counter(), 0, False
+        self._counts.taker = threading.get_ident()
         try:
             batch = self._next()
             num_batches = 1

@@ -20,7 +20,7 @@ from glt._stats import Stats
 from glt._trace import Trace, Traced
 from glt._tracebacks import short_traceback
 from glt.loader.batches import MadeBatches
-from glt.loader.counts import Counts, TimedBatches
+from glt.loader.counts import Counts, TimedBatches, WorkerSpans
 from glt.loader.tuning import MOST_WORKERS, TunedBatches, WorkerTuner
 from glt.sampler.order import (
     BatchIndex,
@@ -124,7 +124,7 @@ class KeyedLoader(Traced, Resumable):
             self._order_crcs = {first: self._order_crcs.get(first, 0)}
             self._counts.trace = self._open_trace
             num_workers = self.num_workers if self._tuner is None else self._tuner.most
-            self._counts.share(num_workers, self.prefetch_factor or 2)
+            self._counts.share(num_workers)
             began_s = time.perf_counter()
             timed = self._iterated(), self._counts, began_s
             return _CountedBatches(self._position, self._one_thread, self._begun, *timed)
@@ -150,6 +150,8 @@ class KeyedLoader(Traced, Resumable):
 
     def _iterated(self) -> Any:
         if self._tuner is None:
+            if getattr(self, "_iterator", None) is None:  # else its persistent workers run already
+                self._counts.trace_workers(self.num_workers, self.prefetch_factor or 2)
             return super().__iter__()  # type: ignore[misc]
         return TunedBatches(self._tuner, self._counts, partial(self._go_on, self._begun), self._begun.first)
 
@@ -157,6 +159,7 @@ class KeyedLoader(Traced, Resumable):
         """Torch's iterator over the rest of an epoch."""
         before = torch.get_rng_state()
         self.num_workers, self.prefetch_factor = num_workers, 2 if num_workers else None
+        self._counts.trace_workers(num_workers, self.prefetch_factor or 2)
         newest, self._begun = self._begun, replace(begun, first=first)
         try:
             return super().__iter__()  # type: ignore[misc]
@@ -214,9 +217,12 @@ class _BatchIndices:
     def __iter__(self) -> Iterator[BatchIndex]:
         """The batches of the epoch that the loader has begun: with workers, DataLoader asks twice and reads one."""
         loader, begun = self.loader, self.loader._begun
-        if loader._own_order:
-            return loader._order.batches(begun.epoch, begun.first)
-        return self._brought(begun, loader.random_seed, loader._order_crcs)
+        batches = (
+            loader._order.batches(begun.epoch, begun.first)
+            if loader._own_order
+            else self._brought(begun, loader.random_seed, loader._order_crcs)
+        )
+        return batches if loader._counts.spans is None else _after_others(loader._counts.spans, batches)
 
     def _brought(self, begun: Iteration, random_seed: int, crcs: dict[int, int]) -> Iterator[BatchIndex]:
         """The batches of the user's order from the first on, which must follow the same seeds as in the run before."""
@@ -237,6 +243,12 @@ class _BatchIndices:
         return len(self.index_sampler)
 
 
+def _after_others(spans: WorkerSpans, batches: Iterator[BatchIndex]) -> Iterator[BatchIndex]:
+    """The same. When DataLoader asks for the first, persistent workers have ended the batches of the epoch before."""
+    spans.forget()
+    yield from batches
+
+
 def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
     if crc32 != expected:
         raise RuntimeError(
@@ -253,7 +265,7 @@ class _CountedBatches(TimedBatches):
         super().__init__(*timed)
         self._position, self._one_thread, self._begun = position, one_thread, begun
         self._index = begun.first
-        self._handed_s: float | None = None  # when the trainer was handed the batch before
+        self._handed: tuple[int, float] | None = None  # the batch before, and when the trainer was handed it
 
     def __len__(self) -> int:
         if self._begun.num_batches is None:
@@ -266,15 +278,16 @@ class _CountedBatches(TimedBatches):
             return super().__next__()
 
     def _write(self, trace: Trace, asked_s: float, now_s: float, num_batches: int) -> None:
-        index = self._index - num_batches  # of what was waited for
-        if self._handed_s is not None:
-            trace.span("train", self._handed_s, asked_s, index - 1)
-        self._handed_s = None
+        if self._handed is not None:
+            index, handed_s = self._handed
+            trace.span("train", handed_s, asked_s, index)
+        self._handed = None
         if num_batches:
+            index = self._index - 1
             made = None if self._counts.spans is None else self._counts.spans.take(index)
             trace.batch(index, made, now_s)
             trace.span("wait for batch", asked_s, now_s, index)
-            self._handed_s = now_s
+            self._handed = index, now_s
 
     def _next(self) -> Any:
         self._counts.batch = self._index

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -67,6 +68,52 @@ def test_workers_that_run_without_room_for_a_trace_are_refused(tmp_path):
         loader.trace(tmp_path / "trace.json")
 
 
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_what_workers_did_before_is_in_no_trace(tmp_path, is_persistent):
+    """A worker makes one batch at a time: none of an iteration that was left, or was not traced, lies across others."""
+    loader = make_loader(num_workers=2, persistent_workers=is_persistent)
+    for name in ("left.json", "after.json"):
+        with loader.trace(tmp_path / name):
+            for _, _ in zip(range(4), loader, strict=False):
+                pass
+            list(loader)
+        list(loader)
+        lines = {(event["pid"], event["tid"]) for event in traced.read(tmp_path / name)["batch"]}
+        assert len(lines) == len({pid for pid, _ in lines})
+
+
+def test_a_batch_that_fails_is_not_trained_on(tmp_path):
+    def transform(batch):
+        if batch.input_id[0] == 30:
+            raise KeyError("batch 3")
+        return batch
+
+    loader = make_loader(transform=transform)
+    with loader.trace(tmp_path / "trace.json"):
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        with pytest.raises(KeyError, match="batch 3"):
+            next(batches)
+        list(batches)
+    found = traced.read(tmp_path / "trace.json")
+    for name in ("wait for batch", "train"):
+        assert [event["args"]["batch"] for event in found[name]] == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_the_thread_that_takes_batches_is_the_trainer(tmp_path):
+    loader = make_loader()
+    with loader.trace(tmp_path / "trace.json"):
+        thread = threading.Thread(target=list, args=(loader,))
+        thread.start()
+        thread.join(60)
+    found = traced.read(tmp_path / "trace.json")
+    assert [each["args"]["name"] for each in found["thread_name"]] == ["glt: trainer"]
+    for name in ("sample", "wait for batch"):
+        assert {event["tid"] for event in found[name]} == {found["thread_name"][0]["tid"]}
+        assert [event["args"]["batch"] for event in found[name]] == [*range(8)]
+
+
 def test_every_loader_is_traced(tmp_path):
     typed = glt.data.synthetic.synthetic_hetero_graph(200, 100, 8).to_pyg()
     plain, kind = TASK.to_pyg(), typed.node_types[0]
@@ -96,6 +143,21 @@ def test_nothing_is_written_before_and_after(tmp_path):
     assert sorted(traced.read(path)) == ["process_name", "thread_name"]
     with pytest.raises(TypeError, match="path = None: expected the path of a file to write"):
         loader.trace(None)
+
+
+def test_a_file_has_one_trace_at_a_time(tmp_path):
+    first, second = make_loader(num_workers=1, persistent_workers=True), make_loader()
+    for _ in range(2):
+        with first.trace(tmp_path / "trace.json"):
+            list(first)
+            with pytest.raises(ValueError, match=r"path = .*trace.json': another trace is being written there"):
+                second.trace(tmp_path / "trace.json")
+        assert len(traced.read(tmp_path / "trace.json")["train"]) == 8
+    with second.trace(tmp_path / "trace.json"):  # a worker of the first lives
+        list(second)
+    assert len(traced.read(tmp_path / "trace.json")["train"]) == 8
+    with second.trace(os.devnull):
+        list(second)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -20,7 +20,7 @@ from glt._checks import AUTO, check_flag, integer
 from glt._reprs import options, says
 from glt._spans import take_spans
 from glt._stats import Stats, with_ratios
-from glt._trace import Traced
+from glt._trace import Trace, Traced
 from glt._tracebacks import short_traceback
 from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
@@ -273,7 +273,7 @@ class DistLoader(Traced, Resumable):
                 self._written.begin()
             begun = self._position.begin(len(self))
             self._ask_for(begun)
-        return self._one_thread.over(self._batches(begun, began_s))
+        return self._one_thread.over(self._batches(begun, began_s, self._open_trace))
 
     def _ask_for(self, begun: Iteration) -> None:
         num_samplers = 0  # all
@@ -287,7 +287,9 @@ class DistLoader(Traced, Resumable):
         if not isinstance(self.options, RemoteDistSamplingWorkerOptions):  # clients say so themselves
             refuse_fork(self._pid, "iterate where the loader was created, or create it in the fork", "trainer")
 
-    def _batches(self, begun: Iteration, counted_s: float) -> Generator[Data | HeteroData, None, None]:
+    def _batches(
+        self, begun: Iteration, counted_s: float, trace: Trace | None
+    ) -> Generator[Data | HeteroData, None, None]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:
@@ -317,7 +319,7 @@ class DistLoader(Traced, Resumable):
             now_s = time.perf_counter()
             self._totals["epoch_s"] += now_s - counted_s
             counted_s = now_s
-            if (trace := self._open_trace) is None:
+            if trace is None or not trace.is_open:
                 yield batch
             else:
                 trace.batch(index, made, received)
