@@ -12,6 +12,7 @@ from glt._checks import check_at_least
 from glt._reprs import says
 from glt._stats import Stats
 from glt._tracebacks import short_traceback
+from glt.sampler.order import Resumable
 
 __all__ = ["LoaderCheckpoint", "StatsCallback"]
 
@@ -41,8 +42,9 @@ def _require_lightning(callback: Any) -> None:
 class LoaderCheckpoint(_Callback):
     """Keeps where each trainer's loader stands in Lightning's checkpoints, which have that of trainer 0 only.
 
-    With it, ``Trainer.fit(..., ckpt_path=...)`` goes on with the batch that comes next, in each trainer. Without it the
-    other trainers refuse the checkpoint, since their seeds are not those of trainer 0. One trainer needs no callback.
+    With it, ``Trainer.fit(..., ckpt_path=...)`` goes on with the batch that comes next, in each trainer, also from a
+    checkpoint at the end of an epoch, from which Lightning itself begins with the loader's first epoch. Without it the
+    other trainers refuse a checkpoint within an epoch, since their seeds are not those of trainer 0.
 
     Raises:
         ModuleNotFoundError: If neither ``lightning`` nor ``pytorch_lightning`` is installed.
@@ -54,11 +56,12 @@ class LoaderCheckpoint(_Callback):
 
     def __init__(self) -> None:
         _require_lightning(self)
+        self._states: list[dict[str, Any]] | None = None  # of a checkpoint that is being restored
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Called by Lightning, on all trainers."""
         fit = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
-        states = [fit.pop("combined_loader", None)] * trainer.world_size
+        states = [fit.get("combined_loader")] * trainer.world_size
         if trainer.world_size > 1:
             dist.all_gather_object(states, states[0])
         checkpoint[_KEY] = states
@@ -74,8 +77,20 @@ class LoaderCheckpoint(_Callback):
                 f"the checkpoint was written {found}, and there are {trainer.world_size} trainers: start as many as "
                 "before with this callback, or load only its weights with Model.load_from_checkpoint()"
             )
-        if states[trainer.global_rank] is not None:
-            checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = states[trainer.global_rank]
+        self._states = states[trainer.global_rank]
+        if self._states is not None:
+            checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = self._states
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning, which has begun to iterate, and leaves out the states of an epoch's end."""
+        loop, states, self._states = trainer.fit_loop, self._states, None
+        if states is None or loop.restarting:
+            return
+        loop._combined_loader._load_state_dicts(states)
+        for loader in loop._combined_loader.flattened:
+            if isinstance(loader, Resumable) and (state := loader.state_dict())["next_batch"]:
+                loader.set_epoch(state["epoch"] + 1)  # Lightning ended the epoch before the loader did
+        iter(loop._data_fetcher)
 
     @says
     def __repr__(self) -> str:
@@ -113,6 +128,7 @@ class StatsCallback(_Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.loggers:
             raise ValueError("logger = False of the Trainer, and callbacks has StatsCallback: leave one of them out")
+        self._before = _stats_of(trainer.train_dataloader)  # an epoch that is gone on with does not start
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._before = _stats_of(trainer.train_dataloader)

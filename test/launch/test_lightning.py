@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from launch_world import expect_none_marked, mark_of
 
 from glt.data.synthetic import synthetic_graph
+from glt.loader import NeighborLoader
 from glt.partition import RandomPartitioner
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "lightning.md"
@@ -120,6 +122,53 @@ def test_a_checkpoint_without_the_callback_is_refused(train):
 
 
 @pytest.mark.integration
+@pytest.mark.filterwarnings("ignore")  # of Lightning
+@pytest.mark.parametrize(
+    ("kept", "is_given", "limits"),
+    [
+        ({"every_n_epochs": 1}, True, {}),
+        ({"every_n_epochs": 1}, True, {"limit_train_batches": 2}),  # which a loader does not know of
+        ({"every_n_train_steps": 3}, False, {}),  # the callback may be left out later
+    ],
+)
+def test_one_trainer_goes_on_at_any_checkpoint(tmp_path, kept, is_given, limits):
+    lightning = pytest.importorskip("lightning", reason="no PyTorch Lightning here: pip install lightning")
+    from glt.lightning import LoaderCheckpoint
+
+    data = synthetic_graph(200, num_classes=4).to_pyg()
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.seeds = torch.nn.Linear(data.x.shape[1], 1), []
+
+        def training_step(self, batch, batch_idx):
+            self.seeds += [(self.current_epoch, name, each.input_id.tolist()) for name, each in batch.items()]
+            return sum(self.linear(each.x).mean() for each in batch.values())
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def train(callbacks, ckpt_path=None):
+        given = {"batch_size": 10, "shuffle": True, "random_seed": 3}
+        loaders = {f"of {num}": NeighborLoader(data, [2], torch.arange(num), **given) for num in (50, 30)}
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        quiet["enable_checkpointing"] = ckpt_path is None
+        model = Model()
+        trainer = lightning.Trainer(max_epochs=3, callbacks=callbacks, **quiet, **limits)
+        trainer.fit(model, loaders, ckpt_path=ckpt_path)
+        return model.seeds
+
+    checkpoints = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, **kept)
+    whole = train([checkpoints, LoaderCheckpoint()])
+    paths = sorted(tmp_path.iterdir(), key=lambda path: int(path.stem.rpartition("=")[2]))
+    for path in paths[:2]:
+        num_batches = int(path.stem.rpartition("=")[2])
+        rest = train([LoaderCheckpoint()] if is_given else [], path)
+        assert rest == whole[2 * num_batches :]
+
+
+@pytest.mark.integration
 def test_the_callback_refuses_another_number_of_trainers():
     pytest.importorskip("lightning", reason="no PyTorch Lightning here: pip install lightning")
     from glt.lightning import LoaderCheckpoint
@@ -129,7 +178,6 @@ def test_the_callback_refuses_another_number_of_trainers():
     checkpoint = {"loops": {"fit_loop": fit}}
     callback = LoaderCheckpoint()
     callback.on_save_checkpoint(trainer, None, checkpoint)
-    assert "combined_loader" not in fit["state_dict"]
     callback.on_load_checkpoint(trainer, None, checkpoint)
     assert fit["state_dict"]["combined_loader"] == ["state"]
     with pytest.raises(RuntimeError, match="was written by 1 trainers, and there are 2 trainers"):

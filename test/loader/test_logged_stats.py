@@ -104,7 +104,7 @@ def model_of(lightning):
     return Model()
 
 
-def logged(lightning, folder, callback, loaders, **options):
+def logged(lightning, folder, callback, loaders, resumed=None, **options):
     """What a real trainer wrote, in order: (step, numbers)."""
     loggers = lightning.pytorch.loggers if hasattr(lightning, "pytorch") else lightning.loggers
 
@@ -116,8 +116,8 @@ def logged(lightning, folder, callback, loaders, **options):
 
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     options = {"max_epochs": 2, "logger": Kept(folder), "accelerator": "cpu", "log_every_n_steps": 1} | options
-    trainer = lightning.Trainer(callbacks=[callback], default_root_dir=folder, **quiet, **options)
-    trainer.fit(model_of(lightning), loaders)
+    trainer = lightning.Trainer(callbacks=[callback], default_root_dir=folder, **quiet | options)
+    trainer.fit(model_of(lightning), loaders, **resumed or {})
     return found
 
 
@@ -141,6 +141,18 @@ def test_lightning_logs_every_so_many_batches_of_several_loaders(lightning, tmp_
         (3, 3, 3), (6, 3, 3), (10, 3, 3), (13, 3, 3)
     ]  # fmt: skip
     assert not any("other" in name for _, found in steps for name in found)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("every", "expected"), [(None, [(5, 3), (10, 5)]), (2, [(4, 2), (7, 2), (9, 2)])])
+def test_lightning_logs_an_epoch_that_is_gone_on_with(lightning, tmp_path, every, expected):
+    callbacks = lightning.pytorch.callbacks if hasattr(lightning, "pytorch") else lightning.callbacks
+    checkpoints = callbacks.ModelCheckpoint(tmp_path, "within", every_n_train_steps=2, save_top_k=-1)
+    given = {"enable_checkpointing": True, "logger": False, "max_steps": 3}
+    logged(lightning, tmp_path, checkpoints, make_loader(50), **given)
+    resumed = {"ckpt_path": tmp_path / "within.ckpt"}
+    steps = logged(lightning, tmp_path, StatsCallback(every), make_loader(50), resumed)
+    assert [(step, found["glt/num_batches"]) for step, found in steps] == expected
 
 
 @pytest.mark.integration
