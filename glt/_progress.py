@@ -11,6 +11,11 @@ from contextlib import closing, contextmanager
 from glt import _deadlines as deadlines
 
 
+def is_on_terminal() -> bool:
+    """Whether stderr is a terminal. Of a process that was started without stderr, Python has none."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @contextmanager
 def progress_bar(
     what: str, total: int | None, shown: bool | None = None, unit: str = "B"
@@ -20,7 +25,7 @@ def progress_bar(
 
     ``shown``: whether there is a bar; None: if stderr is a terminal. ``total``: units in all, if that is known.
     """
-    if not (sys.stderr.isatty() if shown is None else shown):
+    if not (is_on_terminal() if shown is None else shown):
         yield lambda _: None
         return
     from tqdm import tqdm  # which starts a thread

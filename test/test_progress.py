@@ -28,6 +28,14 @@ def test_nothing_is_drawn_where_stderr_is_no_terminal(soon, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_nothing_is_drawn_where_there_is_no_stderr():
+    """As of a daemon that was started with it closed."""
+    code = "from glt._progress import progress_bar\nwith progress_bar('work', 9) as add:\n  add(9)\nprint('done')"
+    words = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code]
+    done = subprocess.run(words, stdout=subprocess.PIPE, timeout=60)
+    assert done.stdout == b"done\n"
+
+
 def test_nothing_is_drawn_of_what_is_done_at_once(capsys):
     with progress_bar("work", 10, shown=True) as advance:
         advance(10)

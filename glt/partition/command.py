@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from glt._checks import format_size, parse_size
+from glt._progress import is_on_terminal
 from glt.data.arrays import load_npy, map_npy
 from glt.partition.format.files import require_free, require_writable
 from glt.partition.format.manifest import Manifest
@@ -366,7 +367,7 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     out = Path(arguments.out)
     require_free(out, overwrite=arguments.overwrite)  # before hours of reading
     require_writable(out)
-    if sys.stderr.isatty() and not arguments.no_progress:
+    if is_on_terminal() and not arguments.no_progress:
         print(f"reading {arguments.input}", file=sys.stderr)
     # Labels and seeds are values; all else that a forecast depends on is sizes.
     outline = arguments.dry_run and not arguments.balance and arguments.hotness is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from glt._checks import format_size
-from glt._progress import progress_bar
+from glt._progress import is_on_terminal, progress_bar
 from glt.tables.columns.sources import Source
 from glt.tables.engines.output import Shards, read_shards, shards_of
 from glt.tables.engines.plan import AnyFold, AnyMake, Query, Rows
@@ -29,7 +28,7 @@ class DuckDB:
 
     def __init__(self, scratch: Path, memory_bytes: int, num_threads: int, progress: bool | None = None) -> None:
         scratch.mkdir(parents=True)
-        self._scratch, self._is_shown = scratch, sys.stderr.isatty() if progress is None else progress
+        self._scratch, self._is_shown = scratch, is_on_terminal() if progress is None else progress
         self._memory_bytes = memory_bytes
         self._limit = f"{format_size(memory_bytes)} and {num_threads} threads"
         self._db = duckdb.connect(":memory:")  # it has views alone, and a path with "?" would be taken for two
