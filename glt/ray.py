@@ -12,7 +12,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from glt import _deadlines as deadlines
-from glt._checks import check_at_least, check_count, check_one_of
+from glt._checks import check_at_least, check_count, check_one_of, real_number
 from glt.distributed.context import DistContext
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S
@@ -133,7 +133,7 @@ def serve(
     if options is not None and not isinstance(options, ServerOptions):
         raise TypeError(f"options has type {type(options).__name__}: expected a ServerOptions")
     options = options or ServerOptions()
-    wanted = dict(resources_per_server or {"CPU": options.num_workers})
+    wanted = {"CPU": options.num_workers} if resources_per_server is None else _checked(resources_per_server)
     if options.max_workers is None:
         options = replace(options, max_workers=max(options.num_workers, int(wanted.get("CPU", 0))))
     ray = _ray()
@@ -168,6 +168,18 @@ def serve(
             actors.append(placed.remote(os.fspath(graph_dir), num_servers, rank, master, given))
         _wait_until_ready(ray, actors, deadline, options.rpc_timeout)
         yield Servers(num_servers, *master, options.token_file, options.tls)
+
+
+def _checked(resources: Mapping[str, float]) -> dict[str, float]:
+    """Ray itself aborts a node that is asked for less than nothing."""
+    if not isinstance(resources, Mapping):
+        kind = type(resources).__name__
+        raise TypeError(f"resources_per_server has type {kind}: expected numbers by name, such as {{'CPU': 4}}")
+    for name, value in resources.items():
+        real_number(f"resources_per_server[{name!r}]", value)
+    if not any(resources.values()):
+        raise ValueError(f"resources_per_server = {resources!r}: expected some, such as {{'CPU': 4}}, or None")
+    return dict(resources)
 
 
 class _Server:
