@@ -58,14 +58,14 @@ class Trace:
         self._here = this_process(name)
         (name_of_process,) = self._introduction(self._here)
         of_thread = _named("thread_name", self._pids[self._here], _NO_ID, "glt: trainer")
-        self._file.write(f"[\n{name_of_process},\n{of_thread}".encode())
+        self._put(f"[\n{name_of_process},\n{of_thread}")
 
     def close(self) -> None:
         """Ends the file. May be called again."""
         with self._lock:
             if self.is_open and os.getpid() == self._pid:
+                self._put("\n]\n")
                 self.is_open = False
-                self._file.write(b"\n]\n")
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(self._file, fcntl.LOCK_UN)  # workers that were forked meanwhile have the file, too
                 self._file.close()
@@ -151,7 +151,15 @@ class Trace:
 
     def _write(self, events: list[str]) -> None:
         if self.is_open and os.getpid() == self._pid:
-            self._file.write("".join(f",\n{each}" for each in events).encode())
+            self._put("".join(f",\n{each}" for each in events))
+
+    def _put(self, text: str) -> None:
+        try:
+            self._file.write(text.encode())
+        except OSError as error:  # the disk is full, perhaps: the trace has ended
+            self.is_open, error.filename = False, self.path
+            self._file.close()
+            raise
 
 
 class Traced:
@@ -178,7 +186,7 @@ class Traced:
             path: The file; one that is there is replaced.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If it cannot be written; later, where the disk is full, from the iteration, once.
             ValueError: If this loader is being traced, another trace is being written to that file, or
                 ``persistent_workers`` of this loader run already.
 

@@ -158,6 +158,8 @@ def test_a_file_has_one_trace_at_a_time(tmp_path):
     assert len(traced.read(tmp_path / "trace.json")["train"]) == 8
     with second.trace(os.devnull):
         list(second)
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        second.trace("/dev/full")
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -203,6 +205,30 @@ for batch in loader:
     if batch.input_id[0] == 30:
         os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+FULL = """
+import resource, torch
+from glt.data.synthetic import synthetic_graph
+from glt.loader import NeighborLoader
+
+loader = NeighborLoader(synthetic_graph(500).to_pyg(), [2], torch.arange(40), batch_size=10)
+loader.trace("trace.json")
+batches = iter(loader)
+next(batches)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+try:
+    next(batches)
+except OSError as error:
+    print(error)
+print(len(list(batches)))
+"""
+
+
+def test_a_full_disk_is_told_once_and_ends_the_trace(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", FULL]
+    done = subprocess.run(command, cwd=tmp_path, timeout=120, capture_output=True, text=True)
+    assert done.stdout == "[Errno 27] File too large: 'trace.json'\n2\n", done.stderr
 
 
 def test_what_a_killed_process_leaves_lacks_the_last_bracket(tmp_path):
