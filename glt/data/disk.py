@@ -19,7 +19,7 @@ from glt._reprs import says
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_numpy, map_npy, pooled_empty
 from glt.data.device import Accelerator
-from glt.data.feature import Feature, Source, TieredRows
+from glt.data.feature import Feature, Source, TieredRows, checked_hotness
 from glt.data.packing import Packing
 from glt.data.schema import PartitionBook
 
@@ -46,8 +46,9 @@ def hottest(hotness: Tensor | None, num_rows: int, num_hot: int) -> np.ndarray:
     """The numbers of the hottest rows, or of the first ones, ascending ``[num_hot]``, int64."""
     if hotness is None or num_hot == num_rows:
         return np.arange(num_hot)
-    cold = num_rows - num_hot
-    return np.sort(np.argpartition(hotness.numpy(), cold)[cold:])
+    cold, hotness = num_rows - num_hot, hotness.detach()
+    numbers = (hotness.float() if hotness.dtype == torch.bfloat16 else hotness).numpy()  # NumPy lacks it
+    return np.sort(np.argpartition(numbers, cold)[cold:])
 
 
 @short_traceback
@@ -91,14 +92,26 @@ class DiskFeature(Feature):
         owned: tuple[PartitionBook, int] | None = None,
         store_dtype: Packing | None = None,
     ) -> None:
-        array = map_npy(path)
+        if store_dtype is not None and not isinstance(store_dtype, Packing):
+            raise TypeError(
+                f"store_dtype = {store_dtype!r}: expected a Packing, by which the rows of the file are packed already; "
+                "a file of unpacked rows is read as it is"
+            )
+        # What is read later, and by processes that this is sent to, is the same file wherever they work.
+        self._path = os.path.abspath(path)
+        array = map_npy(self._path)
         if array.ndim == 0 or not array.flags.c_contiguous:
-            raise ValueError(f"path = {os.fspath(path)!r} holds an array {list(array.shape)}: expected rows in C order")
+            raise ValueError(f"path = {self._path!r} holds an array {list(array.shape)}: expected rows in C order")
+        if array.dtype.kind not in "biufc" or not array.dtype.isnative:
+            raise TypeError(
+                f"path = {self._path!r} holds {array.dtype}: expected numbers in the byte order of this machine"
+            )
         tensor = torch.from_numpy(array)
-        if dtype is not None and dtype.itemsize != array.itemsize:
-            raise ValueError(f"dtype = {dtype}: expected one of {array.itemsize} bytes, as {array.dtype} of the file")
+        if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype.itemsize != array.itemsize):
+            raise ValueError(
+                f"dtype = {dtype!r}: expected a torch.dtype of {array.itemsize} bytes, as {array.dtype} of the file"
+            )
         super().__init__(tensor if dtype is None else tensor.view(dtype), owned=owned, store_dtype=store_dtype)
-        self._path = os.fspath(path)
         self._kept: tuple[HotRows, Tensor] | None = None
         self.row_bytes: int = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
         place = self._path, array.offset, self.row_bytes, len(array)  # type: ignore[attr-defined]
@@ -106,9 +119,7 @@ class DiskFeature(Feature):
         if self._disk.why_buffered:
             logger.warning("%s is read through the page cache: %s", self._path, self._disk.why_buffered)
         num_hot = min(len(self), parse_size(memory, "memory", 0) // HotRows.bytes_of_row(self.row_bytes))
-        if hotness is not None and (not isinstance(hotness, Tensor) or hotness.shape != (len(self),)):
-            kind = f"{hotness.dtype} {list(hotness.shape)}" if isinstance(hotness, Tensor) else type(hotness).__name__
-            raise ValueError(f"hotness is {kind}: expected a tensor [{len(self)}], one number per row")
+        hotness = checked_hotness(hotness, len(self))
         if num_hot:
             self.keep(HotRows(hottest(hotness, len(self), num_hot), len(self)))
 

@@ -309,7 +309,7 @@ class Feature:
             raise ValueError(f"split_ratio = {split_ratio!r}: expected a share of the rows, 0 to 1")
         self.split_ratio, self.device = float(split_ratio), device
         self.device_group_list: tuple[DeviceGroup, ...] = tuple(device_group_list or ())
-        self.hotness: Tensor | None = _checked_hotness(hotness, len(tensor))
+        self.hotness: Tensor | None = checked_hotness(hotness, len(tensor))
         if device is not None:
             group_of(require_accelerator(device, "device").device, self.device_group_list)
         for group in self.device_group_list:
@@ -552,7 +552,8 @@ def _packed(tensor: Tensor, store_dtype: str | torch.dtype | Packing | None) -> 
     return RowPacker(packing, "tensor").pack(tensor), packing
 
 
-def _checked_hotness(value: Tensor | None, num_rows: int) -> Tensor | None:
+def checked_hotness(value: Tensor | None, num_rows: int) -> Tensor | None:
+    """Returns the hotness of so many rows, contiguous; raises ValueError unless it is a number per row on the CPU."""
     if value is None:
         return None
     if not isinstance(value, Tensor) or value.shape != (num_rows,) or value.device.type != "cpu":

@@ -1,5 +1,6 @@
 """Features on disk: the rows of the file, whatever is asked for and kept in memory, and errors that say what failed."""
 
+import errno
 import os
 import pickle
 import platform
@@ -72,7 +73,7 @@ def test_dtypes_that_numpy_lacks(tmp_path):
     rows = torch.randn(9, 3).bfloat16()
     path = written(tmp_path / "rows.npy", rows.view(torch.int16).numpy())
     assert torch.equal(DiskFeature(path, dtype=torch.bfloat16)[torch.tensor([8, 1])], rows[[8, 1]])
-    with pytest.raises(ValueError, match=r"dtype = torch\.float32: expected one of 2 bytes"):
+    with pytest.raises(ValueError, match=r"dtype = torch\.float32: expected a torch\.dtype of 2 bytes"):
         DiskFeature(path, dtype=torch.float32)
 
 
@@ -94,6 +95,26 @@ def test_a_file_that_was_cut_is_named(tmp_path):
     with pytest.raises(OSError, match=r"rows\.npy: row 500, bytes 128128 to 128383 are beyond its end"):
         feature.gather(torch.tensor([3, 500, 501]))
     assert torch.equal(feature.gather(torch.tensor([3])), torch.ones(1, 64)), "of no use after an error"
+
+
+def test_a_disk_that_does_not_answer_in_time_is_named(tmp_path):
+    rows = np.random.default_rng(0).integers(0, 256, (5000, 4096), np.uint8)
+    path, ids, out = written(tmp_path / "rows.npy", rows), np.arange(0, 5000, 3), np.empty((1667, 4096), np.uint8)
+    hurried = _core.DiskRows(str(path), 128, 4096, 5000, 0.0)
+    if hurried.why_buffered or is_in_memory(tmp_path):
+        pytest.skip("this file system has answered when it was asked")
+    with pytest.raises(OSError, match=r"rows\.npy: row \d+, bytes \d+ to \d+ did not come in time") as caught:
+        for _ in range(50):
+            hurried.read(ids, out)
+    assert caught.value.errno == errno.ETIMEDOUT
+    # What comes late goes nowhere else.
+    _core.DiskRows(str(path), 128, 4096, 5000, 60.0).read(ids, out)
+    assert np.array_equal(out, rows[ids])
+
+
+def is_in_memory(path):
+    found = subprocess.run(["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=True, timeout=10)
+    return found.stdout.strip() in ("tmpfs", "ramfs")
 
 
 def test_a_file_that_is_missing_or_none_is_named(tmp_path):
@@ -153,8 +174,28 @@ def test_a_file_in_memory_is_read_too():
 def test_a_hotness_of_other_rows_is_refused(tmp_path):
     path = written(tmp_path / "rows.npy", np.ones((3, 1)))
     for hotness, kind in ((torch.ones(2), r"torch\.float32 \[2\]"), ([1, 2, 3], "list")):
-        with pytest.raises(ValueError, match=rf"hotness is {kind}: expected a tensor \[3\]"):
+        with pytest.raises(ValueError, match=rf"hotness is {kind}: expected numbers \[3\]"):
             DiskFeature(path, hotness=hotness)
+
+
+def test_hotness_of_a_dtype_that_numpy_lacks_and_with_gradients(tmp_path):
+    path = written(tmp_path / "rows.npy", np.arange(3.0))
+    for hotness in (torch.tensor([0, 9, 1]).bfloat16(), torch.tensor([0.0, 9, 1], requires_grad=True)):
+        feature = DiskFeature(path, 16, hotness=hotness)
+        stats = dict.fromkeys(("disk_s", "disk_bytes", "num_disk_rows", "num_hot_rows"), 0)
+        feature.sources(np.array([1]), None, stats)
+        assert feature.num_hot == stats["num_hot_rows"] == 1
+
+
+def test_files_and_dtypes_that_do_not_fit_are_refused_by_name(tmp_path):
+    for rows in (np.ones((3, 2), ">f4"), np.zeros(3, "M8[s]"), np.array(["a"]), np.zeros(3, [("a", "i4")])):
+        with pytest.raises(TypeError, match=r"rows\.npy' holds .*: expected numbers in the byte order"):
+            DiskFeature(written(tmp_path / "rows.npy", rows))
+    path = written(tmp_path / "rows.npy", np.ones((3, 2), np.float32))
+    with pytest.raises(TypeError, match="store_dtype = 'int8': expected a Packing"):
+        DiskFeature(path, store_dtype="int8")
+    with pytest.raises(ValueError, match=r"dtype = 'float32': expected a torch\.dtype of 4 bytes"):
+        DiskFeature(path, dtype="float32")
 
 
 def test_no_gpu_reads_them(tmp_path):
@@ -173,6 +214,14 @@ def test_threads_and_forked_processes_read_at_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(32)))
     assert all(DataLoader(range(8), batch_size=None, num_workers=2, collate_fn=read))
+
+
+def test_a_relative_path_is_of_the_directory_it_was_given_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    feature = DiskFeature(written("rows.npy", np.arange(6).reshape(3, 2)))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert pickle.loads(pickle.dumps(feature)).gather(torch.tensor([2])).tolist() == [[4, 5]]
 
 
 def test_pickled_by_path_and_closed_when_dropped(tmp_path):
