@@ -383,18 +383,19 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return 1
     except ValueError as error:
         parser.error(str(error))
+    unread: tuple[str, ...] = ()
     if page is not None:
         try:
-            _write_page(report, page)
+            unread = _write_page(report, page)
         except OSError as error:
             parser.error(f"argument --html: {arguments.html!r} cannot be written: {error.strerror}")
     try:
         print(json.dumps(asdict(report), indent=1) if arguments.json else "\n".join(_lines(report)), flush=True)
     except BrokenPipeError:  # the reader, such as head, has enough; Python would complain again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    for each in report.bad:
-        print(f"glt inspect: {each.reason}", file=sys.stderr)
-    return 1 if report.bad else 0
+    for reason in [each.reason for each in report.bad] or unread:  # what is missing is not measured either
+        print(f"glt inspect: {reason}", file=sys.stderr)
+    return 1 if report.bad or unread else 0
 
 
 def _require_place(page: Path, root: Path) -> None:
@@ -408,11 +409,13 @@ def _require_place(page: Path, root: Path) -> None:
         )
 
 
-def _write_page(report: Inspection, page: Path) -> None:
+def _write_page(report: Inspection, page: Path) -> tuple[str, ...]:
+    """Writes the page; returns what could not be measured."""
     root, manifest, bad = Path(report.root), Manifest.read(report.root), {each.path for each in report.bad}
     with progress_bar("measure", measured_bytes(manifest, report.parts)) as advance:
         measures = measure(root, manifest, report.parts, bad, advance)
     page.write_text(html_report(report, measures, manifest), encoding="utf-8")
+    return measures.unread
 
 
 def _asked_hosts(given: Sequence[str] | None) -> dict[str, list[int]] | None:

@@ -62,7 +62,7 @@ def html_report(report: Inspection, measures: Measures, manifest: Manifest) -> s
     body = "".join(
         [
             _heading(report),
-            _advice(report, manifest),
+            _advice(report, measures, manifest),
             _problems(report, measures),
             _sizes(report, measures),
             _balance(report),
@@ -101,12 +101,17 @@ def _heading(report: Inspection) -> str:
     return f"<h1>Partitions in {escape(report.root)}</h1><dl>{listed}</dl>"
 
 
-def advice(report: Inspection, manifest: Manifest) -> list[str]:
+def advice(report: Inspection, measures: Measures, manifest: Manifest) -> list[str]:
     """Returns what to change, a sentence each; nothing where all is well."""
     found = []
     if report.bad:
         found.append(
             f"Missing or damaged files: {len(report.bad)} of {report.num_files}. Copy the directory again, then run "
+            "glt inspect --verify."
+        )
+    elif measures.unread:
+        found.append(
+            "Files hold what cannot be, as the problems below say. Copy the directory again, then run "
             "glt inspect --verify."
         )
     if not report.is_complete:
@@ -165,8 +170,8 @@ def advice(report: Inspection, manifest: Manifest) -> list[str]:
     return found
 
 
-def _advice(report: Inspection, manifest: Manifest) -> str:
-    found = advice(report, manifest)
+def _advice(report: Inspection, measures: Measures, manifest: Manifest) -> str:
+    found = advice(report, measures, manifest)
     said = f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in found)}</ul>" if found else "<p>Nothing to change.</p>"
     return (
         f'<section class="do"><h2>What to change</h2>{said}<details><summary>What was looked for</summary>'

@@ -233,8 +233,10 @@ def test_what_a_damaged_file_spoils_is_left_out_whole_and_said(graph, tmp_path, 
         array = np.load(root / name, mmap_mode="r+")
         array[array.size // 2] = {"id": NUM_NODES, "indptr": 0, "book": NUM_PARTS}[damage]
         array.flush()
-    page = page_of(root, 1 if damage == "gone" else 0)
+    page = page_of(root, 1)
     assert f"{name} " in page.text and "Not measured (1)" in page.text
+    assert "Copy the directory again" in page.text.split("What was looked for")[0]
+    assert name in capsys.readouterr().err
     absent = [[str(part), *["not read"] * 3] for part in range(NUM_PARTS)]
     cut = page.table("Edges node to node")
     assert cut == [full[0], *absent] if damage == "book" else [*full[:2], absent[1], full[3]]
