@@ -18,17 +18,19 @@ MOST_WORKERS: Final = 8
 _MEASURED: Final = 12  # intervals between batches of a trial, and four more for each worker: they come in bursts
 _GAIN: Final = 0.9  # of the time with fewer workers
 _LITTLE: Final = 0.05  # of the time; if a trainer waits less than that, more workers gain nothing
+_MOST_BEGUN: Final = 3  # times that a trial begins: epochs that are shorter than it never end it
 
 
 class WorkerTuner:
     """What is known of a loader: the number of workers that is tried, or was chosen, and seconds per batch of those
     that were tried: the ``least``, one, two, and twice as many as long as that gains a tenth. Of those that are as good
-    as the best to a tenth, the fewest are chosen."""
+    as the best to a tenth, the fewest are chosen. A number that epochs are too short to try is not."""
 
     def __init__(self, least: int, most: int) -> None:
         self.num_workers, self.most, self.is_chosen = least, most, False
         self.batch_s: dict[int, float] = {}
-        self.begin()
+        self._num_begun = self._num_taken = 0
+        self._before = 0.0, 0.0
 
     @property
     def num_skipped(self) -> int:
@@ -40,8 +42,11 @@ class WorkerTuner:
         return _MEASURED + 4 * self.num_workers
 
     def begin(self) -> None:
-        """A trial begins, or begins anew: batches are asked for."""
-        self._num_taken, self._before = 0, (0.0, 0.0)
+        """A trial begins, or begins anew: to be called before batches are asked for. One that has begun too often
+        without an end is given up."""
+        self._num_taken, self._num_begun = 0, self._num_begun + 1
+        if self._num_begun > _MOST_BEGUN and self.batch_s and not self.is_chosen:
+            self._choose(f"; epochs are too short to try {self.num_workers}")
 
     def measure(self, times: tuple[float, float]) -> bool:
         """To be called before each batch with seconds of the trainer until now, and those of them in which it waited.
@@ -65,13 +70,16 @@ class WorkerTuner:
         more = max(1, 2 * self.num_workers)
         goes_on = self.num_workers < 2 or batch_s < _GAIN * best_s
         if goes_on and waited_s > _LITTLE * batch_s and more <= self.most:
-            self.num_workers = more
+            self.num_workers, self._num_begun = more, 0
             return
+        self._choose()
+
+    def _choose(self, note: str = "") -> None:
         best_s = min(self.batch_s.values())
         self.num_workers = min(num for num, each_s in self.batch_s.items() if _GAIN * each_s <= best_s)
         self.is_chosen = True
         tried = ", ".join(f"{1e3 * each_s:.3g} ms with {num}" for num, each_s in self.batch_s.items())
-        logger.info("num_workers = 'auto': %d; a batch took %s", self.num_workers, tried)
+        logger.info("num_workers = 'auto': %d; a batch took %s%s", self.num_workers, tried, note)
 
 
 class TunedBatches:
@@ -85,8 +93,8 @@ class TunedBatches:
         self._begin()
 
     def _begin(self) -> None:
-        self._batches = self._start(self._tuner.num_workers, self._index)
         self._tuner.begin()
+        self._batches = self._start(self._tuner.num_workers, self._index)
 
     def __iter__(self) -> TunedBatches:
         return self

@@ -52,6 +52,27 @@ def test_nothing_is_tried_where_the_trainer_hardly_waits():
     assert chosen({0: 1.0}, waited=0.04) == (0, [0])
 
 
+def epochs_of(num_batches, times):
+    """How many workers there are at the end of each of ten epochs, if batches take so long and trainers only wait."""
+    tuner, now_s, used = tuning.WorkerTuner(0, 8), 0.0, []
+    for _ in range(10):
+        tuner.begin()
+        for _ in range(num_batches):
+            if tuner.measure((now_s, now_s)):
+                tuner.begin()
+            now_s += times[tuner.num_workers]
+        used.append(tuner.num_workers)
+    return used
+
+
+def test_a_number_that_epochs_are_too_short_to_try_is_given_up(caplog):
+    with caplog.at_level(logging.INFO, logger="glt.loader.tuning"):
+        assert epochs_of(20, {0: 1.0, 1: 2.0}) == [1, 1, 1] + [0] * 7
+    assert "num_workers = 'auto': 0; a batch took 1e+03 ms with 0; epochs are too short to try 1" in caplog.text
+    assert epochs_of(40, {0: 1.0, 1: 0.8, 2: 0.6, 4: 2.0}) == [2, 4, 4, 4] + [2] * 6
+    assert epochs_of(13, {0: 1.0}) == [0] * 10
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_batches_are_those_of_any_number_of_workers(data, short, shuffle):
     options = {"batch_size": 50, "shuffle": shuffle, "random_seed": 3}

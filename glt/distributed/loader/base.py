@@ -278,8 +278,8 @@ class DistLoader(Traced, Resumable):
     def _ask_for(self, begun: Iteration) -> None:
         num_samplers = 0  # all
         if self._tuner is not None:
-            num_samplers = self._backend.num_samplers(self._tuner.num_workers)
             self._tuner.begin()
+            num_samplers = self._backend.num_samplers(self._tuner.num_workers)
         start = EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed, num_samplers)
         self._backend.start_epoch(replace(start, trace=int(self._open_trace is not None)))
 
