@@ -68,7 +68,7 @@ class Poller:
         if status != 200:
             raise ValueError(f"it answers with status {status}: expected the address of --metrics-port")
         stats = json.loads(body)
-        if not isinstance(stats, dict) or not isinstance(stats.get("loaders"), dict):
+        if not _are_stats(stats):
             raise ValueError("what it answers are no stats of glt: expected the address of --metrics-port")
         return stats
 
@@ -97,6 +97,20 @@ class Poller:
         finally:
             limit.cancel()
             connection.close()
+
+
+def _are_stats(told: Any) -> bool:
+    """Whether rows are where those of stats are, with numbers where they have some."""
+    if not isinstance(told, dict) or not isinstance(told.get("loaders"), dict):
+        return False
+    for row in (told, told.get("totals", {}), *told["loaders"].values()):
+        if not isinstance(row, dict):
+            return False
+        for name, value in row.items():
+            counts = name.startswith("num_") or name.endswith(("_s", "_bytes", "_ratio", "_num_queued"))
+            if counts and not isinstance(value, int | float):
+                return False
+    return True
 
 
 def _end(sock: socket.socket | None) -> None:

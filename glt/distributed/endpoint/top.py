@@ -145,7 +145,9 @@ def _stage(row: _Row, growth: Callable[[str], float | None]) -> str:
 
 
 def _hits(row: _Row, _: Any) -> str:
-    return f"{row['cache_hit_ratio']:.0%}" if row.get("num_remote_nodes") or row.get("num_cached_nodes") else ""
+    if not (row.get("num_remote_nodes") or row.get("num_cached_nodes")):
+        return ""
+    return f"{row['cache_hit_ratio']:.0%}" if "cache_hit_ratio" in row else ""
 
 
 _OF_PROCESS: Final[tuple[_Column, ...]] = (
@@ -201,7 +203,7 @@ def _view(snapshots: Mapping[str, Snapshot]) -> Any:
         for loader, row in stats["loaders"].items():
             growth = _growth(each, partial(_of_loader, loader))
             cells = [column(row, growth) for _, column in _OF_LOADER]
-            where = f"{row['client'].partition(' (')[0]}, {address}" if "client" in row else address
+            where = f"{str(row['client']).partition(' (')[0]}, {address}" if "client" in row else address
             loaders.add_row(_plain(f"{loader}\n{where}"), *cells, style="dim" if each.error else "")
     return Group(processes, *complaints, *([loaders] if loaders.row_count else []))
 

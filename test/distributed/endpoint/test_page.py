@@ -1,6 +1,7 @@
 """The page of an endpoint in headless Chromium: numbers appear, nothing else is asked for, nothing complains."""
 
 import os
+import re
 from pathlib import Path
 
 import browser
@@ -112,6 +113,17 @@ def test_it_asks_for_the_token_and_names_are_text(tmp_path):
             assert all("401" in str(each) for each in page.complaints), page.complaints
     finally:
         set_credentials(before)
+
+
+def test_loaders_in_process_have_no_numbers_of_partitions(tmp_path):
+    loader = glt.loader.NeighborLoader(glt.testing.ring_graph().to_dataset(), [2], batch_size=8)
+    num_batches, num_nodes = sum(1 for _ in loader), str(loader.stats()["num_nodes"])
+    with glt.distributed.publish_stats({"train": loader}) as opened, browser.Browser(tmp_path) as page:
+        page.open(opened.url)
+        page.until("!document.getElementById('numbers').hidden")
+        assert page.run(CELLS)["caches-title"] == [["train", num_nodes], ["all, since start", num_nodes]]
+        assert page.run(CELLS)["loaders-title"][0][:2] == ["train", str(num_batches)]
+        assert not re.search("NaN|undefined", page.run("document.body.innerText"))
 
 
 def test_an_inline_script_of_another_does_not_run(tmp_path):

@@ -26,7 +26,8 @@ from glt.testing.cluster import free_port
 
 class Loader:
     def stats(self):
-        return {"num_batches": 3, "num_nodes": 7, "remote_s": 3.0, "sampling_s": 1.0, "channel_num_queued": 2}
+        times = {"remote_s": 3.0, "sampling_s": 1.0}
+        return {"num_batches": 3, "num_nodes": 7, "num_remote_nodes": 3, "channel_num_queued": 2, **times}
 
 
 def top(capsys, *flags):
@@ -84,6 +85,9 @@ def test_the_token_goes_to_those_who_ask_for_it(tmp_path, capsys):
     ("answer", "words"),
     [
         (b"HTTP/1.0 200 OK\r\n\r\n[1]", "are no stats of glt"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"loaders": {"a": 3}}', "are no stats of glt"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"loaders": {"a": {"num_batches": "x"}}}', "are no stats of glt"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"loaders": {}, "totals": 5}', "are no stats of glt"),
         (b"HTTP/1.0 200 OK\r\n\r\nhello", "Expecting value"),
         (b"HTTP/1.0 404 no\r\n\r\n", "status 404"),
         (b"HTTP/1.0 401 no\r\n\r\n", "set GLT_TOKEN_FILE"),
