@@ -88,12 +88,22 @@ def test_another_process_of_the_host_shares_the_hot_rows(world):
     assert torch.equal(again.node_features[ids], dataset.node_features[ids])
     # What is told of is something else, or gone: they are read again.
     fd = os.memfd_create("something else")
-    (index, _), *_ = told["hot_rows"]
+    (index, mine), *_ = told["hot_rows"]
+    os.ftruncate(fd, os.stat(mine["path"]).st_size)
     for path in (f"/proc/{os.getpid()}/fd/{fd}", "/proc/0/fd/0"):
         lost = DistDataset.from_json(told | {"hot_rows": [(index, {"path": path, "name": "glt-hot-1"})]})
         assert torch.equal(lost.node_features[ids], dataset.node_features[ids]) and lost.node_features.num_hot > 0
         assert lost.to_json()["hot_rows"] != told["hot_rows"]
     os.close(fd)
+
+
+def test_hot_rows_of_others_are_not_taken_into_memory_once_more(world):
+    dataset = DistDataset().load(world.path, 0, **SOME)
+    other = dataset.map_other(world.path, 1, is_loaded=False)
+    x = other.node_tables[0]["x"]
+    assert other.on_disk.told is None and isinstance(x, DiskFeature) and x.num_hot == 0
+    ids = torch.from_numpy(np.asarray(other.nodes[0].owned, np.int64))
+    assert torch.equal(x[ids], DistDataset().load(world.path, 1).node_features[ids])
 
 
 def count(trainer, path, mode):
