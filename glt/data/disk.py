@@ -35,6 +35,8 @@ class HotRows:
     def __init__(self, numbers: np.ndarray, num_rows: int) -> None:
         self.numbers = numbers
         self.index = _core.RowIndex(numbers, num_rows)
+        # The same, kept: torch sends a tensor to a process that is spawned as memory that ends with the tensor.
+        self.tensor = torch.from_numpy(numbers)
 
     @staticmethod
     def bytes_of_row(row_bytes: int) -> int:
@@ -177,8 +179,7 @@ class DiskFeature(Feature):
         raise ValueError(f"device = {device!r}: rows of {self._path} stay on disk, where no GPU looks them up")
 
     def __getstate__(self) -> dict[str, Any]:
-        numbers = None if self._kept is None else torch.from_numpy(self._kept[0].numbers)
-        hot = None if self._kept is None else (numbers, self._kept[1])
+        hot = None if self._kept is None else (self._kept[0].tensor, self._kept[1])
         return {
             "path": self._path,
             "options": {"dtype": self.tensor.dtype, "owned": self.owned, "store_dtype": self.packing},

@@ -1,6 +1,7 @@
 """Features on disk: the rows of the file, whatever is asked for and kept in memory, and errors that say what failed."""
 
 import errno
+import multiprocessing
 import os
 import pickle
 import platform
@@ -214,6 +215,23 @@ def test_threads_and_forked_processes_read_at_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(32)))
     assert all(DataLoader(range(8), batch_size=None, num_workers=2, collate_fn=read))
+
+
+def test_processes_that_are_spawned_get_the_hot_rows(tmp_path):
+    features = [DiskFeature(written(tmp_path / f"{i}.npy", i + np.arange(60).reshape(30, 2)), 240) for i in range(2)]
+    ids, outs = torch.tensor([29, 0, 9]), [torch.zeros(3, 2, dtype=torch.int64).share_memory_() for _ in range(2)]
+    process = multiprocessing.get_context("spawn").Process(target=gather_all, args=(features, ids, outs))
+    process.start()
+    process.join(100)
+    assert process.exitcode == 0
+    for feature, out in zip(features, outs, strict=True):
+        assert feature.num_hot == 10 and torch.equal(out, feature[ids])
+
+
+def gather_all(features, ids, outs):
+    for feature, out in zip(features, outs, strict=True):
+        assert feature.num_hot == 10
+        feature.gather(ids, out)
 
 
 def test_a_relative_path_is_of_the_directory_it_was_given_in(tmp_path, monkeypatch):
