@@ -152,5 +152,7 @@ def test_a_table_that_was_cut_fails_the_batch_by_name(tmp_path):
     loader = glt.distributed.DistNeighborLoader(
         dataset, [4], torch.arange(NUM_NODES), batch_size=50, collect_features=True, worker_options=where
     )
-    with loader, pytest.raises(Exception, match=r"node\.npy: row \d+, bytes \d+ to \d+ are beyond its end"):
+    named = r"node\.npy: row \d+, bytes \d+ to \d+ are beyond its end"
+    with loader, pytest.raises(glt.errors.RemoteError, match=named) as caught:
         list(loader)
+    assert caught.value.type_name == "builtins.OSError"

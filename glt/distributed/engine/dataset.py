@@ -215,8 +215,8 @@ class DistDataset:
             KeyError: If a label file is for a node type that there is not.
             ValueError: If ``graph_mode`` is unknown, or not ``'CPU'`` with ``feature_memory``, a GPU is asked for that
                 cannot be used here, or a label file is missing or does not fit.
-            OSError: With ``feature_memory``, also from loaders later: if a file was cut or cannot be read; names the
-                file and the row.
+            OSError: With ``feature_memory``, if hot rows cannot be read; names the file and the row. Later
+                loaders raise it as :class:`glt.errors.RemoteError`, if the file was cut or the disk fails.
         """
         if feature_memory is not None:
             feature_memory = parse_size(feature_memory, "feature_memory", 0)
