@@ -35,7 +35,7 @@ from glt.partition import load_partition
 T = TypeVar("T")
 
 _CLUSTER = {
-    "cores": ("num_cores", int, 16, "cores of a host that sample"),
+    "cores": ("num_cores", float, 16.0, "cores of a host that sample"),
     "nic": ("nic_gbit", float, 25.0, "network card, Gbit/s"),
     "rtt-ms": ("rtt_ms", float, 0.2, "round trip between hosts, ms"),
     "disk": ("disk_mb_s", float, 1000.0, "reading partitions, MB/s"),
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, (_, kind, default, help_) in _CLUSTER.items():
         cluster.add_argument(f"--{flag}", type=kind, default=default, help=f"{help_} (default %(default)s)")
     costs = parser.add_argument_group("costs")
-    costs.add_argument("--calibrate", action="store_true", help="measure what this machine takes, 15 s, and keep it")
+    costs.add_argument("--calibrate", action="store_true", help="measure what this machine takes, 30 s, and keep it")
     costs.add_argument("--costs", help="a file of costs (default: of this machine if it was calibrated)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -14,11 +14,9 @@ from glt._tracebacks import short_traceback
 @short_traceback
 @dataclass(frozen=True)
 class Costs:
-    """Costs per unit. The defaults are medians of eight runs of :func:`glt.forecast.calibrate` on two busy cores of an
-    Intel Xeon, 2026-11-29, between which ``message_s`` was 0.6 to 1.1 ms; but for ``round_trip_s``, which other work
-    raises most: that is the median of ``python -m benchmarks.bench_wire`` on an AMD EPYC. Medians of seven runs on that
-    Intel Xeon when it was idle were within a fifth of these, but for ``remote_edge_s`` (45e-9) and ``round_trip_s``
-    (0.3 ms). They are rough; measure your own.
+    """Costs per unit. The defaults are rough; measure your own with :func:`glt.forecast.calibrate`. They are medians of
+    eight runs of two trainers in collocated mode on two busy cores of an Intel Xeon, 2026-11-29, between which
+    ``message_s`` was 0.6 to 1.1 ms; ``round_trip_s`` is that of ``python -m benchmarks.bench_wire`` on an AMD EPYC.
 
     Attributes:
         batch_s: CPU seconds of a batch without edges, rows and messages: its task, its message, making ``Data`` of it.

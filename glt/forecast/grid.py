@@ -93,7 +93,7 @@ def worker_counts(cluster: Cluster) -> list[int]:
     """Sampling processes per host to look at: what is told, else powers of two up to the cores."""
     if cluster.num_workers:
         return [cluster.num_workers]
-    return [n for n in (1, 2, 4, 8, 16, 32, 64) if n < cluster.num_cores] + [cluster.num_cores]
+    return [n for n in (1, 2, 4, 8, 16, 32, 64) if n < cluster.workers] + [cluster.workers]
 
 
 def best_choice(counted: dict[tuple[float, int], Counts], shape: Shape, cluster: Cluster, costs: Costs) -> Choice:

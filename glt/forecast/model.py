@@ -1,13 +1,16 @@
-"""The model: counts times costs, against what hosts have. Additive per batch, and the scarcest resource limits.
+"""The model: counts times costs, against what hosts have.
 
 Work of a batch is the sum of its stages. Hosts are alike, and each serves others as much as it asks them, so that the
-work per batch of a host is that of both ends. Throughput is the least of what each resource allows (a roofline). Not in
-it: queues of a resource that is nearly full, the slowest of many answers, neighbours on the same network, and rows that
-samplers keep at run time (``cache_memory_budget``), which save what a cache of their size saves at most.
+work per batch of a host is that of both ends. Each resource allows so many batches per second; the scarcest is the
+bottleneck. Below that the batches in flight queue for cores and network cards: a closed network of queues, whose rate
+Reiser and Lavenberg's mean value analysis (1980) gives, with stations of several servers as Seidmann et al. (1987) have
+them. Not in it: the slowest of many answers, neighbours on the same network, and rows that samplers keep at run time
+(``cache_memory_budget``), which save what a cache of their size saves at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,8 +25,10 @@ MESSAGE_BYTES: Final = 1_200  # of a request and its answer on the wire without 
 CHANNEL_BYTES: Final = 256 << 20  # shared memory of a worker's channel
 STAMP_BYTES: Final = 4  # per node of the graph and batch in flight: the table that numbers nodes
 BASE_BYTES: Final = 300 << 20  # of a process that has imported torch
+PAYLOAD: Final = 1448 / 1538  # of what a network card carries: the rest are heads of TCP, IP and Ethernet
 UNEVEN: Final = 1.2  # below that a host seems to serve more than others by the chance of the few batches counted
 START_MS: Final = 3_000  # imports of trainer and worker, one after the other
+_POOLED: Final = 4  # hosts whose cores and cards are looked at together; more change little, and take longer
 MEET_US: Final = 3  # of rank 0, per pair of ranks that tell each other who they are when a loader is made
 
 
@@ -73,7 +78,7 @@ class Cluster:
 
     Attributes:
         num_hosts: Hosts, of one partition each.
-        num_cores: Cores of a host that sample, its trainers' own left out.
+        num_cores: Cores of a host that sample, its trainers' own left out; may be a fraction, as of a container.
         nic_gbit: Network card, Gbit/s in each direction.
         rtt_ms: Round trip between hosts, milliseconds.
         disk_mb_s: Reading partitions, MB/s.
@@ -92,7 +97,7 @@ class Cluster:
     """
 
     num_hosts: int = 2
-    num_cores: int = 16
+    num_cores: float = 16
     nic_gbit: float = 25.0
     rtt_ms: float = 0.2
     disk_mb_s: float = 1000.0
@@ -104,18 +109,17 @@ class Cluster:
 
     def __post_init__(self) -> None:
         integer("num_hosts", self.num_hosts, 1, 1 << 16, "hosts of one partition each")
-        integer("num_cores", self.num_cores, 1, 1 << 12, "cores of a host that sample")
         integer("num_trainers", self.num_trainers, 1, 1 << 10, "trainers of a host")
         integer("num_workers", self.num_workers, 0, 1 << 12, "sampling processes of a host, 0 for one per core")
         integer("worker_concurrency", self.worker_concurrency, 1, 1024, "batches in flight per sampling process")
-        for name in ("nic_gbit", "disk_mb_s", "memory_gb"):
+        for name in ("num_cores", "nic_gbit", "disk_mb_s", "memory_gb"):
             real_number(name, getattr(self, name), above=True)
         for name in ("rtt_ms", "step_ms"):
             real_number(name, getattr(self, name))
 
     @property
     def workers(self) -> int:
-        return self.num_workers or self.num_cores
+        return self.num_workers or max(1, int(self.num_cores))
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,8 @@ class JobForecast:
             ``batch``.
         sent_bytes: That a host sends per batch, and receives.
         latency_s: Of one batch on idle hosts; ``waiting_s`` of it for other hosts.
-        limits: Batches per second of the whole job that each resource allows.
+        batches_per_s: Of all hosts together.
+        limits: Batches per second of the whole job that each resource alone allows.
         memory_bytes: Of a host.
         start_s: Until the first batch is asked for.
 
@@ -146,6 +151,7 @@ class JobForecast:
     sent_bytes: float
     latency_s: float
     waiting_s: float
+    batches_per_s: float
     limits: dict[str, float]
     memory_bytes: int
     start_s: float
@@ -154,11 +160,6 @@ class JobForecast:
     def bottleneck(self) -> str:
         """The resource that allows the fewest batches, in words."""
         return min(self.limits, key=lambda name: self.limits[name])
-
-    @property
-    def batches_per_s(self) -> float:
-        """Of all hosts together."""
-        return self.limits[self.bottleneck]
 
     @property
     def fits(self) -> bool:
@@ -202,13 +203,15 @@ def forecast_job(
         "batch": costs.batch_s,
     }
     sent_bytes = counts.remote_bytes + counts.request_bytes + counts.num_messages * MESSAGE_BYTES
-    nic = cluster.nic_gbit * 1e9 / 8
-    waiting_s = counts.num_waits * (cluster.rtt_ms * 1e-3 + costs.round_trip_s) + sent_bytes / nic
+    nic = cluster.nic_gbit * 1e9 / 8 * PAYLOAD
+    delay_s = counts.num_waits * (cluster.rtt_ms * 1e-3 + costs.round_trip_s)
+    waiting_s = delay_s + sent_bytes / nic
     total_s = sum(cpu_s.values())
     latency_s = total_s + waiting_s
+    num_in_flight = hosts * workers * cluster.worker_concurrency
     limits = {
         "cores that sample": hosts * cluster.num_cores / total_s,
-        "batches in flight": hosts * workers * cluster.worker_concurrency / latency_s,
+        "batches in flight": num_in_flight / latency_s,
     }
     if cluster.step_ms > 0:
         limits["trainers"] = hosts * cluster.num_trainers / (cluster.step_ms * 1e-3)
@@ -220,10 +223,12 @@ def forecast_job(
         if counts.most_served > UNEVEN:
             limits["cores of the host that owns most"] = hosts * cluster.num_cores / uneven_s
             limits["network card of the host that owns most"] = hosts * nic / (sent_bytes * counts.most_served)
-    in_flight = workers * cluster.worker_concurrency
+    pooled = min(hosts, _POOLED)
+    stations = [(total_s, pooled * cluster.num_cores), (sent_bytes / nic, float(pooled))]
+    queued = _rate_of_queues(stations, delay_s, num_in_flight * pooled // hosts) * hosts / pooled
     message_bytes = row_bytes + 8 * counts.num_nodes + 16 * counts.num_edges
     memory = shape.num_bytes(hosts) + cache_ratio * shape.num_nodes * (shape.bytes_of_row + 8)
-    memory += in_flight * (STAMP_BYTES * shape.num_nodes + message_bytes)
+    memory += num_in_flight // hosts * (STAMP_BYTES * shape.num_nodes + message_bytes)
     memory += workers * (CHANNEL_BYTES + BASE_BYTES) + cluster.num_trainers * BASE_BYTES
     return JobForecast(
         cluster=cluster,
@@ -232,9 +237,29 @@ def forecast_job(
         sent_bytes=sent_bytes,
         latency_s=latency_s,
         waiting_s=waiting_s,
+        batches_per_s=min(queued, *limits.values()),
         limits=limits,
         memory_bytes=int(memory),
         start_s=START_MS / 1e3
         + shape.num_bytes(hosts) / (cluster.disk_mb_s * 1e6)
         + (hosts * cluster.num_trainers) ** 2 * MEET_US / 1e6,
     )
+
+
+def _rate_of_queues(stations: Sequence[tuple[float, float]], delay_s: float, num_in_flight: int) -> float:
+    """Batches per second.
+
+    Args:
+        stations: For each kind of resource the seconds that a batch needs of one, and how many there are.
+        delay_s: What a batch waits for besides.
+        num_in_flight: Batches of all hosts.
+    """
+    # Of less than one, as of half a core, there is one that takes longer.
+    stations = [(seconds / min(count, 1.0), max(count, 1.0)) for seconds, count in stations]
+    delay_s += sum(seconds * (count - 1) / count for seconds, count in stations)
+    queues, rate = [0.0] * len(stations), 0.0
+    for number in range(1, num_in_flight + 1):
+        stays = [seconds / count * (1 + queue) for (seconds, count), queue in zip(stations, queues, strict=True)]
+        rate = number / (delay_s + sum(stays))
+        queues = [rate * stay for stay in stays]
+    return rate

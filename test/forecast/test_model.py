@@ -1,6 +1,8 @@
 """The model: what must hold whatever the constants are."""
 
+import heapq
 from dataclasses import asdict, replace
+from random import Random
 
 import pytest
 
@@ -55,6 +57,40 @@ def test_the_scarcest_resource_is_named():
         assert forecast_job(counts, SHAPE, cluster).bottleneck == words
     uneven = forecast_job(replace(COUNTS, most_served=6.0), SHAPE, replace(CLUSTER, nic_gbit=1.0))
     assert uneven.bottleneck == "network card of the host that owns most"
+
+
+def simulated_rate(cores_s, num_cores, card_s, delay_s, in_flight):
+    """Batches that take exponential times of a core, then of a card, then wait: event by event."""
+    random = Random(0)
+    free = {"core": [0.0] * num_cores, "card": [0.0]}
+    events, done = [(0.0, number, "core") for number in range(in_flight)], 0
+    while done < 8_000:
+        now, number, kind = heapq.heappop(events)
+        if kind == "wait":
+            done += 1
+            heapq.heappush(events, (now + random.expovariate(1 / delay_s), number, "core"))
+            continue
+        begin = max(now, free[kind][0])
+        seconds = random.expovariate(1 / (cores_s if kind == "core" else card_s))
+        heapq.heapreplace(free[kind], begin + seconds)
+        heapq.heappush(events, (begin + seconds, number, "card" if kind == "core" else "wait"))
+    return done / now
+
+
+@pytest.mark.parametrize("in_flight", [1, 4, 16])
+@pytest.mark.parametrize("num_cores, nic_gbit", [(1, 0.5), (1, 4.0), (4, 4.0), (2, 40.0)])
+@pytest.mark.parametrize("rtt_ms", [0.1, 20.0])
+def test_batches_queue_for_cores_and_cards(rtt_ms, num_cores, nic_gbit, in_flight):
+    cluster = Cluster(1, num_cores, nic_gbit, rtt_ms, num_workers=1, worker_concurrency=in_flight)
+    job = forecast_job(COUNTS, SHAPE, cluster)
+    cores_s, card_s = sum(job.cpu_s.values()), 1 / job.limits["network cards"]
+    simulated = simulated_rate(cores_s, num_cores, card_s, job.latency_s - cores_s - card_s, in_flight)
+    assert job.batches_per_s == pytest.approx(min(simulated, *job.limits.values()), rel=0.1)
+
+
+def test_half_a_core_makes_half_as_many_batches():
+    whole, half = (forecast_job(LOCAL, SHAPE, Cluster(1, num_cores=cores, num_workers=1)) for cores in (1, 0.5))
+    assert half.batches_per_s == pytest.approx(whole.batches_per_s / 2)
 
 
 def test_one_host_asks_nobody():
