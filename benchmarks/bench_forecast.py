@@ -96,7 +96,8 @@ class Yardstick:
     def pace(self) -> float:
         """CPU seconds per batch now."""
         start = time.process_time()
-        return (sum(1 for _ in self._loader) and time.process_time() - start) / PACE_BATCHES
+        num_batches = sum(1 for _ in self._loader)
+        return (time.process_time() - start) / num_batches
 
 
 def trainer(rank: int, job: Job, commands: Connection) -> None:

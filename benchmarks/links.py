@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from glt.forecast.model import PAYLOAD
 from glt.testing.network import enter, ip
 
 DEVICE = "glt0"
@@ -35,7 +36,6 @@ _VNET_HEAD = 10  # bytes before each packet: whether it is several of TCP in one
 _PR_SET_TIMERSLACK = 29
 _FRAME_BYTES = 38  # Ethernet's head, check sum and gap around each packet
 _REPEATED_BYTES = 52  # heads of IP and TCP, of every packet but the first of several in one
-PAYLOAD = 1448 / 1538  # of what a cable carries
 _MTU = 1500
 # Of TCP: the plainest control of congestion (bbr, which some hosts have, sends in small pieces), and as little before a
 # card as real ones let wait there (byte queue limits): what is acknowledged would wait behind it.
