@@ -14,6 +14,7 @@ import pytest
 from gpus import NO_GPU
 
 from glt.cli import main
+from glt.distributed.context import get_context, resign
 from glt.testing.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +26,17 @@ def pytest_configure(config):
     """The default run forks sampling processes; runs with tests of real components start them as users do."""
     if "not integration" in config.getoption("markexpr"):
         Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers",)
+
+
+@pytest.fixture(autouse=True)
+def _no_place_is_kept():
+    """A test that takes a place in a job gives it up: a later one of this process could take no other."""
+    before = get_context()
+    yield
+    kept = get_context()
+    if kept != before:
+        resign()
+        pytest.fail(f"this test is still {kept}")
 
 
 @pytest.fixture(scope="session")

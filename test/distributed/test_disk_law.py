@@ -142,12 +142,11 @@ def test_frequency_partitions_have_hotness_of_their_own(tmp_path):
     expect_law(cached, "collocated", {}, CASES[:1], load=SOME)
 
 
-def test_a_table_that_was_cut_fails_the_batch_by_name(tmp_path):
+def test_a_table_that_was_cut_fails_the_batch_by_name(tmp_path, alone):
     cut = write_world(tmp_path, 1)
     dataset = DistDataset().load(cut.path, 0, verify=False, **NOTHING)
     path = next(tmp_path.rglob("node_feat/node.npy"))
     os.truncate(path, 1000)
-    glt.distributed.init_worker_group(1, 0, "cut")
     where = glt.distributed.CollocatedDistSamplingWorkerOptions(master_addr="localhost", master_port=29500)
     loader = glt.distributed.DistNeighborLoader(
         dataset, [4], torch.arange(NUM_NODES), batch_size=50, collect_features=True, worker_options=where
