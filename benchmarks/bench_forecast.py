@@ -5,13 +5,13 @@ Claim: a job makes as many batches per second as is predicted, within 15%.
 Method: 2, 3 and 4 hosts (:mod:`benchmarks.links`), each with a random partition of graph S, a trainer and a sampling
 process; rows of 512 bytes, nothing cached. "large" batches are 1,024 seeds and [15, 10, 5], "small" ones 128 and [5,
 5]; "1" or "4" of them are in flight per sampling process. The forecast is given the counts of such batches; the costs
-that :func:`glt.forecast.calibrate` measures with this graph on two of the hosts, before and after (the mean); what two
-streams of TCP that cross on such links get, as the card's rate; and the cores that were left: the hosts share those of
-this machine with what carries their packets (``/proc/stat``, epoch by epoch). The speed of a core here changes by half
-from one minute to the next: before and after each calibration and each epoch a yardstick is timed, batches in process,
-and costs are scaled by it. The rate of an epoch is that of its middle, without the first and last eighth. ``ratio`` is
-predicted over measured, the median of the epochs; ``cpu_ratio`` the same of CPU seconds per batch; ``limit`` the
-bottleneck that the forecast names; ``given_cpu`` what ``ratio`` is when the forecast is told the CPU seconds.
+that :func:`glt.forecast.calibrate` measures with this graph on two of the hosts, between the runs, their mean over all
+of them; what two streams of TCP that cross on such links get, as the card's rate; and the cores that were left: the
+hosts share those of this machine with what carries their packets (``/proc/stat``, epoch by epoch). The speed of a core
+here changes by a third within seconds: ``cost_spread`` says by how much calibrations differed in the CPU of a batch.
+The rate of an epoch is that of its middle, without the first and last eighth. ``ratio`` is predicted over measured, the
+median of the epochs; ``cpu_ratio`` the same of CPU seconds per batch; ``limit`` the bottleneck that the forecast names;
+``given_cpu`` what ``ratio`` is when the forecast is told the CPU seconds.
 
     python -m benchmarks.bench_forecast [--rounds 3] [--toy] [--hosts 2 3 4]
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from statistics import median
@@ -32,10 +32,21 @@ import torch
 import glt
 from benchmarks import graphs
 from benchmarks._harness import Report, arguments, require
-from benchmarks.bench_distributed import Trainers, local_loader
+from benchmarks.bench_distributed import Trainers
 from benchmarks.links import Link, Links, place
 from benchmarks.partitioned import NUM_FEATURES, features_of, scratch_dir, write_partitions
-from glt.forecast import Cluster, Costs, Counts, GraphTracer, Placement, Shape, calibrate, count_batches, forecast_job
+from glt.forecast import (
+    Cluster,
+    Costs,
+    Counts,
+    GraphTracer,
+    JobForecast,
+    Placement,
+    Shape,
+    calibrate,
+    count_batches,
+    forecast_job,
+)
 from glt.testing.cluster import free_port
 
 LINKS = (Link(1, 0.1), Link(1, 2), Link(10, 0.1), Link(10, 1), Link(25, 0.1), Link(25, 2))
@@ -43,7 +54,6 @@ CALIBRATED = Link(10, 0.1)
 HOSTS = (2, 3, 4)
 CONCURRENCY = (1, 4)
 NUM_COUNTED = 8  # batches of each host
-PACE_BATCHES = 12
 WITHIN = 0.15
 
 
@@ -57,7 +67,7 @@ class Work:
     num_batches: int
 
 
-WORKS = (Work("large", 1024, (15, 10, 5), 32), Work("small", 128, (5, 5), 160))
+WORKS = (Work("large", 1024, (15, 10, 5), 64), Work("small", 128, (5, 5), 400))
 TOYS = (Work("small", 16, (5, 5), 8),)
 
 
@@ -76,28 +86,30 @@ class Job:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was measured: batches per second of all hosts, cores that were left for them, CPU seconds per batch, and of
-    a batch of the yardstick."""
+    """What was measured: batches per second of all hosts, cores that were left for them, and CPU seconds per batch."""
 
     rate: float
     cores: float
     cpu_s: float
-    pace_s: float
 
 
-class Yardstick:
-    """Batches in process, by which the speed of a core is told."""
+@dataclass(frozen=True)
+class Found:
+    """The epochs of a job on a link, and what is forecast of it."""
 
-    def __init__(self, graph: graphs.BenchGraph, work: Work) -> None:
-        seeds = torch.from_numpy(np.random.default_rng(1).permutation(graph.connected_nodes()))
-        seeds = seeds[: PACE_BATCHES * work.batch_size]
-        self._loader = local_loader(graph, seeds, list(work.num_neighbors), work.batch_size)
+    job: Job
+    counts: Counts
+    link: Link
+    crossing_gbit: float
+    epochs: list[Epoch]
 
-    def pace(self) -> float:
-        """CPU seconds per batch now."""
-        start = time.process_time()
-        num_batches = sum(1 for _ in self._loader)
-        return (time.process_time() - start) / num_batches
+    def forecast(self, shape: Shape, epoch: Epoch, costs: Costs) -> JobForecast:
+        hosts = len(self.job.hosts)
+        cluster = Cluster(
+            hosts, epoch.cores / hosts, self.crossing_gbit, self.link.rtt_ms, num_workers=1,
+            worker_concurrency=self.job.concurrency,
+        )  # fmt: skip
+        return forecast_job(self.counts, shape, cluster, costs)
 
 
 def trainer(rank: int, job: Job, commands: Connection) -> None:
@@ -137,82 +149,79 @@ def count(graph: graphs.BenchGraph, partition_dir: str, work: Work, seeds: list[
     return count_batches(traces, homes, placement, bytes_of_row=4 * NUM_FEATURES, num_edges=graph.num_edges)
 
 
-def run(job: Job, hosts: Links, links: tuple[Link, ...], rounds: int, yardstick: Yardstick) -> dict[Link, list[Epoch]]:
+def run(job: Job, hosts: Links, links: tuple[Link, ...], rounds: int) -> dict[Link, list[Epoch]]:
     """The job's epochs on each of the links."""
     group, found = Trainers(job, trainer, len(job.hosts)), {}
     try:
         for link in links:
             hosts.shape(link)
             group.ask("epoch")
-            epochs, pace = [], yardstick.pace()
+            epochs = []
             for _ in range(rounds):
                 start, cpu, busy = time.monotonic(), group.cpu_seconds(), busy_seconds()
                 answers = group.ask("epoch")
                 wall, cpu = time.monotonic() - start, group.cpu_seconds() - cpu
                 cores = psutil.cpu_count() - (busy_seconds() - busy - cpu) / wall
-                before, pace = pace, yardstick.pace()
                 rate, num_batches = (sum(answer[at] for answer in answers) for at in (1, 0))
-                epochs.append(Epoch(rate, cores, cpu / num_batches, (before + pace) / 2))
+                epochs.append(Epoch(rate, cores, cpu / num_batches))
             found[link] = epochs
     finally:
         group.stop()
     return found
 
 
-def measure(report: Report, graph: graphs.BenchGraph, hosts: Links, num_hosts: int, rounds: int, parts: str) -> None:
-    works, links = (TOYS, LINKS[:1]) if report.toy else (WORKS, LINKS)
-    concurrency = CONCURRENCY[: 1 if report.toy else None]
-    given = {
-        "edge_index": torch.from_numpy(graph.edge_index()),
-        "node_feat": features_of(torch.arange(graph.num_nodes)),
-    }
+def costs_now(graph: graphs.BenchGraph, hosts: Links, is_toy: bool) -> Costs:
+    """Of this graph on two of the hosts."""
+    hosts.shape(CALIBRATED)
+    node_feat = features_of(torch.arange(graph.num_nodes))
+    edge_index, where = torch.from_numpy(graph.edge_index()), partial(place, hosts.names)
+    found = Costs() if is_toy else calibrate(edge_index=edge_index, node_feat=node_feat, place=where)
+    print(found, flush=True)
+    return found
 
-    yardstick = Yardstick(graph, works[0])
-    yardstick.pace()
 
-    def costs() -> dict[str, float]:
-        """As the yardstick is one second long."""
-        hosts.shape(CALIBRATED)
-        before = yardstick.pace()
-        found = Costs() if report.toy else calibrate(place=partial(place, hosts.names), **given)
-        pace = (before + yardstick.pace()) / 2
-        print(f"{num_hosts} hosts: {found}, {pace * 1e3:.3g} ms per batch of the yardstick", flush=True)
-        return {name: cost / pace for name, cost in asdict(found).items()}
-
-    before, found, rates = costs(), [], dict[Link, float]()
+def measure(
+    graph: graphs.BenchGraph, hosts: Links, num_hosts: int, rounds: int, parts: str, is_toy: bool
+) -> tuple[list[Found], list[Costs]]:
+    """What so many hosts make, and what was calibrated between their runs."""
+    links = LINKS[: 1 if is_toy else None]
+    rates, found, costs = dict[Link, float](), list[Found](), list[Costs]()
     for link in links:
         hosts.shape(link)
         rates[link] = hosts.crossing_gbit()
     nodes = torch.from_numpy(np.random.default_rng(0).permutation(graph.connected_nodes()))
-    for work in works:
+    names = hosts.names[:num_hosts]
+    for work in TOYS if is_toy else WORKS:
         seeds = list(nodes[: num_hosts * work.num_batches * work.batch_size].chunk(num_hosts))
         counts = count(graph, parts, work, seeds)
-        for each in concurrency:
-            names = hosts.names[:num_hosts]
-            job = Job(f"{work.name}, {each}", names, parts, seeds, work, each, free_port())
-            found += [(job, counts, *measured) for measured in run(job, hosts, links, rounds, yardstick).items()]
-    after = costs()
-    mean = {name: (before[name] + after[name]) / 2 for name in before}
+        costs.append(costs_now(graph, hosts, is_toy))
+        for concurrency in CONCURRENCY[: 1 if is_toy else None]:
+            job = Job(f"{work.name}, {concurrency}", names, parts, seeds, work, concurrency, free_port())
+            for link, epochs in run(job, hosts, links, rounds).items():
+                found.append(Found(job, counts, link, rates[link], epochs))
+        print(f"{num_hosts} hosts: {work.name} batches are measured", flush=True)
+    return found, costs
+
+
+def compare(report: Report, graph: graphs.BenchGraph, found: list[Found], calibrated: list[Costs]) -> None:
+    """Adds what was measured beside what is forecast with the mean of the costs."""
+    costs = Costs(*np.mean([astuple(each) for each in calibrated], axis=0))
     shape = Shape(graph.num_nodes, graph.num_edges, 4 * NUM_FEATURES)
-    for job, counts, link, epochs in found:
-        forecasts, told = [], []
-        for epoch in epochs:
-            cluster = Cluster(
-                num_hosts, epoch.cores / num_hosts, rates[link], link.rtt_ms, num_workers=1,
-                worker_concurrency=job.concurrency,
-            )  # fmt: skip
-            costs_now = Costs(**{name: cost * epoch.pace_s for name, cost in mean.items()})
-            forecasts.append(forecast_job(counts, shape, cluster, costs_now))
-            factor = epoch.cpu_s / sum(forecasts[-1].cpu_s.values())
-            right = Costs(**{name: cost * factor for name, cost in asdict(costs_now).items()})
-            told.append(forecast_job(counts, shape, cluster, right).batches_per_s / epoch.rate)
-        pairs = list(zip(forecasts, epochs, strict=True))
+    for each in found:
+        forecasts, told = [each.forecast(shape, epoch, costs) for epoch in each.epochs], []
+        for epoch, forecast in zip(each.epochs, forecasts, strict=True):
+            factor = epoch.cpu_s / sum(forecast.cpu_s.values())
+            right = Costs(**{name: cost * factor for name, cost in asdict(costs).items()})
+            told.append(each.forecast(shape, epoch, right).batches_per_s / epoch.rate)
+        alone = [sum(each.forecast(shape, each.epochs[0], one).cpu_s.values()) for one in calibrated]
+        pairs = list(zip(forecasts, each.epochs, strict=True))
         report.add(
-            hosts=num_hosts, gbit=link.gbit, crossing_gbit=rates[link], rtt_ms=link.rtt_ms, batches=job.mode,
-            cores=median(epoch.cores for epoch in epochs), measured=median(epoch.rate for epoch in epochs),
+            hosts=len(each.job.hosts), gbit=each.link.gbit, crossing_gbit=each.crossing_gbit, rtt_ms=each.link.rtt_ms,
+            batches=each.job.mode, cores=median(epoch.cores for epoch in each.epochs),
+            measured=median(epoch.rate for epoch in each.epochs),
             ratio=median(forecast.batches_per_s / epoch.rate for forecast, epoch in pairs),
             cpu_ratio=median(sum(forecast.cpu_s.values()) / epoch.cpu_s for forecast, epoch in pairs),
-            given_cpu=median(told), limit=forecasts[0].bottleneck,
+            given_cpu=median(told), cost_spread=max(alone) / min(alone), limit=forecasts[0].bottleneck,
         )  # fmt: skip
 
 
@@ -228,9 +237,12 @@ def main() -> None:
             print(f"glt forecast is left out: {error}")
             return
         directory = stack.enter_context(scratch_dir())
+        found, costs = list[Found](), list[Costs]()
         for num_hosts in numbers:
             parts = write_partitions(graph, directory / str(num_hosts), num_hosts)
-            measure(report, graph, hosts, num_hosts, options.rounds, parts)
+            some, calibrated = measure(graph, hosts, num_hosts, options.rounds, parts, options.toy)
+            found, costs = found + some, costs + calibrated
+        compare(report, graph, found, [*costs, costs_now(graph, hosts, options.toy)])
     off = [abs(row["ratio"] - 1) for row in report.rows]
     over = sum(each > WITHIN for each in off)
     told = [abs(row["given_cpu"] - 1) for row in report.rows]

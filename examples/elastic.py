@@ -106,4 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seeds-log", help="writes the seeds of each batch to SEEDS_LOG.RESTART.RANK")
-    main(parser.parse_args())
+    options = parser.parse_args()
+    if options.every < 1:
+        parser.error(f"--every {options.every}: expected at least 1 batch")
+    main(options)

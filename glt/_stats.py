@@ -137,6 +137,8 @@ def _of_loader(stats: Mapping[str, Any]) -> str:
     more = "raise num_workers, up to the free cores"
     if "remote_s" in stats and not stats.get("num_workers", 1):
         more = "sample in processes of their own, with MpDistSamplingWorkerOptions"
+    if stats.get("is_tuned"):
+        more = "num_workers='auto' found that more workers gain nothing; take fewer neighbours, or more cores"
     return _of_samplers(stats, time, more)
 
 

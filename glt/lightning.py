@@ -109,7 +109,8 @@ class StatsCallback(_Callback):
     logger.
 
     Args:
-        every_n_batches: Log after so many batches of an epoch. Default: at the end of each epoch.
+        every_n_batches: Log after so many batches of an epoch, and after those that are left at its end. Default: at
+            the end of each epoch.
 
     Raises:
         ValueError: If ``every_n_batches`` is less than 1.
@@ -124,6 +125,7 @@ class StatsCallback(_Callback):
         _require_lightning(self)
         self._every = None if every_n_batches is None else check_at_least("every_n_batches", every_n_batches, 1)
         self._before: dict[str, Stats] = {}
+        self._has_more = True  # than was logged
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.loggers:
@@ -134,11 +136,12 @@ class StatsCallback(_Callback):
         self._before = _stats_of(trainer.train_dataloader)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._every is not None and (batch_idx + 1) % self._every == 0:
+        self._has_more = self._every is None or (batch_idx + 1) % self._every != 0
+        if not self._has_more:
             self._log(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._every is None:
+        if self._has_more:
             self._log(trainer)
 
     def _log(self, trainer: Any) -> None:

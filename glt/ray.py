@@ -155,7 +155,13 @@ def serve(
         ]
         find = ray.remote(num_cpus=0, scheduling_strategy=bundles[0])(_find_place)
         left_s = max(0.0, deadline - time.monotonic())
-        master: tuple[str, int] = ray.get(find.remote(master_port), timeout=left_s)
+        try:
+            master: tuple[str, int] = ray.get(find.remote(master_port), timeout=left_s)
+        except ray.exceptions.GetTimeoutError as error:
+            raise RendezvousError(
+                f"the node of server 0 has not told its address (waited {options.rpc_timeout:g} s): the logs of Ray's "
+                "workers say what it does"
+            ) from error
         actors: list[Any] = []
         made.callback(_end, ray, actors)
         limits = {"num_cpus": wanted.pop("CPU", 0), "num_gpus": wanted.pop("GPU", 0), "resources": wanted}

@@ -125,6 +125,9 @@ DiskRows::DiskRows(std::string path, int64_t offset, int64_t row_bytes, int64_t 
         throw;
       }
       why_buffered_ = text("this process may not read several blocks at a time: ", error.what());
+    } catch (...) {
+      close(fd_);
+      throw;
     }
     close(fd_);
   } else if (errno == EINVAL) {

@@ -39,7 +39,9 @@ _CLUSTER = {
     "nic": ("nic_gbit", float, 25.0, "network card, Gbit/s"),
     "rtt-ms": ("rtt_ms", float, 0.2, "round trip between hosts, ms"),
     "disk": ("disk_mb_s", float, 1000.0, "reading partitions, MB/s"),
+    "disk-reads": ("disk_reads_per_s", float, 100_000.0, "rows that the disk reads at random per second"),
     "memory": ("memory_gb", float, 64.0, "memory of a host, GB"),
+    "feature-memory": ("feature_memory_gb", float, None, "memory for features, GB: other rows stay on disk"),
     "trainers": ("num_trainers", int, 1, "trainers per host, one per GPU"),
     "step-ms": ("step_ms", float, 0.0, "what a trainer takes for a batch, ms; 0: it is never the slow one"),
     "workers": ("num_workers", int, 0, "sampling processes per host; 0: what fits best"),
@@ -75,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("the cluster")
     cluster.add_argument("--hosts", help="numbers of hosts, for example 2,4,8 (default: 2 to 1024)")
     for flag, (_, kind, default, help_) in _CLUSTER.items():
-        cluster.add_argument(f"--{flag}", type=kind, default=default, help=f"{help_} (default %(default)s)")
+        shown = "all are in memory" if default is None else "%(default)s"
+        cluster.add_argument(f"--{flag}", type=kind, default=default, help=f"{help_} (default: {shown})")
     costs = parser.add_argument_group("costs")
     costs.add_argument("--calibrate", action="store_true", help="measure what this machine takes, 30 s, and keep it")
     costs.add_argument("--costs", help="a file of costs (default: of this machine if it was calibrated)")
@@ -138,14 +141,17 @@ def _report(arguments: argparse.Namespace) -> dict[str, Any]:
                 continue
         if ratios is None and placement.cached is not None:
             asked = [sum(map(len, placement.cached)) / placement.num_parts / len(placement.owner)]
+            placement = replace(placement, hotness=hotness)
         else:
             asked = job.cache_ratios if ratios is None else ratios
             placement = replace(placement, cached=None, hotness=hotness)
+        hosts = replace(cluster, num_hosts=num_hosts)
         counted = count_grid(
             seeds, placement, bytes_of_row=job.shape.bytes_of_row, cache_ratios=asked if num_hosts > 1 else [0.0],
-            windows=windows if num_hosts > 1 else [1], num_edges=job.shape.num_edges,
+            windows=windows if num_hosts > 1 else [1], memory_ratio=hosts.memory_ratio(job.shape),
+            num_edges=job.shape.num_edges,
         )  # fmt: skip
-        found.append((num_hosts, best_choice(counted, job.shape, replace(cluster, num_hosts=num_hosts), costs)))
+        found.append((num_hosts, best_choice(counted, job.shape, hosts, costs)))
     if not found:
         raise ValueError(
             f"--hosts = {wanted}: no host owns a whole batch of seeds; give fewer hosts or a smaller --batch"
@@ -266,6 +272,7 @@ def _row(num_hosts: int, choice: Choice, num_seeds: int, batch_size: int) -> dic
         "latency_s": job.latency_s,
         "waiting_s": job.waiting_s,
         "sent_bytes": job.sent_bytes,
+        "disk_s": job.disk_s,
         "num_messages": counts.num_messages,
         "num_peers": counts.peers,
         "memory_bytes": job.memory_bytes,

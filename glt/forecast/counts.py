@@ -3,6 +3,7 @@
 The rules are those of :mod:`glt.distributed.engine`. A hop asks each other owner of nodes that it expands once; then
 each other owner of rows that are not here is asked once. Of ``gather_window`` batches only the first that needs a row
 asks for it. An answer with edges has 4 bytes per node and those of the ids per edge, one with rows the bytes of rows.
+Owners read rows that they do not keep in memory from disk each time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Placement:
         num_parts: Number of partitions, one per host.
         hotness: How often nodes are read ``[num_nodes]``, or by partition ``[num_parts, num_nodes]``; None: there are
             no caches, or ``cached`` says which.
-        cached: By partition, the ids that its cache has; they come before ``hotness``.
+        cached: By partition, the ids that its cache has; they come before ``hotness``, which still says what is kept in
+            memory.
 
     Example:
         >>> placement = glt.forecast.Placement(np.array([0, 0, 1, 1]), 2, hotness=np.array([3.0, 1.0, 4.0, 2.0]))
@@ -85,6 +87,26 @@ class Placement:
             self._ends[part, most] = min(end, num_read)
         return (rank[nodes] < self._ends[part, most]) & (self.owner[nodes] != part)
 
+    @cached_property
+    def _own_ranks(self) -> tuple[np.ndarray, np.ndarray]:
+        """The place of each node among its owner's, from the hottest; and how many each owns."""
+        assert self.hotness is not None
+        hotness = self.hotness if self.hotness.ndim == 1 else self.hotness[self.owner, np.arange(len(self.owner))]
+        _, begin = self._by_owner
+        rank = np.empty(len(hotness), np.int64)
+        rank[np.lexsort((-hotness, self.owner))] = np.arange(len(hotness))
+        return rank - begin[self.owner], np.diff(begin)
+
+    def in_memory(self, memory_ratio: float, nodes: np.ndarray) -> np.ndarray:
+        """Whether the owners of ``nodes`` keep their rows in memory: each the hottest ``memory_ratio`` of its own, of
+        equally hot ones the smaller ids. Bool."""
+        if memory_ratio == 1 or len(nodes) == 0:
+            return np.ones(len(nodes), bool)
+        if self.hotness is None:
+            raise ValueError(f"memory_ratio = {memory_ratio:g} and hotness = None: expected how often nodes are read")
+        rank, owned = self._own_ranks
+        return rank[nodes] < (memory_ratio * owned).astype(np.int64)[self.owner[nodes]]
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -104,6 +126,7 @@ class Counts:
         request_bytes: Ids in the requests.
         peers: Distinct hosts that a batch asks anything.
         most_served: Largest share of all that is asked for that one host serves, times the hosts; 1 is even.
+        disk_rows: Rows, its own and those it asks for, that owners read from disk.
 
     Example:
         >>> csr = glt.testing.ring_graph().to_dataset().get_graph().csr
@@ -129,6 +152,7 @@ class Counts:
     request_bytes: float
     peers: float
     most_served: float
+    disk_rows: float = 0.0
 
     @property
     def num_messages(self) -> float:
@@ -162,6 +186,7 @@ def count_batches(
     bytes_of_row: int = 0,
     cache_ratio: float = 0.0,
     gather_window: int = 1,
+    memory_ratio: float = 1.0,
     with_edge: bool = False,
     num_edges: int = 0,
 ) -> Counts:
@@ -174,6 +199,7 @@ def count_batches(
         bytes_of_row: Of the features of a node; 0: none are looked up.
         cache_ratio: Copies that each partition has, as a share of all nodes.
         gather_window: Batches that ask for a row once, 1 to 1024.
+        memory_ratio: Rows that each owner keeps in memory, as a share of its own: the hottest.
         with_edge: Whether ids of edges are sampled, too.
         num_edges: Of the graph, which says how wide these are.
 
@@ -191,13 +217,15 @@ def count_batches(
     check_at_least("bytes_of_row", bytes_of_row, 0)
     if real_number("cache_ratio", cache_ratio) > 1:
         raise ValueError(f"cache_ratio = {cache_ratio}: expected a share of the nodes, 0 to 1")
+    if real_number("memory_ratio", memory_ratio) > 1:
+        raise ValueError(f"memory_ratio = {memory_ratio}: expected a share of the rows, 0 to 1")
     if not traces or len(homes) != len(traces):
         raise ValueError(
             f"homes has {len(homes)} elements: expected one for each batch, of which there are {len(traces)}"
         )
     num_parts, num_hops = placement.num_parts, traces[0].num_hops
     edge_width = id_dtype(len(placement.owner)).itemsize + (id_dtype(num_edges).itemsize if with_edge else 0)
-    totals, hops = np.zeros(11), np.zeros((3, num_hops))
+    totals, hops = np.zeros(12), np.zeros((3, num_hops))
     served = np.zeros(num_parts)
     order = np.argsort(homes, kind="stable")  # windows of one home follow each other
     claimed, window, at = np.zeros(len(placement.owner) if gather_window > 1 else 0, np.int64), 0, 0
@@ -217,7 +245,7 @@ def count_batches(
         given = trace.num_edges_of[away]
         num_asked, remote_edges = int(away.sum()), int(given.sum())
         served += np.bincount(owner[: len(away)][away], weights=4 + edge_width * given, minlength=num_parts)
-        remote_rows = cached = shared = row_requests = 0
+        remote_rows = cached = shared = row_requests = disk_rows = 0
         if bytes_of_row:
             ids, of = trace.nodes[is_remote], owner[is_remote]
             rest = ~placement.in_cache(home, cache_ratio, ids)
@@ -232,17 +260,19 @@ def count_batches(
             remote_rows, row_requests = len(ids), int((per_owner > 0).sum())
             served += per_owner * bytes_of_row
             owners |= per_owner > 0
+            read = np.concatenate([trace.nodes[~is_remote], ids])
+            disk_rows = len(read) - int(placement.in_memory(memory_ratio, read).sum())
         totals += [
             *(len(trace.nodes), trace.num_edges, remote_edges, remote_rows, cached, shared, row_requests),
             *(4 * num_asked + edge_width * remote_edges, remote_rows * bytes_of_row, 8 * (num_asked + remote_rows)),
-            int(owners.sum()),
+            *(int(owners.sum()), disk_rows),
         ]
     mean = [float(each) for each in totals / len(traces)]
-    nodes, edges, away_edges, rows, in_cache, in_window, row_messages, *num_bytes, peers = mean
+    nodes, edges, away_edges, rows, in_cache, in_window, row_messages, *num_bytes, peers, on_disk = mean
     frontiers, away_frontiers, messages = (tuple(map(float, row)) for row in hops / len(traces))
     return Counts(
         *(len(traces), nodes, edges, frontiers, away_frontiers, messages, away_edges, rows, in_cache, in_window),
-        *(row_messages, *num_bytes, peers, _most_served(served, homes, num_parts)),
+        *(row_messages, *num_bytes, peers, _most_served(served, homes, num_parts), on_disk),
     )
 
 

@@ -122,13 +122,14 @@ def count_grid(
     cache_ratios: Sequence[float],
     windows: Sequence[int],
     num_edges: int,
+    memory_ratio: float = 1.0,
 ) -> dict[tuple[float, int], Counts]:
     """Counts for each cache and window."""
     traces, homes = seeds.of(placement.num_parts)
     return {
         (ratio, window): count_batches(
             traces, homes, placement, bytes_of_row=bytes_of_row, cache_ratio=ratio, gather_window=window,
-            num_edges=num_edges,
+            memory_ratio=memory_ratio, num_edges=num_edges,
         )
         for ratio in cache_ratios
         for window in windows

@@ -2,10 +2,10 @@
 
 Work of a batch is the sum of its stages. Hosts are alike, and each serves others as much as it asks them, so that the
 work per batch of a host is that of both ends. Each resource allows so many batches per second; the scarcest is the
-bottleneck. Below that the batches in flight queue for cores and network cards: a closed network of queues, whose rate
-Reiser and Lavenberg's mean value analysis (1980) gives, with stations of several servers as Seidmann et al. (1987) have
-them. Not in it: the slowest of many answers, neighbours on the same network, and rows that samplers keep at run time
-(``cache_memory_budget``), which save what a cache of their size saves at most.
+bottleneck. Below that the batches in flight queue for cores, network cards and disks: a closed network of queues, whose
+rate Reiser and Lavenberg's mean value analysis (1980) gives, with stations of several servers as Seidmann et al. (1987)
+have them. Not in it: the slowest of many answers, neighbours on the same network, and rows that samplers keep at run
+time (``cache_memory_budget``), which save what a cache of their size saves at most.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from typing import Final
 from glt._checks import check_at_least, integer, real_number
 from glt._reprs import says
 from glt._tracebacks import short_traceback
+from glt.data.disk import HotRows
 from glt.forecast.costs import Costs
 from glt.forecast.counts import Counts
 
-# Read off the code, but the last two, which `python -m benchmarks.bench_limits` measures.
+# Read off the code, or measured as they say, or by `python -m benchmarks.bench_limits` (the last two).
 MESSAGE_BYTES: Final = 1_200  # of a request and its answer on the wire without ids, edges and rows: heads, specs
 CHANNEL_BYTES: Final = 256 << 20  # shared memory of a worker's channel
 STAMP_BYTES: Final = 4  # per node of the graph and batch in flight: the table that numbers nodes
 BASE_BYTES: Final = 300 << 20  # of a process that has imported torch
 PAYLOAD: Final = 1448 / 1538  # of what a network card carries: the rest are heads of TCP, IP and Ethernet
 UNEVEN: Final = 1.2  # below that a host seems to serve more than others by the chance of the few batches counted
+DISK_ROW_S: Final = 2.8e-6  # CPU of reading a row from disk (an Intel Xeon's virtual disk, 2026-11-29)
 START_MS: Final = 3_000  # imports of trainer and worker, one after the other
-_POOLED: Final = 4  # hosts whose cores and cards are looked at together; more change little, and take longer
+_POOLED: Final = 4  # hosts that are looked at together; more change little, and take longer
 MEET_US: Final = 3  # of rank 0, per pair of ranks that tell each other who they are when a loader is made
 
 
@@ -82,7 +84,9 @@ class Cluster:
         nic_gbit: Network card, Gbit/s in each direction.
         rtt_ms: Round trip between hosts, milliseconds.
         disk_mb_s: Reading partitions, MB/s.
+        disk_reads_per_s: Rows that the disk reads at random per second, as ``fio`` with a queue of 128 reads tells.
         memory_gb: Memory of a host, GB.
+        feature_memory_gb: Of it for rows of features, GB; the others stay on disk. None: all are in memory.
         num_trainers: Trainers of a host, one per GPU.
         step_ms: What a trainer takes for a batch, milliseconds; 0: it is never the slow one.
         num_workers: Sampling processes per host; 0: as many as there are cores.
@@ -101,7 +105,9 @@ class Cluster:
     nic_gbit: float = 25.0
     rtt_ms: float = 0.2
     disk_mb_s: float = 1000.0
+    disk_reads_per_s: float = 100_000.0
     memory_gb: float = 64.0
+    feature_memory_gb: float | None = None
     num_trainers: int = 1
     step_ms: float = 0.0
     num_workers: int = 0
@@ -112,14 +118,23 @@ class Cluster:
         integer("num_trainers", self.num_trainers, 1, 1 << 10, "trainers of a host")
         integer("num_workers", self.num_workers, 0, 1 << 12, "sampling processes of a host, 0 for one per core")
         integer("worker_concurrency", self.worker_concurrency, 1, 1024, "batches in flight per sampling process")
-        for name in ("num_cores", "nic_gbit", "disk_mb_s", "memory_gb"):
+        for name in ("num_cores", "nic_gbit", "disk_mb_s", "disk_reads_per_s", "memory_gb"):
             real_number(name, getattr(self, name), above=True)
+        if self.feature_memory_gb is not None:
+            real_number("feature_memory_gb", self.feature_memory_gb)
         for name in ("rtt_ms", "step_ms"):
             real_number(name, getattr(self, name))
 
     @property
     def workers(self) -> int:
         return self.num_workers or max(1, int(self.num_cores))
+
+    def memory_ratio(self, shape: Shape) -> float:
+        """The share of its rows that a host keeps in memory."""
+        rows = shape.num_nodes / self.num_hosts
+        if self.feature_memory_gb is None or self.feature_memory_gb * 1e9 >= rows * shape.bytes_of_row:
+            return 1.0
+        return self.feature_memory_gb * 1e9 / (rows * HotRows.bytes_of_row(shape.bytes_of_row))
 
 
 @dataclass(frozen=True)
@@ -128,9 +143,10 @@ class JobForecast:
 
     Attributes:
         cpu_s: CPU seconds per batch by stage, both ends: ``sampling``, ``gathering``, ``messages``, ``transfer``,
-            ``batch``.
+            ``disk``, ``batch``.
         sent_bytes: That a host sends per batch, and receives.
-        latency_s: Of one batch on idle hosts; ``waiting_s`` of it for other hosts.
+        disk_s: For which a batch keeps the disk of a host busy.
+        latency_s: Of one batch on idle hosts; ``waiting_s`` of it for other hosts, and ``disk_s`` for the disk.
         batches_per_s: Of all hosts together.
         limits: Batches per second of the whole job that each resource alone allows.
         memory_bytes: Of a host.
@@ -149,6 +165,7 @@ class JobForecast:
     counts: Counts
     cpu_s: dict[str, float]
     sent_bytes: float
+    disk_s: float
     latency_s: float
     waiting_s: float
     batches_per_s: float
@@ -178,7 +195,8 @@ def forecast_job(
     """Forecasts a job from the counts of its batches.
 
     Args:
-        counts: Of :func:`count_batches`, for as many partitions as the cluster has hosts.
+        counts: Of :func:`count_batches`, for as many partitions as the cluster has hosts, and with the
+            ``memory_ratio`` of the cluster.
         shape: The graph.
         cluster: The hosts.
         costs: Default: ``Costs()``.
@@ -200,19 +218,23 @@ def forecast_job(
         "gathering": row_bytes * costs.row_byte_s,
         "messages": counts.num_messages * costs.message_s,
         "transfer": counts.remote_edges * costs.remote_edge_s + counts.row_bytes * costs.wire_byte_s,
+        "disk": counts.disk_rows * DISK_ROW_S,
         "batch": costs.batch_s,
     }
+    disk_s = counts.disk_rows * max(1 / cluster.disk_reads_per_s, shape.bytes_of_row / (cluster.disk_mb_s * 1e6))
     sent_bytes = counts.remote_bytes + counts.request_bytes + counts.num_messages * MESSAGE_BYTES
     nic = cluster.nic_gbit * 1e9 / 8 * PAYLOAD
     delay_s = counts.num_waits * (cluster.rtt_ms * 1e-3 + costs.round_trip_s)
     waiting_s = delay_s + sent_bytes / nic
     total_s = sum(cpu_s.values())
-    latency_s = total_s + waiting_s
+    latency_s = total_s + waiting_s + disk_s
     num_in_flight = hosts * workers * cluster.worker_concurrency
     limits = {
         "cores that sample": hosts * cluster.num_cores / total_s,
         "batches in flight": num_in_flight / latency_s,
     }
+    if disk_s > 0:
+        limits["disks"] = hosts / disk_s
     if cluster.step_ms > 0:
         limits["trainers"] = hosts * cluster.num_trainers / (cluster.step_ms * 1e-3)
     if counts.num_messages > 0:
@@ -224,10 +246,15 @@ def forecast_job(
             limits["cores of the host that owns most"] = hosts * cluster.num_cores / uneven_s
             limits["network card of the host that owns most"] = hosts * nic / (sent_bytes * counts.most_served)
     pooled = min(hosts, _POOLED)
-    stations = [(total_s, pooled * cluster.num_cores), (sent_bytes / nic, float(pooled))]
+    stations = [(total_s, pooled * cluster.num_cores), (sent_bytes / nic, float(pooled)), (disk_s, float(pooled))]
     queued = _rate_of_queues(stations, delay_s, num_in_flight * pooled // hosts) * hosts / pooled
     message_bytes = row_bytes + 8 * counts.num_nodes + 16 * counts.num_edges
-    memory = shape.num_bytes(hosts) + cache_ratio * shape.num_nodes * (shape.bytes_of_row + 8)
+    memory_ratio = cluster.memory_ratio(shape)
+    loaded = shape.num_bytes(hosts)
+    if memory_ratio < 1:
+        rows = shape.num_nodes / hosts
+        loaded += int(rows * (memory_ratio * HotRows.bytes_of_row(shape.bytes_of_row) - shape.bytes_of_row))
+    memory = loaded + cache_ratio * shape.num_nodes * (shape.bytes_of_row + 8)
     memory += num_in_flight // hosts * (STAMP_BYTES * shape.num_nodes + message_bytes)
     memory += workers * (CHANNEL_BYTES + BASE_BYTES) + cluster.num_trainers * BASE_BYTES
     return JobForecast(
@@ -235,13 +262,14 @@ def forecast_job(
         counts=counts,
         cpu_s=cpu_s,
         sent_bytes=sent_bytes,
+        disk_s=disk_s,
         latency_s=latency_s,
         waiting_s=waiting_s,
         batches_per_s=min(queued, *limits.values()),
         limits=limits,
         memory_bytes=int(memory),
         start_s=START_MS / 1e3
-        + shape.num_bytes(hosts) / (cluster.disk_mb_s * 1e6)
+        + loaded / (cluster.disk_mb_s * 1e6)
         + (hosts * cluster.num_trainers) ** 2 * MEET_US / 1e6,
     )
 

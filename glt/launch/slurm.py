@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -36,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flag(group, "time", "limit, as sbatch takes it, such as 2:00:00", metavar="T")
     add_flag(group, "partition", "partition of the cluster", metavar="NAME")
     add_flag(group, "job-name", "name of the job (default: that of the script)", metavar="NAME")
-    sbatch = "another option of sbatch, such as account=team; may be repeated"
-    add_flag(group, "sbatch-option", sbatch, action="append", default=[], metavar="K=V")
+    sbatch = "another option of sbatch, such as account=team or requeue; may be repeated"
+    add_flag(group, "sbatch-option", sbatch, action="append", default=[], metavar="K[=V]")
 
     group = parser.add_argument_group("the job")
     processes = count(1, 1024)
@@ -90,6 +91,10 @@ def batch_script(arguments: argparse.Namespace) -> str:
         *_start(arguments),
     ]
     lines += _two_steps(arguments) if arguments.num_servers else _one_step(arguments)
+    extra = _exports(arguments)
+    for name, value in arguments.extra_envs:
+        if any(re.match(rf"(export (\S+=\S+ )?)?{name}=", line) for line in lines if line not in extra):
+            raise ValueError(f"--extra-envs {name}={value}: the script itself sets {name}; leave it out")
     text = "\n".join(lines) + "\n"
     if any(line.startswith("#SBATCH") and not line.isprintable() for line in lines):
         raise ValueError("an option of sbatch has more than one line")
@@ -108,10 +113,13 @@ def _options(arguments: argparse.Namespace) -> list[str]:
     }
     for each in arguments.sbatch_option:
         name, equals, value = each.partition("=")
-        if not equals or not name.replace("-", "").isalnum():
-            raise ValueError(f"--sbatch-option {each}: expected NAME=VALUE, such as account=team")
-        options[name.lstrip("-")] = value
-    return [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
+        if not name.replace("-", "").isalnum():
+            raise ValueError(f"--sbatch-option {each}: expected NAME=VALUE or NAME, such as account=team or requeue")
+        options[name.lstrip("-")] = value if equals else True
+    given = {name: value for name, value in options.items() if value is not None}
+    return [
+        f"#SBATCH --{name}" + ("" if value is True else f"={shlex.quote(str(value))}") for name, value in given.items()
+    ]
 
 
 def _start(arguments: argparse.Namespace) -> list[str]:
@@ -124,7 +132,7 @@ def _start(arguments: argparse.Namespace) -> list[str]:
     ]
     if arguments.cpus_per_task is not None:
         lines.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # srun does not take it from sbatch since 22.05")
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in arguments.extra_envs]
+    lines += _exports(arguments)
     if arguments.part_config is not None:
         given = shlex.quote(arguments.part_config)
         is_whole = os.path.isabs(arguments.part_config) or "://" in arguments.part_config
@@ -141,6 +149,10 @@ def _start(arguments: argparse.Namespace) -> list[str]:
         f'{python} -m glt token "$GLT_TOKEN_FILE" > /dev/null',
         "",
     ]
+
+
+def _exports(arguments: argparse.Namespace) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in arguments.extra_envs]
 
 
 def _command(arguments: argparse.Namespace) -> str:

@@ -32,6 +32,10 @@ class WorkerTuner:
         self._num_begun = self._num_taken = 0
         self._before = 0.0, 0.0
 
+    def told(self) -> dict[str, Any]:
+        """For ``stats()``."""
+        return {"num_workers": self.num_workers} | ({"is_tuned": True} if self.is_chosen else {})
+
     @property
     def num_skipped(self) -> int:
         """Batches until a trial is in its stride: those that workers make ahead come faster."""

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import glt
-from glt.forecast import GraphTracer, Placement, count_batches
+from glt import forecast
+from glt.forecast import GraphTracer, Placement, Shape, count_batches
 from glt.forecast.batches import batches_of
 from glt.partition import FrequencyPartitioner, RandomPartitioner
 from glt.testing.cluster import Cluster
@@ -38,8 +39,19 @@ def cache_of(placement, part, cache_ratio):
     return set(sorted(others, key=lambda v: (-hotness[v], v))[:most])
 
 
-def counted_plainly(traces, homes, placement, bytes_of_row, cache_ratio, gather_window):
-    totals = dict.fromkeys("rows cached window row_requests edge_bytes row_bytes request_bytes peers".split(), 0)
+def kept_by_owners(placement, memory_ratio):
+    """The hottest nodes of each owner, the smaller ids first."""
+    kept = set()
+    for part in range(placement.num_parts):
+        hotness = placement.hotness if placement.hotness.ndim == 1 else placement.hotness[part]
+        own = sorted((v for v in range(NUM_NODES) if placement.owner[v] == part), key=lambda v: (-hotness[v], v))
+        kept.update(own[: int(memory_ratio * len(own))])
+    return kept
+
+
+def counted_plainly(traces, homes, placement, bytes_of_row, cache_ratio, gather_window, memory_ratio):
+    totals = dict.fromkeys("rows cached window row_requests edge_bytes row_bytes request_bytes peers disk".split(), 0)
+    kept = kept_by_owners(placement, memory_ratio)
     hops = [[0, 0] for _ in FAN_OUT]
     claimed, seen = {}, {}
     for trace, home in zip(traces, homes, strict=True):
@@ -62,6 +74,7 @@ def counted_plainly(traces, homes, placement, bytes_of_row, cache_ratio, gather_
         for node in nodes:
             owner = int(placement.owner[node])
             if owner == home:
+                totals["disk"] += node not in kept
                 continue
             if node in cache:
                 totals["cached"] += 1
@@ -69,6 +82,7 @@ def counted_plainly(traces, homes, placement, bytes_of_row, cache_ratio, gather_
                 totals["window"] += 1
             else:
                 totals["rows"] += 1
+                totals["disk"] += node not in kept
                 totals["row_bytes"] += bytes_of_row
                 totals["request_bytes"] += 8
                 owners.add(owner)
@@ -91,6 +105,7 @@ def test_counts_are_those_of_plain_python(tracer, traces, num_parts, gather_wind
     placement = Placement(rng.integers(0, num_parts, NUM_NODES).astype(np.uint16), num_parts, hotness)
     homes = rng.integers(0, num_parts, len(traces)).tolist()
     options = {"bytes_of_row": 40, "cache_ratio": cache_ratio, "gather_window": gather_window}
+    options["memory_ratio"] = {1: 0.6, 2: 0.0, 3: 0.4, 16: 1.0}.get(num_parts, 0.5)
     counts = count_batches(traces, homes, placement, **options)
     mean, hops = counted_plainly(traces, homes, placement, **options)
     found = {
@@ -102,6 +117,7 @@ def test_counts_are_those_of_plain_python(tracer, traces, num_parts, gather_wind
         "row_bytes": counts.row_bytes,
         "request_bytes": counts.request_bytes,
         "peers": counts.peers,
+        "disk": counts.disk_rows,
     }
     assert found == pytest.approx(mean)
     assert counts.remote_frontier == pytest.approx([nodes for nodes, _ in hops])
@@ -196,6 +212,39 @@ def test_counts_are_those_of_a_running_job(tmp_path, partitioner):
             }, (rank, window, with_edge, collect)
 
 
+def test_rows_from_disk_are_those_of_a_loader(tmp_path):
+    indptr, indices = random_rows()
+    edge_index = torch.from_numpy(np.stack([indices, np.repeat(np.arange(NUM_NODES), np.diff(indptr))]))
+    hotness = torch.rand(NUM_NODES, generator=torch.Generator().manual_seed(0))
+    RandomPartitioner(
+        tmp_path / "parts", 1, NUM_NODES, edge_index, node_feat=torch.rand(NUM_NODES, 5), edge_assign_strategy="by_dst",
+        hotness=hotness,
+    ).partition()  # fmt: skip
+    tracer, _ = GraphTracer.of_directory(tmp_path / "parts", FAN_OUT)
+    seeds = torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(0))[: 24 * 16]
+    traces = tracer.traces(list(seeds.numpy().reshape(-1, 24)))
+    placement, shape = Placement(np.zeros(NUM_NODES, np.uint8), 1, hotness.numpy()), Shape(NUM_NODES, NUM_EDGES, 20)
+    for memory in (0, 5_000, 10_000, 50_000):
+        ratio = forecast.Cluster(1, feature_memory_gb=memory / 1e9).memory_ratio(shape)
+        counts = count_batches(traces, [0] * 16, placement, bytes_of_row=20, memory_ratio=ratio)
+        aligned = memory + 128 if memory else 0  # two arrays at multiples of 64
+        with Cluster(1, run_on_disk, str(tmp_path / "parts"), aligned, seeds, deadline_s=120) as cluster:
+            (stats,) = cluster.results()
+        assert stats["num_nodes"] == 16 * counts.num_nodes
+        assert stats["num_disk_rows"] == pytest.approx(16 * counts.disk_rows)
+
+
+def run_on_disk(trainer, path, memory, seeds):
+    glt.distributed.init_worker_group(1, 0)
+    dataset = glt.distributed.DistDataset().load(path, 0, feature_memory=memory)
+    with glt.distributed.DistNeighborLoader(
+        dataset, FAN_OUT, seeds, 24, collect_features=True, random_seed=0,
+        worker_options=glt.distributed.CollocatedDistSamplingWorkerOptions("localhost", trainer.port),
+    ) as loader:  # fmt: skip
+        assert sum(1 for _ in loader) == 16
+        return loader.stats()
+
+
 def test_wrong_arguments_are_named(tracer, traces):
     placement = Placement(np.zeros(NUM_NODES, np.uint8), 2)
     for words, call in (
@@ -203,6 +252,11 @@ def test_wrong_arguments_are_named(tracer, traces):
         ("gather_window = 0", lambda: count_batches(traces, [0] * 20, placement, gather_window=0)),
         ("bytes_of_row = -1", lambda: count_batches(traces, [0] * 20, placement, bytes_of_row=-1)),
         ("cache_ratio = -0.1", lambda: count_batches(traces, [0] * 20, placement, cache_ratio=-0.1)),
+        ("memory_ratio = 1.5", lambda: count_batches(traces, [0] * 20, placement, memory_ratio=1.5)),
+        (
+            "memory_ratio = 0.5 and hotness = None",
+            lambda: count_batches(traces, [0] * 20, placement, bytes_of_row=4, memory_ratio=0.5),
+        ),
         ("num_neighbors", lambda: GraphTracer.of_arrays(*random_rows(), [-2])),
     ):
         with pytest.raises(ValueError, match=words):

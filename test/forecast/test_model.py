@@ -11,11 +11,11 @@ from glt.forecast import Cluster, Costs, Counts, Shape, forecast_job
 COUNTS = Counts(
     num_batches=32, num_nodes=100_000, num_edges=150_000, frontier=(1e3, 1e4, 6e4), remote_frontier=(5e2, 5e3, 3e4),
     hop_requests=(7, 7, 7), remote_edges=8e4, remote_rows=5e4, cached_rows=0, window_rows=0, row_requests=7,
-    edge_bytes=5e5, row_bytes=2.5e7, request_bytes=7e5, peers=7, most_served=1.0,
+    edge_bytes=5e5, row_bytes=2.5e7, request_bytes=7e5, peers=7, most_served=1.0, disk_rows=100,
 )  # fmt: skip
 LOCAL = replace(
     COUNTS, remote_frontier=(0, 0, 0), hop_requests=(0, 0, 0), remote_edges=0, remote_rows=0, row_requests=0,
-    edge_bytes=0, row_bytes=0, request_bytes=0, peers=0,
+    edge_bytes=0, row_bytes=0, request_bytes=0, peers=0, disk_rows=0,
 )  # fmt: skip
 SHAPE = Shape(1_000_000, 20_000_000, 512)
 CLUSTER = Cluster(8)
@@ -31,7 +31,11 @@ def test_dearer_units_never_make_a_job_faster(name):
 
 
 @pytest.mark.parametrize(
-    "name, value", [("num_cores", 32), ("nic_gbit", 100.0), ("worker_concurrency", 8), ("num_workers", 16)]
+    "name, value",
+    [
+        *(("num_cores", 32), ("nic_gbit", 100.0), ("worker_concurrency", 8), ("num_workers", 16)),
+        ("disk_reads_per_s", 2e5),
+    ],
 )
 def test_more_of_a_resource_never_makes_a_job_slower(name, value):
     small = replace(CLUSTER, num_workers=4)
@@ -51,6 +55,8 @@ def test_the_scarcest_resource_is_named():
         ("network cards", replace(CLUSTER, nic_gbit=0.1)),
         ("batches in flight", replace(CLUSTER, rtt_ms=500.0)),
         ("trainers", replace(CLUSTER, step_ms=500.0)),
+        ("disks", replace(CLUSTER, disk_reads_per_s=1e2)),
+        ("disks", replace(CLUSTER, disk_mb_s=0.05)),
         ("Python threads of the workers", replace(CLUSTER, num_workers=1, worker_concurrency=64, nic_gbit=400.0)),
     ):
         counts = replace(COUNTS, hop_requests=(70, 70, 70)) if "Python" in words else COUNTS
@@ -107,6 +113,16 @@ def test_memory_is_the_partition_the_book_the_cache_and_what_is_in_flight():
     assert not forecast_job(COUNTS, SHAPE, replace(CLUSTER, memory_gb=0.5)).fits and eight.fits
 
 
+def test_rows_on_disk_take_no_memory():
+    rows = 1_000_000 // 8
+    whole, none, some, all_fit = (
+        forecast_job(COUNTS, SHAPE, replace(CLUSTER, feature_memory_gb=gb)).memory_bytes
+        for gb in (None, 0.0, 0.0052, 0.064)
+    )
+    assert whole == all_fit and whole - none == 512 * rows and some - none == pytest.approx(5.2e6, abs=1)
+    assert replace(CLUSTER, feature_memory_gb=0.0052).memory_ratio(SHAPE) == pytest.approx(10_000 / rows)
+
+
 def test_costs_are_kept_and_damage_is_named(tmp_path):
     path = tmp_path / "costs.json"
     costs = Costs(edge_s=3e-8)
@@ -126,6 +142,8 @@ def test_costs_are_kept_and_damage_is_named(tmp_path):
         ("num_hosts = 0", lambda: Cluster(0)),
         ("nic_gbit = 0", lambda: Cluster(nic_gbit=0)),
         ("rtt_ms = -1", lambda: Cluster(rtt_ms=-1)),
+        ("feature_memory_gb = -1", lambda: Cluster(feature_memory_gb=-1)),
+        ("disk_reads_per_s = 0", lambda: Cluster(disk_reads_per_s=0)),
         ("worker_concurrency = 0", lambda: Cluster(worker_concurrency=0)),
         ("num_nodes = 0", lambda: Shape(0, 1)),
         ("bytes_of_row = -1", lambda: Shape(1, 1, -1)),

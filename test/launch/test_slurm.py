@@ -82,6 +82,8 @@ def test_the_file_is_plain_bash(command, tmp_path, monkeypatch):
     words += [
         "--sbatch-option",
         "account=team",
+        "--sbatch-option",
+        "requeue",
         "--extra-envs",
         "A=b c",
         "--python",
@@ -97,7 +99,7 @@ def test_the_file_is_plain_bash(command, tmp_path, monkeypatch):
         "job-name": "train", "nodes": "3", "ntasks-per-node": "4", "cpus-per-task": "8", "gpus-per-node": "4",
         "time": "2:00:00", "partition": "long", "account": "team",
     }  # fmt: skip
-    assert "set -euo pipefail" in text and "export A='b c'" in text
+    assert "#SBATCH --requeue\n" in text and "set -euo pipefail" in text and "export A='b c'" in text
     assert "srun --kill-on-bad-exit=1 --label python3 train.py --lr 0.1 'it'\"'\"'s $HOME'\n" in text
     subprocess.run(["bash", "-n", "job.sh"], check=True, timeout=60)
     assert command("slurm", "-o", "job.sh", "train.py")[0] == 2, "a file that exists is kept"
@@ -108,7 +110,12 @@ def test_the_file_is_plain_bash(command, tmp_path, monkeypatch):
     "words, message",
     [
         (["--num-servers", "1", "train.py"], "--num-servers without --part-config"),
-        (["--sbatch-option", "exclusive", "train.py"], "--sbatch-option exclusive: expected NAME=VALUE"),
+        (["--sbatch-option", "=1", "train.py"], "--sbatch-option =1: expected NAME=VALUE or NAME"),
+        (["--extra-envs", "GLT_TOKEN_FILE=/t", "train.py"], "GLT_TOKEN_FILE=/t: the script itself sets GLT_TOKEN_FILE"),
+        (
+            ["--extra-envs", "GLT_NUM_TRAINERS=2", "--num-servers", "1", "--part-config", "parts", "train.py"],
+            "the script itself sets GLT_NUM_TRAINERS",
+        ),
         (["--nodes", "0", "train.py"], "expected an integer from 1"),
         (["--job-name", "a\nrm", "train.py"], "an option of sbatch has more than one line"),
         (["--partition", "", "train.py"], "--partition is empty"),

@@ -78,6 +78,11 @@ RULES = {
         f"sampling limits this job: {W}, sampling_s is 80% of a batch's time; sample in processes of their own, with "
         "MpDistSamplingWorkerOptions",
     ),
+    "sampling with the workers that are best": (
+        {"sampling_s": 8.0, "is_tuned": True},
+        f"sampling limits this job: {W}, sampling_s is 80% of a batch's time; num_workers='auto' found that more "
+        "workers gain nothing; take fewer neighbours, or more cores",
+    ),
     "gathering": (
         {"gathering_s": 8.0},
         f"looking up features limits this job: {W}, gathering_s is 80% of a batch's time; {MORE}",

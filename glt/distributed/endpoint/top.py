@@ -136,10 +136,12 @@ def _waiting(row: _Row, _: Any) -> str:
 
 
 def _stage(row: _Row, growth: Callable[[str], float | None]) -> str:
-    recent = {stage: growth(f"{stage}_s") for stage in _STAGES}
+    recent = {stage: growth(f"{stage}_s") for stage in (*_STAGES, "disk")}
     shares = {each: rate for each, rate in recent.items() if rate} or {
-        each: row.get(f"{each}_s", 0) for each in _STAGES
+        each: row.get(f"{each}_s", 0) for each in (*_STAGES, "disk")
     }
+    if disk := shares.get("disk"):  # a part of gathering
+        shares["gathering"] = max(0.0, shares.get("gathering", 0.0) - disk)
     most = max(shares, key=lambda stage: shares[stage])
     return f"{most} {shares[most] / sum(shares.values()):.0%}" if shares[most] else ""
 

@@ -409,8 +409,9 @@ class DistLoader(Traced, Resumable):
         totals = {name: total if name.endswith("_s") else int(total) for name, total in self._totals.items()}
         channel = {} if self._closed else self._backend.stats()
         told = {f"channel_{name}": value for name, value in channel.items()}
-        num_workers = self._tuner.num_workers if self._tuner is not None else getattr(self.options, "num_workers", 0)
-        return Stats(with_ratios(totals) | told | {"num_workers": num_workers})
+        fixed = {"num_workers": getattr(self.options, "num_workers", 0)}
+        workers = fixed if self._tuner is None else self._tuner.told()
+        return Stats(with_ratios(totals) | told | workers)
 
     def shutdown(self) -> None:
         """Ends sampling, and the workers as soon as no living trainer needs this one's partition any more.

@@ -126,6 +126,25 @@ def test_loaders_in_process_have_no_numbers_of_partitions(tmp_path):
         assert not re.search("NaN|undefined", page.run("document.body.innerText"))
 
 
+class OnDisk(Loader):
+    def stats(self):
+        return super().stats() | {"num_disk_rows": 3, "num_hot_rows": 1, "disk_bytes": 1536, "disk_s": 0.4}
+
+
+def test_what_a_disk_took_is_shown_where_features_are_there(tmp_path):
+    with glt.distributed.publish_stats({"disk": OnDisk()}) as opened, browser.Browser(tmp_path) as page:
+        page.show(1200, 900, "light")
+        page.open(opened.url)
+        page.until("!document.getElementById('numbers').hidden")
+        told = page.run(CELLS)["caches-title"]
+        assert told[1][-3:] == ["25\u202f%", "1.50\u202fKB", "400\u202fms"], told
+        seen(page, "disk")
+    with glt.distributed.publish_stats({"mapped": Loader()}) as opened, browser.Browser(tmp_path) as page:
+        page.open(opened.url)
+        page.until("!document.getElementById('numbers').hidden")
+        assert len(page.run(CELLS)["caches-title"][1]) == len(told[1]) - 3
+
+
 def test_an_inline_script_of_another_does_not_run(tmp_path):
     with glt.distributed.publish_stats({}) as opened, browser.Browser(tmp_path) as page:
         page.open(opened.url)

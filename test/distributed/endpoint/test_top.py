@@ -25,8 +25,11 @@ from glt.testing.cluster import free_port
 
 
 class Loader:
+    def __init__(self, **times):
+        self.times = times or {"remote_s": 3.0, "sampling_s": 1.0}
+
     def stats(self):
-        times = {"remote_s": 3.0, "sampling_s": 1.0}
+        times = self.times
         return {"num_batches": 3, "num_nodes": 7, "num_remote_nodes": 3, "channel_num_queued": 2, **times}
 
 
@@ -60,6 +63,13 @@ def test_loaders_of_a_trainer_and_names_that_a_terminal_would_obey(capsys):
         status, shown = top(capsys, "--once", opened.url)
     assert status == 0 and "remote 75%" in shown and "\x1b" not in shown
     assert "[red]train\ufffd[2J" in shown and "trainer" in shown
+
+
+def test_time_that_a_disk_took_is_not_that_of_gathering(capsys):
+    pytest.importorskip("rich")
+    with glt.distributed.publish_stats({"train": Loader(sampling_s=1.0, gathering_s=3.0, disk_s=2.2)}) as opened:
+        _, shown = top(capsys, "--once", opened.url)
+    assert "disk 55%" in shown, shown
 
 
 def test_the_token_goes_to_those_who_ask_for_it(tmp_path, capsys):
