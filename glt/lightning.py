@@ -125,7 +125,7 @@ class StatsCallback(_Callback):
         _require_lightning(self)
         self._every = None if every_n_batches is None else check_at_least("every_n_batches", every_n_batches, 1)
         self._before: dict[str, Stats] = {}
-        self._has_more = True  # than was logged
+        self._has_more = False  # than was logged
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.loggers:
@@ -133,6 +133,7 @@ class StatsCallback(_Callback):
         self._before = _stats_of(trainer.train_dataloader)  # an epoch that is gone on with does not start
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._has_more = False
         self._before = _stats_of(trainer.train_dataloader)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -62,8 +62,8 @@ def calibrate(
     place: Callable[[int], str] | None = None,
 ) -> Costs:
     """Measures costs with two trainers over loopback, each with a sampling process of four batches at a time: local
-    and asked for, tiny to large, with and without features. Takes about 30 s of two cores and 1 GB; other work on the
-    machine raises what it finds.
+    and asked for, tiny to large, with and without features. Takes about a minute of two cores and 1 GB; other work
+    on the machine raises what it finds.
 
     Args:
         rounds: Measured rounds of each; the median counts.

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from glt.distributed.engine.local_partition import row_hotness
 from glt.errors import PartitionError
 from glt.forecast.batches import GraphTracer
 from glt.forecast.costs import Costs, costs_path
@@ -80,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shown = "all are in memory" if default is None else "%(default)s"
         cluster.add_argument(f"--{flag}", type=kind, default=default, help=f"{help_} (default: {shown})")
     costs = parser.add_argument_group("costs")
-    costs.add_argument("--calibrate", action="store_true", help="measure what this machine takes, 30 s, and keep it")
+    costs.add_argument("--calibrate", action="store_true", help="measure this machine for a minute, and keep it")
     costs.add_argument("--costs", help="a file of costs (default: of this machine if it was calibrated)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -96,6 +97,7 @@ class _Job:
     placement: Callable[[int, np.ndarray | None], Placement]
     cache_ratios: list[float]
     notes: list[str]
+    memory_hotness: Callable[[], np.ndarray]  # by which owners keep rows in memory
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -127,6 +129,7 @@ def _report(arguments: argparse.Namespace) -> dict[str, Any]:
     costs, source = _costs(arguments)
     job = _of_directory(arguments, fan_out) if arguments.graph_dir is not None else _described(arguments, fan_out)
     hotness = job.tracer.hotness(job.seeds, arguments.batch)
+    kept_by = None if cluster.feature_memory_gb is None else job.memory_hotness()
     everyone = SeedBatches(job.tracer, job.seeds, arguments.batch, arguments.batches)
     found: list[tuple[int, Choice]] = []
     for num_hosts in wanted:
@@ -141,11 +144,10 @@ def _report(arguments: argparse.Namespace) -> dict[str, Any]:
                 continue
         if ratios is None and placement.cached is not None:
             asked = [sum(map(len, placement.cached)) / placement.num_parts / len(placement.owner)]
-            placement = replace(placement, hotness=hotness)
         else:
             asked = job.cache_ratios if ratios is None else ratios
             placement = replace(placement, cached=None, hotness=hotness)
-        hosts = replace(cluster, num_hosts=num_hosts)
+        placement, hosts = replace(placement, memory_hotness=kept_by), replace(cluster, num_hosts=num_hosts)
         counted = count_grid(
             seeds, placement, bytes_of_row=job.shape.bytes_of_row, cache_ratios=asked if num_hosts > 1 else [0.0],
             windows=windows if num_hosts > 1 else [1], memory_ratio=hosts.memory_ratio(job.shape),
@@ -189,11 +191,12 @@ def _of_directory(arguments: argparse.Namespace, fan_out: list[int]) -> _Job:
             raise ValueError(f"--{name.replace('_', '-')} and a directory: expected one of them")
     tracer, dataset = GraphTracer.of_directory(arguments.graph_dir, fan_out)
     owner, num_parts = dataset.node_books[0].owners(), dataset.num_partitions
-    parts = [load_partition(arguments.graph_dir, part, verify=False).nodes[0] for part in range(num_parts)]
-    caches = [None if part.cache is None else part.cache.ids for part in parts]
+    parts = [load_partition(arguments.graph_dir, part, verify=False) for part in range(num_parts)]
+    caches = [None if part.nodes[0].cache is None else part.nodes[0].cache.ids for part in parts]
     cached = [each for each in caches if each is not None]
-    bytes_of_row = sum(dtype.itemsize * row.numel() for dtype, row in dataset.own.node_specs[0].values())
-    shape = Shape(dataset.num_nodes_of[0], dataset.num_edges_of[0], bytes_of_row)
+    sizes = {name: dtype.itemsize * row.numel() for name, (dtype, row) in dataset.own.node_specs[0].items()}
+    mapped = sizes.get("y", 0) + sizes.get("time", 0)
+    shape = Shape(dataset.num_nodes_of[0], dataset.num_edges_of[0], sum(sizes.values()), mapped)
 
     def placement(num_hosts: int, hotness: np.ndarray | None) -> Placement:
         if num_hosts == num_parts:
@@ -204,8 +207,15 @@ def _of_directory(arguments: argparse.Namespace, fan_out: list[int]) -> _Job:
         f"placed as in {arguments.graph_dir} for {num_parts} hosts; for fewer its partitions are merged, for more they "
         "are split at random"
     ]
+
+    def memory_hotness() -> np.ndarray:
+        found = np.zeros(shape.num_nodes)
+        for part in parts:
+            found[part.nodes[0].ids] = row_hotness(part, 0).numpy()
+        return found
+
     seeds = _seeds(arguments.seeds, shape.num_nodes)
-    return _Job(str(arguments.graph_dir), tracer, shape, seeds, placement, [0.0, 0.05, 0.2], notes)
+    return _Job(str(arguments.graph_dir), tracer, shape, seeds, placement, [0.0, 0.05, 0.2], notes, memory_hotness)
 
 
 def _described(arguments: argparse.Namespace, fan_out: list[int]) -> _Job:
@@ -218,7 +228,7 @@ def _described(arguments: argparse.Namespace, fan_out: list[int]) -> _Job:
         raise ValueError(f"--degree-law = {exponent:g}: expected an exponent above 2, where the mean degree is finite")
     bytes_of_row = 512 if arguments.feature_bytes is None else arguments.feature_bytes
     shape = Shape(arguments.nodes, arguments.edges, bytes_of_row)
-    tracer, share = sketch(shape.num_nodes, shape.num_edges, exponent, fan_out)
+    tracer, share, degrees = sketch(shape.num_nodes, shape.num_edges, exponent, fan_out)
     trace = tracer.trace(np.random.default_rng(0).permutation(tracer.num_nodes)[: arguments.batch])
     most = trace.num_edges + trace.begin[1]
     notes = ["owners are random: what a partitioner saves is not in a description"]
@@ -232,7 +242,8 @@ def _described(arguments: argparse.Namespace, fan_out: list[int]) -> _Job:
         return Placement(random_owners(tracer.num_nodes, num_hosts), num_hosts, hotness=hotness)
 
     name = f"{shape.num_nodes} nodes, {shape.num_edges} edges, exponent {exponent:g}"
-    return _Job(name, tracer, shape, np.arange(tracer.num_nodes), placement, [0.0, 0.05, 0.2], notes)
+    seeds = np.arange(tracer.num_nodes)
+    return _Job(name, tracer, shape, seeds, placement, [0.0, 0.05, 0.2], notes, lambda: degrees)
 
 
 def _seeds(path: str | None, num_nodes: int) -> np.ndarray:

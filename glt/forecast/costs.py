@@ -14,9 +14,9 @@ from glt._tracebacks import short_traceback
 @short_traceback
 @dataclass(frozen=True)
 class Costs:
-    """Costs per unit. The defaults are rough; measure your own with :func:`glt.forecast.calibrate`. They are medians of
-    eight runs of two trainers in collocated mode on two busy cores of an Intel Xeon, 2026-11-29, between which
-    ``message_s`` was 0.6 to 1.1 ms; ``round_trip_s`` is that of ``python -m benchmarks.bench_wire`` on an AMD EPYC.
+    """Costs per unit. The defaults are rough; measure your own with :func:`glt.forecast.calibrate`. They are means of
+    eleven calibrations with graph S of the benchmarks on two cores of an Intel Xeon, 2026-11-29, between which
+    ``message_s`` was 0.63 to 0.81 ms; ``round_trip_s`` is that of ``python -m benchmarks.bench_wire`` on an AMD EPYC.
 
     Attributes:
         batch_s: CPU seconds of a batch without edges, rows and messages: its task, its message, making ``Data`` of it.
@@ -35,12 +35,12 @@ class Costs:
         2e-08
     """
 
-    batch_s: float = 0.96e-3
-    edge_s: float = 34e-9
-    row_byte_s: float = 0.18e-9
-    message_s: float = 0.85e-3
-    remote_edge_s: float = 32e-9
-    wire_byte_s: float = 0.66e-9
+    batch_s: float = 0.98e-3
+    edge_s: float = 44e-9
+    row_byte_s: float = 0.37e-9
+    message_s: float = 0.72e-3
+    remote_edge_s: float = 53e-9
+    wire_byte_s: float = 0.74e-9
     round_trip_s: float = 0.16e-3
 
     def __post_init__(self) -> None:

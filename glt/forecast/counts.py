@@ -30,8 +30,8 @@ class Placement:
         num_parts: Number of partitions, one per host.
         hotness: How often nodes are read ``[num_nodes]``, or by partition ``[num_parts, num_nodes]``; None: there are
             no caches, or ``cached`` says which.
-        cached: By partition, the ids that its cache has; they come before ``hotness``, which still says what is kept in
-            memory.
+        cached: By partition, the ids that its cache has; they come before ``hotness``.
+        memory_hotness: As ``hotness``, of the rows that owners keep in memory, where they go by something else.
 
     Example:
         >>> placement = glt.forecast.Placement(np.array([0, 0, 1, 1]), 2, hotness=np.array([3.0, 1.0, 4.0, 2.0]))
@@ -43,6 +43,7 @@ class Placement:
     num_parts: int
     hotness: np.ndarray | None = None
     cached: Sequence[np.ndarray] | None = None
+    memory_hotness: np.ndarray | None = None
     _ranks: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
     _ends: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
 
@@ -66,7 +67,7 @@ class Placement:
             if own:
                 self._ranks.clear()  # the ranks of one partition at a time: they are as large as the graph
             rank = np.empty(len(hotness), np.int64)
-            rank[np.argsort(-hotness, kind="stable")] = np.arange(len(hotness))
+            rank[np.argsort(-hotness.astype(np.float64), kind="stable")] = np.arange(len(hotness))
             self._ranks[key] = rank
         return self._ranks[key], int(np.count_nonzero(hotness))
 
@@ -90,11 +91,12 @@ class Placement:
     @cached_property
     def _own_ranks(self) -> tuple[np.ndarray, np.ndarray]:
         """The place of each node among its owner's, from the hottest; and how many each owns."""
-        assert self.hotness is not None
-        hotness = self.hotness if self.hotness.ndim == 1 else self.hotness[self.owner, np.arange(len(self.owner))]
+        hotness = self.hotness if self.memory_hotness is None else self.memory_hotness
+        assert hotness is not None
+        hotness = hotness if hotness.ndim == 1 else hotness[self.owner, np.arange(len(self.owner))]
         _, begin = self._by_owner
         rank = np.empty(len(hotness), np.int64)
-        rank[np.lexsort((-hotness, self.owner))] = np.arange(len(hotness))
+        rank[np.lexsort((-hotness.astype(np.float64), self.owner))] = np.arange(len(hotness))
         return rank - begin[self.owner], np.diff(begin)
 
     def in_memory(self, memory_ratio: float, nodes: np.ndarray) -> np.ndarray:
@@ -102,7 +104,7 @@ class Placement:
         equally hot ones the smaller ids. Bool."""
         if memory_ratio == 1 or len(nodes) == 0:
             return np.ones(len(nodes), bool)
-        if self.hotness is None:
+        if self.hotness is None and self.memory_hotness is None:
             raise ValueError(f"memory_ratio = {memory_ratio:g} and hotness = None: expected how often nodes are read")
         rank, owned = self._own_ranks
         return rank[nodes] < (memory_ratio * owned).astype(np.int64)[self.owner[nodes]]
@@ -217,7 +219,8 @@ def count_batches(
     check_at_least("bytes_of_row", bytes_of_row, 0)
     if real_number("cache_ratio", cache_ratio) > 1:
         raise ValueError(f"cache_ratio = {cache_ratio}: expected a share of the nodes, 0 to 1")
-    if real_number("memory_ratio", memory_ratio) > 1:
+    memory_ratio = real_number("memory_ratio", memory_ratio)
+    if memory_ratio > 1:
         raise ValueError(f"memory_ratio = {memory_ratio}: expected a share of the rows, 0 to 1")
     if not traces or len(homes) != len(traces):
         raise ValueError(

@@ -136,9 +136,11 @@ def count_grid(
     }  # fmt: skip
 
 
-def sketch(num_nodes: int, num_edges: int, exponent: float, num_neighbors: Sequence[int]) -> tuple[GraphTracer, float]:
+def sketch(
+    num_nodes: int, num_edges: int, exponent: float, num_neighbors: Sequence[int]
+) -> tuple[GraphTracer, float, np.ndarray]:
     """Draws a graph of the degrees that are told, with as many nodes as ``MOST_EDGES`` allow; returns what samples it,
-    and its share of the nodes. Raises ValueError if there is no such graph."""
+    its share of the nodes, and their degrees. Raises ValueError if there is no such graph."""
     share = min(1.0, MOST_EDGES / max(num_edges, 1))
     nodes = max(int(num_nodes * share), 100)
     degree = num_edges / num_nodes
@@ -148,4 +150,4 @@ def sketch(num_nodes: int, num_edges: int, exponent: float, num_neighbors: Seque
     edges = task.edge_index.numpy()
     indptr = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(edges[0], minlength=nodes), out=indptr[1:])  # sorted by source, and symmetric
-    return GraphTracer.of_arrays(indptr, edges[1].astype(np.int32), num_neighbors), nodes / num_nodes
+    return GraphTracer.of_arrays(indptr, edges[1].astype(np.int32), num_neighbors), nodes / num_nodes, np.diff(indptr)

@@ -28,7 +28,7 @@ STAMP_BYTES: Final = 4  # per node of the graph and batch in flight: the table t
 BASE_BYTES: Final = 300 << 20  # of a process that has imported torch
 PAYLOAD: Final = 1448 / 1538  # of what a network card carries: the rest are heads of TCP, IP and Ethernet
 UNEVEN: Final = 1.2  # below that a host seems to serve more than others by the chance of the few batches counted
-DISK_ROW_S: Final = 2.8e-6  # CPU of reading a row from disk (an Intel Xeon's virtual disk, 2026-11-29)
+DISK_ROW_US: Final = 2.8  # CPU of reading a row from disk (an Intel Xeon's virtual disk, 2026-11-29)
 START_MS: Final = 3_000  # imports of trainer and worker, one after the other
 _POOLED: Final = 4  # hosts that are looked at together; more change little, and take longer
 MEET_US: Final = 3  # of rank 0, per pair of ranks that tell each other who they are when a loader is made
@@ -41,7 +41,8 @@ class Shape:
 
     Attributes:
         num_nodes, num_edges: Of the whole graph, directed edges.
-        bytes_of_row: Features of a node.
+        bytes_of_row: Features of a node, labels and times too.
+        mapped_bytes_of_row: Of these, labels and times, which never stay on disk. The others are taken for one table.
 
     Raises:
         TypeError, ValueError: If a number is out of range.
@@ -54,11 +55,18 @@ class Shape:
     num_nodes: int
     num_edges: int
     bytes_of_row: int = 0
+    mapped_bytes_of_row: int = 0
 
     def __post_init__(self) -> None:
         check_at_least("num_nodes", self.num_nodes, 1)
         check_at_least("num_edges", self.num_edges, 0)
-        check_at_least("bytes_of_row", self.bytes_of_row, 0)
+        integer("bytes_of_row", self.bytes_of_row, 0, 1 << 40, "bytes of the features of a node")
+        integer("mapped_bytes_of_row", self.mapped_bytes_of_row, 0, self.bytes_of_row, "bytes, of bytes_of_row")
+
+    @property
+    def disk_bytes_of_row(self) -> int:
+        """Those that may stay on disk."""
+        return self.bytes_of_row - self.mapped_bytes_of_row
 
     @property
     def book_bytes(self) -> int:
@@ -83,7 +91,7 @@ class Cluster:
         num_cores: Cores of a host that sample, its trainers' own left out; may be a fraction, as of a container.
         nic_gbit: Network card, Gbit/s in each direction.
         rtt_ms: Round trip between hosts, milliseconds.
-        disk_mb_s: Reading partitions, MB/s.
+        disk_mb_s: Reading partitions, MB/s, and rows that are not in memory.
         disk_reads_per_s: Rows that the disk reads at random per second, as ``fio`` with a queue of 128 reads tells.
         memory_gb: Memory of a host, GB.
         feature_memory_gb: Of it for rows of features, GB; the others stay on disk. None: all are in memory.
@@ -132,9 +140,9 @@ class Cluster:
     def memory_ratio(self, shape: Shape) -> float:
         """The share of its rows that a host keeps in memory."""
         rows = shape.num_nodes / self.num_hosts
-        if self.feature_memory_gb is None or self.feature_memory_gb * 1e9 >= rows * shape.bytes_of_row:
+        if self.feature_memory_gb is None or self.feature_memory_gb * 1e9 >= rows * shape.disk_bytes_of_row:
             return 1.0
-        return self.feature_memory_gb * 1e9 / (rows * HotRows.bytes_of_row(shape.bytes_of_row))
+        return self.feature_memory_gb * 1e9 / (rows * HotRows.bytes_of_row(shape.disk_bytes_of_row))
 
 
 @dataclass(frozen=True)
@@ -218,10 +226,11 @@ def forecast_job(
         "gathering": row_bytes * costs.row_byte_s,
         "messages": counts.num_messages * costs.message_s,
         "transfer": counts.remote_edges * costs.remote_edge_s + counts.row_bytes * costs.wire_byte_s,
-        "disk": counts.disk_rows * DISK_ROW_S,
+        "disk": counts.disk_rows * DISK_ROW_US / 1e6,
         "batch": costs.batch_s,
     }
-    disk_s = counts.disk_rows * max(1 / cluster.disk_reads_per_s, shape.bytes_of_row / (cluster.disk_mb_s * 1e6))
+    read_s = max(1 / cluster.disk_reads_per_s, shape.disk_bytes_of_row / (cluster.disk_mb_s * 1e6))
+    disk_s = counts.disk_rows * read_s
     sent_bytes = counts.remote_bytes + counts.request_bytes + counts.num_messages * MESSAGE_BYTES
     nic = cluster.nic_gbit * 1e9 / 8 * PAYLOAD
     delay_s = counts.num_waits * (cluster.rtt_ms * 1e-3 + costs.round_trip_s)
@@ -245,16 +254,20 @@ def forecast_job(
         if counts.most_served > UNEVEN:
             limits["cores of the host that owns most"] = hosts * cluster.num_cores / uneven_s
             limits["network card of the host that owns most"] = hosts * nic / (sent_bytes * counts.most_served)
+            if disk_s > 0:
+                limits["disk of the host that owns most"] = hosts / (disk_s * counts.most_served)
     pooled = min(hosts, _POOLED)
     stations = [(total_s, pooled * cluster.num_cores), (sent_bytes / nic, float(pooled)), (disk_s, float(pooled))]
     queued = _rate_of_queues(stations, delay_s, num_in_flight * pooled // hosts) * hosts / pooled
     message_bytes = row_bytes + 8 * counts.num_nodes + 16 * counts.num_edges
-    memory_ratio = cluster.memory_ratio(shape)
-    loaded = shape.num_bytes(hosts)
+    memory_ratio, loaded, hot_bytes, hot_s = cluster.memory_ratio(shape), shape.num_bytes(hosts), 0, 0.0
     if memory_ratio < 1:
         rows = shape.num_nodes / hosts
-        loaded += int(rows * (memory_ratio * HotRows.bytes_of_row(shape.bytes_of_row) - shape.bytes_of_row))
-    memory = loaded + cache_ratio * shape.num_nodes * (shape.bytes_of_row + 8)
+        table_bytes, hot_rows = int(rows * shape.disk_bytes_of_row), memory_ratio * rows
+        loaded -= table_bytes
+        hot_bytes = int(hot_rows * HotRows.bytes_of_row(shape.disk_bytes_of_row))
+        hot_s = min(hot_rows * read_s, table_bytes / (cluster.disk_mb_s * 1e6))
+    memory = loaded + hot_bytes + cache_ratio * shape.num_nodes * (shape.bytes_of_row + 8)
     memory += num_in_flight // hosts * (STAMP_BYTES * shape.num_nodes + message_bytes)
     memory += workers * (CHANNEL_BYTES + BASE_BYTES) + cluster.num_trainers * BASE_BYTES
     return JobForecast(
@@ -270,6 +283,7 @@ def forecast_job(
         memory_bytes=int(memory),
         start_s=START_MS / 1e3
         + loaded / (cluster.disk_mb_s * 1e6)
+        + hot_s
         + (hosts * cluster.num_trainers) ** 2 * MEET_US / 1e6,
     )
 

@@ -93,7 +93,7 @@ def batch_script(arguments: argparse.Namespace) -> str:
     lines += _two_steps(arguments) if arguments.num_servers else _one_step(arguments)
     extra = _exports(arguments)
     for name, value in arguments.extra_envs:
-        if any(re.match(rf"(export (\S+=\S+ )?)?{name}=", line) for line in lines if line not in extra):
+        if any(re.match(rf"(export (.* )?)?{name}=", line) for line in lines if line not in extra):
             raise ValueError(f"--extra-envs {name}={value}: the script itself sets {name}; leave it out")
     text = "\n".join(lines) + "\n"
     if any(line.startswith("#SBATCH") and not line.isprintable() for line in lines):
@@ -115,6 +115,8 @@ def _options(arguments: argparse.Namespace) -> list[str]:
         name, equals, value = each.partition("=")
         if not name.replace("-", "").isalnum():
             raise ValueError(f"--sbatch-option {each}: expected NAME=VALUE or NAME, such as account=team or requeue")
+        if not equals and name.lstrip("-") in options:
+            raise ValueError(f"--sbatch-option {each}: it needs a value, and glt slurm has a flag for it")
         options[name.lstrip("-")] = value if equals else True
     given = {name: value for name, value in options.items() if value is not None}
     return [

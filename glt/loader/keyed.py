@@ -136,8 +136,8 @@ class KeyedLoader(Traced, Resumable):
         ``wait_s`` for batches, which it makes itself where there are no workers. Summed over batches: ``num_seeds``,
         ``num_nodes`` and ``num_edges`` were sampled in ``sampling_s``; in ``gathering_s`` rows were looked up and
         ``Data`` made, in ``transform_s`` ``transform`` ran. Workers count these when they make a batch, which is before
-        it is handed out. ``num_workers`` there are now; ``is_tuned`` is there once ``"auto"`` has chosen them. Where
-        batches are made on a GPU, ``is_on_gpu`` is there, and times are those of the host.
+        it is handed out. ``num_workers`` there are now; ``is_tuned`` is there once ``"auto"`` has tried
+        more in vain. Where batches are made on a GPU, ``is_on_gpu`` is there, and times are those of the host.
         """
         workers = {"num_workers": self.num_workers} if self._tuner is None else self._tuner.told()
         return Stats(self._counts.read() | workers)

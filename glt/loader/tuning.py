@@ -33,8 +33,9 @@ class WorkerTuner:
         self._before = 0.0, 0.0
 
     def told(self) -> dict[str, Any]:
-        """For ``stats()``."""
-        return {"num_workers": self.num_workers} | ({"is_tuned": True} if self.is_chosen else {})
+        """For ``stats()``; ``is_tuned`` if more workers than were chosen have been tried, in vain."""
+        is_tuned = self.is_chosen and max(self.batch_s) > self.num_workers
+        return {"num_workers": self.num_workers} | ({"is_tuned": True} if is_tuned else {})
 
     @property
     def num_skipped(self) -> int:

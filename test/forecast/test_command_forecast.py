@@ -58,6 +58,15 @@ def test_the_caches_of_a_directory_are_used(command, parts):
     assert bare["counts"]["remote_rows"] == pytest.approx(row["counts"]["remote_rows"] + row["counts"]["cached_rows"])
 
 
+def test_features_of_a_directory_may_stay_on_disk(command, parts):
+    words = parts / "random", "--hosts", "4", "--cache-ratios", "0", "--windows", "1", "--disk-reads", "100", *FAST
+    none, half, fits = (of(command, *words, "--feature-memory", gb)["hosts"][0] for gb in ("0", "0.00001", "0.000016"))
+    assert none["counts"]["disk_rows"] == pytest.approx(none["counts"]["num_nodes"])
+    assert 0 < half["counts"]["disk_rows"] < 0.6 * none["counts"]["disk_rows"], "hot rows are in memory"
+    assert none["bottleneck"] == half["bottleneck"] == "disks" and half["batches_per_s"] > none["batches_per_s"]
+    assert fits["counts"]["disk_rows"] == fits["disk_s"] == 0
+
+
 def test_seeds_may_be_those_that_a_host_owns(command, parts, tmp_path):
     report = of(command, parts / "random", "--hosts", "4", "--local-seeds", "--cache-ratios", "0", *FAST)
     assert report["hosts"][0]["counts"]["remote_frontier"][0] == 0

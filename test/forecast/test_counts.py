@@ -143,6 +143,23 @@ def test_a_trace_is_the_batch_of_a_sampler(tracer):
     assert trace.num_edges_of.tolist() == torch.bincount(wanted.col, minlength=int(trace.begin[-2])).tolist()
 
 
+def test_hotness_may_be_unsigned_and_memory_has_one_of_its_own(traces):
+    owner, homes = np.arange(NUM_NODES) % 3, [0] * len(traces)
+    counts = np.random.default_rng(0).integers(0, 50, NUM_NODES)
+    given = {"bytes_of_row": 4, "memory_ratio": 0.3, "cache_ratio": 0.1}
+    signed, unsigned, of_memory, other = (
+        count_batches(traces, homes, placement, **given)
+        for placement in (
+            Placement(owner, 3, counts),
+            Placement(owner, 3, counts.astype(np.uint32)),
+            Placement(owner, 3, counts, memory_hotness=counts),
+            Placement(owner, 3, counts, memory_hotness=50 - counts),
+        )
+    )
+    assert signed == unsigned == of_memory and signed.cached_rows == other.cached_rows
+    assert signed.disk_rows != other.disk_rows
+
+
 def test_the_busiest_host_is_found(traces):
     """Of four hosts, the last owns nearly all."""
     owner = np.full(NUM_NODES, 3)

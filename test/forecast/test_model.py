@@ -19,6 +19,7 @@ LOCAL = replace(
 )  # fmt: skip
 SHAPE = Shape(1_000_000, 20_000_000, 512)
 CLUSTER = Cluster(8)
+ROUNDED = 1 + 1e-9
 
 
 @pytest.mark.parametrize("name", [each for each in asdict(Costs()) if each != "round_trip_s"])
@@ -27,7 +28,7 @@ def test_dearer_units_never_make_a_job_faster(name):
     dearer = replace(costs, **{name: 3 * getattr(costs, name)})
     before, after = (forecast_job(COUNTS, SHAPE, CLUSTER, each) for each in (costs, dearer))
     assert sum(after.cpu_s.values()) > sum(before.cpu_s.values())
-    assert after.latency_s > before.latency_s and after.batches_per_s <= before.batches_per_s
+    assert after.latency_s > before.latency_s and after.batches_per_s <= before.batches_per_s * ROUNDED
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_dearer_units_never_make_a_job_faster(name):
 def test_more_of_a_resource_never_makes_a_job_slower(name, value):
     small = replace(CLUSTER, num_workers=4)
     before, after = (forecast_job(COUNTS, SHAPE, each) for each in (small, replace(small, **{name: value})))
-    assert after.batches_per_s >= before.batches_per_s
+    assert after.batches_per_s * ROUNDED >= before.batches_per_s
 
 
 def test_a_longer_way_makes_batches_wait_and_nothing_else():
@@ -61,8 +62,11 @@ def test_the_scarcest_resource_is_named():
     ):
         counts = replace(COUNTS, hop_requests=(70, 70, 70)) if "Python" in words else COUNTS
         assert forecast_job(counts, SHAPE, cluster).bottleneck == words
-    uneven = forecast_job(replace(COUNTS, most_served=6.0), SHAPE, replace(CLUSTER, nic_gbit=1.0))
-    assert uneven.bottleneck == "network card of the host that owns most"
+    for words, cluster in (
+        ("network card of the host that owns most", replace(CLUSTER, nic_gbit=1.0)),
+        ("disk of the host that owns most", replace(CLUSTER, disk_reads_per_s=1e2)),
+    ):
+        assert forecast_job(replace(COUNTS, most_served=6.0), SHAPE, cluster).bottleneck == words
 
 
 def simulated_rate(cores_s, num_cores, card_s, delay_s, in_flight):
@@ -121,6 +125,23 @@ def test_rows_on_disk_take_no_memory():
     )
     assert whole == all_fit and whole - none == 512 * rows and some - none == pytest.approx(5.2e6, abs=1)
     assert replace(CLUSTER, feature_memory_gb=0.0052).memory_ratio(SHAPE) == pytest.approx(10_000 / rows)
+
+
+def test_labels_never_stay_on_disk_and_hot_rows_are_read_one_by_one():
+    labelled = replace(SHAPE, bytes_of_row=520, mapped_bytes_of_row=8)
+    none = replace(CLUSTER, feature_memory_gb=0.0)
+    assert none.memory_ratio(replace(SHAPE, bytes_of_row=8, mapped_bytes_of_row=8)) == 1
+    assert replace(CLUSTER, feature_memory_gb=0.064).memory_ratio(labelled) == 1
+    rows = 1_000_000 // 8
+    whole, cold = (forecast_job(COUNTS, labelled, each).memory_bytes for each in (CLUSTER, none))
+    assert whole - cold == 512 * rows
+    disk = replace(CLUSTER, disk_reads_per_s=1e6, disk_mb_s=1000.0)
+    none, half = (
+        forecast_job(COUNTS, labelled, replace(disk, feature_memory_gb=gb)).start_s for gb in (0.0, 520 * rows / 2e9)
+    )
+    assert half - none == pytest.approx(rows / 2 / 1e6, rel=1e-3)
+    with pytest.raises(ValueError, match="mapped_bytes_of_row = 9"):
+        Shape(1, 1, 8, 9)
 
 
 def test_costs_are_kept_and_damage_is_named(tmp_path):

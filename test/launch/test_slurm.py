@@ -111,6 +111,7 @@ def test_the_file_is_plain_bash(command, tmp_path, monkeypatch):
     [
         (["--num-servers", "1", "train.py"], "--num-servers without --part-config"),
         (["--sbatch-option", "=1", "train.py"], "--sbatch-option =1: expected NAME=VALUE or NAME"),
+        (["--sbatch-option", "nodes", "train.py"], "--sbatch-option nodes: it needs a value"),
         (["--extra-envs", "GLT_TOKEN_FILE=/t", "train.py"], "GLT_TOKEN_FILE=/t: the script itself sets GLT_TOKEN_FILE"),
         (
             ["--extra-envs", "GLT_NUM_TRAINERS=2", "--num-servers", "1", "--part-config", "parts", "train.py"],

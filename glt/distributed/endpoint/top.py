@@ -137,11 +137,11 @@ def _waiting(row: _Row, _: Any) -> str:
 
 def _stage(row: _Row, growth: Callable[[str], float | None]) -> str:
     recent = {stage: growth(f"{stage}_s") for stage in (*_STAGES, "disk")}
-    shares = {each: rate for each, rate in recent.items() if rate} or {
+    times = {each: rate for each, rate in recent.items() if rate} or {
         each: row.get(f"{each}_s", 0) for each in (*_STAGES, "disk")
     }
-    if disk := shares.get("disk"):  # a part of gathering
-        shares["gathering"] = max(0.0, shares.get("gathering", 0.0) - disk)
+    disk = times.pop("disk", 0)  # a part of gathering
+    shares = {("disk" if each == "gathering" and disk > time / 2 else each): time for each, time in times.items()}
     most = max(shares, key=lambda stage: shares[stage])
     return f"{most} {shares[most] / sum(shares.values()):.0%}" if shares[most] else ""
 
