@@ -113,7 +113,7 @@ class Found:
 
 
 def trainer(rank: int, job: Job, commands: Connection) -> None:
-    """Answers each command with an epoch: (its batches, batches per second in its middle, stats)."""
+    """Answers each command with an epoch: (its batches, batches per second in its middle)."""
     torch.set_num_threads(1)
     address = place(job.hosts, rank)
     glt.distributed.init_worker_group(len(job.hosts), rank, "bench")
@@ -131,7 +131,7 @@ def trainer(rank: int, job: Job, commands: Connection) -> None:
             at = [time.monotonic() for _ in loader]
             edge = max(1, len(at) // 8)
             rate = (len(at) - 2 * edge) / (at[-1 - edge] - at[edge - 1])
-            commands.send((len(at), rate, loader.stats()))
+            commands.send((len(at), rate))
 
 
 def busy_seconds() -> float:

@@ -47,8 +47,8 @@ class SharedMemory:
         if nbytes > room:
             raise MemoryError(
                 f"shared memory of {format_size(nbytes)} ({nbytes} bytes) wanted, but only "
-                f"{format_size(room)} ({room} bytes) is the {limit}: ask for less: "
-                "a smaller channel_size, fewer workers or less feature_memory"
+                f"{format_size(room)} ({room} bytes) is the {limit}: ask for less, "
+                "by a smaller channel_size, fewer workers or less feature_memory"
             )
         with naming_the_limit():
             fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

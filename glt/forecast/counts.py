@@ -102,8 +102,6 @@ class Placement:
     def in_memory(self, memory_ratio: float, nodes: np.ndarray) -> np.ndarray:
         """Whether the owners of ``nodes`` keep their rows in memory: each the hottest ``memory_ratio`` of its own, of
         equally hot ones the smaller ids. Bool."""
-        if memory_ratio == 1 or len(nodes) == 0:
-            return np.ones(len(nodes), bool)
         if self.hotness is None and self.memory_hotness is None:
             raise ValueError(f"memory_ratio = {memory_ratio:g} and hotness = None: expected how often nodes are read")
         rank, owned = self._own_ranks
@@ -263,8 +261,9 @@ def count_batches(
             remote_rows, row_requests = len(ids), int((per_owner > 0).sum())
             served += per_owner * bytes_of_row
             owners |= per_owner > 0
-            read = np.concatenate([trace.nodes[~is_remote], ids])
-            disk_rows = len(read) - int(placement.in_memory(memory_ratio, read).sum())
+            if memory_ratio < 1:
+                read = np.concatenate([trace.nodes[~is_remote], ids])
+                disk_rows = len(read) - int(placement.in_memory(memory_ratio, read).sum())
         totals += [
             *(len(trace.nodes), trace.num_edges, remote_edges, remote_rows, cached, shared, row_requests),
             *(4 * num_asked + edge_width * remote_edges, remote_rows * bytes_of_row, 8 * (num_asked + remote_rows)),
