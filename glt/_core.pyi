@@ -51,6 +51,7 @@ class Csr:
         weight_sum: np.ndarray | None = None,
         weight_guide: np.ndarray | None = None,
         time: np.ndarray | None = None,
+        first_edge_id: int = 0,
     ) -> None: ...
 
 def build_csr(
@@ -66,7 +67,7 @@ def build_csr(
     largest_edge_id: int = ...,
     row_name: str = "rows",
     col_name: str = "cols",
-) -> None: ...
+) -> bool: ...
 def sort_rows_by_time(indptr: np.ndarray, time: np.ndarray, order: np.ndarray) -> None: ...
 def weight_guide_size(num_rows: int, num_edges: int) -> int: ...
 def build_weights(
@@ -224,6 +225,7 @@ class DeviceRows:
         num_nodes: int,
         num_neighbor_nodes: int,
         num_edges: int,
+        first_edge_id: int = 0,
     ) -> None: ...
 
 class DeviceBatch:

@@ -142,7 +142,8 @@ void validate(const CsrView& csr, bool check_indices) {
   if (csr.weight_sum) validate_weights(csr.indptr, csr.num_rows, csr.weight_sum, csr.weight_guide);
 }
 
-void build_csr(const CsrInput& edges, const CsrOut& out) {
+bool build_csr(const CsrInput& edges, const CsrOut& out) {
+  bool are_positions = true;
   check_range(edges.row_name, edges.rows, edges.num_edges, edges.num_nodes);
   count_edges(edges, out.indptr);
   check_range(edges.col_name, edges.cols, edges.num_edges, edges.num_neighbor_nodes);
@@ -154,12 +155,15 @@ void build_csr(const CsrInput& edges, const CsrOut& out) {
           const int64_t r = edges.row_of ? edges.row_of[row[i]] : row[i];
           const int64_t at = out.indptr[r]++;  // a cursor, until all are placed
           col_out[at] = static_cast<Col>(col[i]);
-          if (id_out) id_out[at] = static_cast<EdgeId>(id_in ? id_in[i] : i);
+          const int64_t id = id_in ? id_in[i] : i;
+          are_positions &= id == at;
+          if (id_out) id_out[at] = static_cast<EdgeId>(id);
         }
       },
       edges.rows, edges.cols, edges.edge_ids, out.indices, out.edge_ids);
   for (int64_t r = edges.num_rows; r > 0; --r) out.indptr[r] = out.indptr[r - 1];
   out.indptr[0] = 0;
+  return are_positions;
 }
 
 void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* time, int64_t* order) {

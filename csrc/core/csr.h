@@ -74,8 +74,9 @@ class AscendingRows;  // see induce.h
 struct CsrView {
   const int64_t* indptr = nullptr;  // [num_rows + 1], in edges
   Ids indices;                      // [num_edges], neighbour ids, each in [0, num_neighbor_nodes)
-  bool has_edge_ids = false;        // without: the id of an edge is its position
+  bool has_edge_ids = false;        // without: the id of an edge is first_edge_id + its position
   Ids edge_ids;                     // [num_edges]
+  int64_t first_edge_id = 0;
   // Edge weights as draws need them, see weights.h; null: all edges weigh the same.
   const uint64_t* weight_sum = nullptr;    // [num_edges], inclusive prefix sums within each row
   const uint32_t* weight_guide = nullptr;  // [weight_guide_size(num_rows, num_edges)]
@@ -112,9 +113,9 @@ struct CsrOut {
 };
 
 // Places every edge in its row by counting sort; the edges of a row keep their input order. Peak extra memory is the
-// output alone. Throws std::out_of_range naming the first row outside [0, num_nodes) or column outside
-// [0, num_neighbor_nodes).
-void build_csr(const CsrInput& edges, const CsrOut& out);
+// output alone. Returns whether the id of each edge is its position in the rows. Throws std::out_of_range naming the
+// first row outside [0, num_nodes) or column outside [0, num_neighbor_nodes).
+bool build_csr(const CsrInput& edges, const CsrOut& out);
 
 // Fills order [num_edges] with the positions of each row's edges, earliest first; edges of one time keep their order.
 void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* time, int64_t* order);

@@ -60,6 +60,7 @@ void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, R
   std::visit(
       [&](auto* indices, auto* edge_ids) {
         uint32_t position[kBlock], local[kBlock];
+        const int64_t id_of_first = csr.has_edge_ids ? 0 : csr.first_edge_id;
         const auto append = [&](int64_t begin, int64_t num_found) {  // edges at begin + position
           out.neighbor.reserve_more(num_found);
           int64_t* neighbor = out.neighbor.end();
@@ -71,7 +72,7 @@ void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, R
           if (!spec.with_edge) return;
           out.edge.reserve_more(num_found);
           int64_t* edge = out.edge.end();
-          for (int64_t k = 0; k < num_found; ++k) edge[k] = begin + position[k];
+          for (int64_t k = 0; k < num_found; ++k) edge[k] = id_of_first + begin + position[k];
           out.edge.added(num_found);
         };
         constexpr int64_t kPerLine = 64 / sizeof(*indices);

@@ -77,6 +77,7 @@ bool same_owners(const Book& a, const Book& b) {
 PartedCsr::PartedCsr(std::vector<CsrView> parts) : parts_(std::move(parts)) {
   require(!parts_.empty(), "a graph of no partitions: expected None where there are no edges");
   if (parts_.size() == 1) return;
+  int64_t num_edges_before = 0;
   for (size_t p = 0; p < parts_.size(); ++p) {
     CsrView& part = parts_[p];
     require(part.book && part.book->num_parts == static_cast<int64_t>(parts_.size()) &&
@@ -86,10 +87,12 @@ PartedCsr::PartedCsr(std::vector<CsrView> parts) : parts_(std::move(parts)) {
     require(part.num_nodes == parts_[0].num_nodes && part.num_neighbor_nodes == parts_[0].num_neighbor_nodes, "csr ", p,
             " of a graph has ", part.num_nodes, " nodes with ", part.num_neighbor_nodes,
             " possible neighbours, the first has ", parts_[0].num_nodes, " with ", parts_[0].num_neighbor_nodes);
-    require(
-        part.has_edge_ids && !part.weight_sum == !parts_[0].weight_sum && !part.time == !parts_[0].time, "csr ", p,
-        " of a graph lacks edge ids, or has weights or times otherwise than the first: expected edge ids in all, and "
-        "the same columns");
+    require(!part.weight_sum == !parts_[0].weight_sum && !part.time == !parts_[0].time, "csr ", p,
+            " of a graph has weights or times otherwise than the first: expected the same columns");
+    require(part.has_edge_ids || part.first_edge_id >= num_edges_before, "csr ", p, " of a graph has no edge ids, but ",
+            part.first_edge_id, " as the first one: expected at least ", num_edges_before,
+            ", the number of edges of the partitions before it");
+    num_edges_before += part.num_edges;
   }
   book_ = parts_[0].book;
   // Where all look into one book, a node is its owner's, and need not be asked for it again.

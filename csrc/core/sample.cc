@@ -493,7 +493,7 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
           if (fetch_ids)
             for (int64_t e = 0; e < total; ++e) edge[e] = edge_ids[position[e]];
           else
-            std::copy_n(position, total, edge);
+            for (int64_t e = 0; e < total; ++e) edge[e] = csr.first_edge_id + position[e];
           out.edge.added(total);
         }
         out.neighbor.added(total);

@@ -233,6 +233,7 @@ std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
     add(given.indices.wide);
     add(given.edge_ids.wide);
     add(given.num_edges);
+    add(given.first_edge_id);
   }
   add(seeds_.size());
   for (const DeviceSeeds& seeds : seeds_) {

@@ -34,7 +34,7 @@ struct DeviceIds {
 struct DeviceRows {
   const int64_t* indptr = nullptr;  // [num_nodes + 1]
   DeviceIds indices;                // [num_edges]
-  DeviceIds edge_ids;               // [num_edges]; no data: the id of an edge is its position
+  DeviceIds edge_ids;               // [num_edges]; no data: the id of an edge is first_edge_id + its position
   // As in CsrView; null: none.
   const uint64_t* weight_sum = nullptr;
   const uint32_t* weight_guide = nullptr;
@@ -42,6 +42,11 @@ struct DeviceRows {
   int64_t num_nodes = 0;
   int64_t num_neighbor_nodes = 0;
   int64_t num_edges = 0;
+  int64_t first_edge_id = 0;  // as in CsrView
+
+  GLT_HOST_DEVICE int64_t edge_id(int64_t position) const {
+    return edge_ids.data ? edge_ids[position] : first_edge_id + position;
+  }
 };
 
 // Positions [begin, begin + count) of a list, ascending.

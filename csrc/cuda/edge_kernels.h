@@ -115,7 +115,7 @@ struct PickRows {
       load(task.rows.edge_ids, row.begin, offset, loaded);
     } else {
       GLT_UNROLL
-      for (int j = 0; j < K; ++j) loaded[j] = row.begin + offset[j];
+      for (int j = 0; j < K; ++j) loaded[j] = task.rows.first_edge_id + row.begin + offset[j];
     }
     GLT_UNROLL
     for (int j = 0; j < K; ++j)
@@ -417,7 +417,7 @@ struct PickEdges {
     for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
       const int64_t position = position_of(task, at, i, row, count, j);
       const int64_t neighbor = task.rows.indices[position];
-      if (task.found.edge) task.found.edge[at] = task.rows.edge_ids.data ? task.rows.edge_ids[position] : position;
+      if (task.found.edge) task.found.edge[at] = task.rows.edge_id(position);
       task.put_node(block, at, task.center(i), neighbor, top);
     });
   }

@@ -143,7 +143,7 @@ struct WriteMembers {
                            [&](int64_t center, int64_t position, int64_t local) {
                              row[at] = local;
                              col[at] = center;
-                             if (edge) edge[at] = task.rows.edge_ids.data ? task.rows.edge_ids[position] : position;
+                             if (edge) edge[at] = task.rows.edge_id(position);
                              ++at;
                            });
     });

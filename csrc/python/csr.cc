@@ -73,7 +73,7 @@ std::pair<int64_t, int64_t> PartitionBook::range(int64_t part) const {
 Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> row_of,
          std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
          std::shared_ptr<const PartitionBook> book, int64_t part, std::optional<py::array> weight_sum,
-         std::optional<py::array> weight_guide, std::optional<py::array> time)
+         std::optional<py::array> weight_guide, std::optional<py::array> time, int64_t first_edge_id)
     : indptr_(std::move(indptr)),
       indices_(std::move(indices)),
       edge_ids_(std::move(edge_ids)),
@@ -96,6 +96,9 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
     view_.edge_ids = read_ids(*edge_ids_, "edge_ids");
     view_.has_edge_ids = true;
   }
+  require(first_edge_id >= 0 && first_edge_id <= INT64_MAX - view_.num_edges, "first_edge_id = ", first_edge_id,
+          ": expected at least 0, and ids below 2^63");
+  view_.first_edge_id = first_edge_id;
   if (book_) {
     require(book_->view().num_ids == view_.num_nodes, "book has ", book_->view().num_ids, " ids: expected ",
             view_.num_nodes);
@@ -195,11 +198,12 @@ void register_csr(py::module_& m) {
   py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr")
       .def(py::init<py::array, py::array, std::optional<py::array>, std::optional<py::array>, std::optional<int64_t>,
                     std::optional<int64_t>, bool, std::shared_ptr<PartitionBook>, int64_t, std::optional<py::array>,
-                    std::optional<py::array>, std::optional<py::array>>(),
+                    std::optional<py::array>, std::optional<py::array>, int64_t>(),
            py::arg("indptr"), py::arg("indices"), py::arg("edge_ids") = py::none(), py::arg("row_of") = py::none(),
            py::arg("num_nodes") = py::none(), py::arg("num_neighbor_nodes") = py::none(),
            py::arg("check_indices") = true, py::arg("book") = py::none(), py::arg("part") = 0,
-           py::arg("weight_sum") = py::none(), py::arg("weight_guide") = py::none(), py::arg("time") = py::none())
+           py::arg("weight_sum") = py::none(), py::arg("weight_guide") = py::none(), py::arg("time") = py::none(),
+           py::arg("first_edge_id") = 0)
       .def_property_readonly("num_rows", [](const Csr& c) { return c.view().num_rows; })
       .def_property_readonly("num_nodes", [](const Csr& c) { return c.view().num_nodes; })
       .def_property_readonly("num_edges", [](const Csr& c) { return c.view().num_edges; });
@@ -240,10 +244,11 @@ void register_csr(py::module_& m) {
                              .row_name = row_name.c_str(),
                              .col_name = col_name.c_str()};
         WithoutGil nogil;
-        build_csr(edges, out);
+        return build_csr(edges, out);
       },
       "Sorts edges into rows by counting; the edges of a row keep their input order. Fills indptr [num_rows + 1] "
-      "int64, indices [num_edges] and, when given, edge_ids [num_edges] (from edge_ids_in, else positions).",
+      "int64, indices [num_edges] and, when given, edge_ids [num_edges] (from edge_ids_in, else positions in "
+      "rows and cols). Returns whether the id of each edge is its position in indices.",
       py::arg("rows"), py::arg("cols"), py::arg("num_nodes"), py::arg("num_neighbor_nodes"), py::arg("indptr"),
       py::arg("indices"), py::arg("edge_ids") = py::none(), py::arg("edge_ids_in") = py::none(),
       py::arg("row_of") = py::none(), py::arg("largest_edge_id") = INT64_MAX, py::arg("row_name") = "rows",

@@ -38,7 +38,7 @@ class Csr {
   Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> row_of,
       std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
       std::shared_ptr<const PartitionBook> book, int64_t part, std::optional<py::array> weight_sum,
-      std::optional<py::array> weight_guide, std::optional<py::array> time);
+      std::optional<py::array> weight_guide, std::optional<py::array> time, int64_t first_edge_id);
   Csr(const Csr&) = delete;  // the view points into it
   const CsrView& view() const { return view_; }
 

@@ -61,7 +61,7 @@ void register_device_batch(py::module_& m) {
       m, "DeviceRows", "A validated graph by the addresses of its arrays, 0 where there is none.")
       .def(py::init([](uintptr_t indptr, uintptr_t indices, bool wide_indices, uintptr_t edge_ids, bool wide_edge_ids,
                        uintptr_t weight_sum, uintptr_t weight_guide, uintptr_t time, int64_t num_nodes,
-                       int64_t num_neighbor_nodes, int64_t num_edges) {
+                       int64_t num_neighbor_nodes, int64_t num_edges, int64_t first_edge_id) {
              return std::make_shared<DeviceRows>(DeviceRows{at<const int64_t>(indptr),
                                                             {at<const void>(indices), wide_indices},
                                                             {at<const void>(edge_ids), wide_edge_ids},
@@ -70,11 +70,13 @@ void register_device_batch(py::module_& m) {
                                                             at<const int64_t>(time),
                                                             num_nodes,
                                                             num_neighbor_nodes,
-                                                            num_edges});
+                                                            num_edges,
+                                                            first_edge_id});
            }),
            py::kw_only(), py::arg("indptr"), py::arg("indices"), py::arg("wide_indices"), py::arg("edge_ids") = 0,
            py::arg("wide_edge_ids") = false, py::arg("weight_sum") = 0, py::arg("weight_guide") = 0,
-           py::arg("time") = 0, py::arg("num_nodes"), py::arg("num_neighbor_nodes"), py::arg("num_edges"));
+           py::arg("time") = 0, py::arg("num_nodes"), py::arg("num_neighbor_nodes"), py::arg("num_edges"),
+           py::arg("first_edge_id") = 0);
 
   constexpr OneUserMethods<KeptBatch> method{"DeviceBatch"};
   py::class_<OneUser<KeptBatch>>(m, "DeviceBatch")

@@ -403,7 +403,11 @@ class Dataset:
                 continue
             label = label_of(self.schema, name, types[t])
             feature = table if isinstance(table, Feature) else Feature(as_rows(table, label))
-            expected = self.num_nodes_of[t] if of_nodes else _num_edge_rows(self.graphs[t].topology)
+            if of_nodes:
+                expected = self.num_nodes_of[t]
+            else:
+                topology = self.graphs[t].topology
+                expected = topology.num_edges if topology.book is not None else topology.num_edge_ids
             if feature.has_row_per_id and len(feature) != expected and (of_nodes or len(feature) < expected):
                 raise ValueError(f"{label} has {len(feature)} rows: expected one per {level}, {expected}")
             (self.node_tables if of_nodes else self.edge_tables)[t][name] = feature
@@ -577,9 +581,3 @@ class Dataset:
         memory += [feature.tensor for each in tables for feature in each.values()]
         modes = "".join(f", mode={mode!r}" for mode in {graph.mode for graph in self.graphs} - {"CPU"})
         return f"{nodes}, {edges}, tables: {names}, edge_dir={self.edge_dir!r}{modes}, {size_of(memory)}"
-
-
-def _num_edge_rows(topology: Topology) -> int:
-    if topology.edge_ids is None or topology.book is not None:
-        return topology.num_edges
-    return int(topology.edge_ids.max()) + 1 if topology.num_edges else 0

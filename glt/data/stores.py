@@ -123,9 +123,11 @@ class DatasetGraphStore(GraphStore):
         super().__init__()
         for edge_type, graph in zip(dataset.schema.edge_types, dataset.graphs, strict=True):
             ids = graph.topology.edge_ids
-            if ids is not None and not _is_permutation(ids):
+            in_order = ids is None and graph.topology.first_edge_id == 0
+            if not in_order and not _is_permutation(graph.topology.all_edge_ids()):
                 raise ValueError(
-                    f"edge ids of {edge_type} are not 0 to {len(ids) - 1}, each once: PyG's stores know no others"
+                    f"edge ids of {edge_type} are not 0 to {graph.num_edges - 1}, each once: PyG's stores know no "
+                    "others"
                 )
         self.dataset = dataset
 

@@ -92,7 +92,10 @@ class TimedEdges(NamedTuple):
         _core.sort_rows_by_time(indptr.numpy(), time, order)
         if bool((order[1:] > order[:-1]).all()):  # sorted as it came, as logs of events are: share the columns
             return cls(indices, edge_ids, torch.from_numpy(time))
-        ids = order if edge_ids is None else edge_ids.numpy()[order]
+        if edge_ids is None:
+            ids = order.astype(np.int32 if len(order) - 1 <= _INT32_MAX else np.int64, copy=False)
+        else:
+            ids = edge_ids.numpy()[order]
         return cls(*(torch.from_numpy(a) for a in (indices.numpy()[order], ids, time[order])))
 
 
@@ -188,8 +191,9 @@ class Topology:
         num_nodes, num_neighbor_nodes: Numbers of nodes that can be expanded (destinations for ``'CSC'``, sources for
             ``'CSR'``), and of those at the other end.
         indptr: Row offsets ``[num_rows + 1]``, int64.
-        indices, edge_ids: Neighbour ids and edge ids ``[E]``; ``edge_ids`` is None where an id is the position in
-            ``indices``.
+        indices, edge_ids: Neighbour ids and edge ids ``[E]``. ``edge_ids`` is None where an id is ``first_edge_id``
+            plus the position in ``indices``, as of edges that were given in the order of the rows: samplers compute
+            such ids, which is faster than reading them. :meth:`all_edge_ids` returns them in either case.
         weights, by_time: :class:`~glt.data.topology.EdgeWeights` and :class:`~glt.data.topology.TimedEdges`, or None.
         book, part: Owners of the nodes, and the partition that these rows are of; None and 0 where all nodes have rows.
 
@@ -200,7 +204,7 @@ class Topology:
     Example:
         >>> topology = glt.data.Topology([[0, 0, 1], [1, 2, 2]], num_nodes=3)
         >>> topology
-        Topology(3 nodes, 3 edges, CSR, 56 B)
+        Topology(3 nodes, 3 edges, CSR, 44 B)
         >>> topology.degrees
         tensor([2, 1, 0])
     """
@@ -208,6 +212,7 @@ class Topology:
     indptr: Tensor
     indices: Tensor
     edge_ids: Tensor | None
+    first_edge_id: int = 0
     weights: EdgeWeights | None = None
     by_time: TimedEdges | None = None
     layout: str
@@ -247,14 +252,15 @@ class Topology:
         names = (f"edge_index[{int(layout == each)}]" for each in ("CSC", "CSR"))
         given = None if by_position else ids_in
         try:
-            _core.build_csr(row, col, *ends, indptr, indices, ids, given, None, largest_id, *names)
+            in_order = _core.build_csr(row, col, *ends, indptr, indices, ids, given, None, largest_id, *names)
         except IndexError as error:  # of an id: raised here, so that tracebacks are short
             raise IndexError(*error.args) from None
         self.indptr, self.indices = torch.from_numpy(indptr), torch.from_numpy(indices)
-        position = ids
+        position: Any = slice(None) if by_position and in_order else ids
         if by_position and ids_in is not None:
             ids = ids_in[position].astype(np.int32 if ids_in.max(initial=0) <= _INT32_MAX else np.int64, copy=False)
-        self.edge_ids = torch.from_numpy(ids)
+            in_order = False
+        self.edge_ids = None if in_order else torch.from_numpy(ids)
         if weight is not None:
             self.weights = EdgeWeights.build(self.indptr, weight[position])
         if time is not None:
@@ -274,11 +280,13 @@ class Topology:
         book: PartitionBook | None = None,
         part: int = 0,
         trusted: bool = False,
+        first_edge_id: int = 0,
     ) -> Topology:
         """Wraps rows that exist already, without copying them; the arguments are as the attributes, ``weights`` and
-        ``by_time`` as tuples. ``num_nodes`` is that of the whole graph, or ``(source nodes, destination nodes)``;
-        default: the number of rows. Sampling refuses nodes of other partitions than ``part``. ``trusted`` skips the
-        check that every neighbour id is in range and times do not fall (checksummed files).
+        ``by_time`` as tuples. Edge ids that are None count up from ``first_edge_id``, those by time by positions there.
+        ``num_nodes`` is that of the whole graph, or ``(source nodes, destination nodes)``; default: the number of rows.
+        Sampling refuses nodes of other partitions than ``part``. ``trusted`` skips the check that every neighbour id is
+        in range and times do not fall (checksummed files).
 
         Raises:
             IndexError: If a neighbour id is out of range; names the first.
@@ -292,7 +300,7 @@ class Topology:
         size = len(indptr) - 1 if num_nodes is None else num_nodes
         sources, targets = (size, size) if isinstance(size, int) else size
         self.num_nodes, self.num_neighbor_nodes = (targets, sources) if layout == "CSC" else (sources, targets)
-        self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
+        self.indptr, self.indices, self.edge_ids, self.first_edge_id = indptr, indices, edge_ids, first_edge_id
         self.weights = None if weights is None else EdgeWeights(*weights)
         self.by_time = None if by_time is None else TimedEdges(*by_time)
         self.book, self.part = book, part
@@ -317,7 +325,8 @@ class Topology:
 
     def with_times(self, time: np.ndarray) -> Topology:
         """Returns the same edges, sharing all columns, with times in row order ``[E]``, int64."""
-        return self._changed(by_time=TimedEdges.build(self.indptr, self.indices, self.edge_ids, time))
+        ids = self.all_edge_ids() if self.first_edge_id else self.edge_ids
+        return self._changed(by_time=TimedEdges.build(self.indptr, self.indices, ids, time))
 
     def _changed(self, **attributes: Any) -> Topology:
         other = Topology.__new__(Topology)
@@ -351,12 +360,19 @@ class Topology:
         if self.by_time is not None:
             columns["timed"] = {**plain, **self.by_time._asdict()}
         options = {"num_nodes": self.num_nodes, "num_neighbor_nodes": self.num_neighbor_nodes}
-        options |= {"check_indices": not self._trusted, "part": self.part}
+        options |= {"check_indices": not self._trusted, "part": self.part, "first_edge_id": self.first_edge_id}
         owners = () if self.book is None else (self.book.owner, self.book.row_of, self.book.offset)
         return {
             name: NativeView((*of_view.values(), *owners), partial(_native_csr, of_view, self.book, options))
             for name, of_view in columns.items()
         }
+
+    def all_edge_ids(self) -> Tensor:
+        """Returns the ids of all edges ``[E]`` in the order of the rows: ``edge_ids``, made where they are None."""
+        if self.edge_ids is not None:
+            return self.edge_ids
+        end = self.first_edge_id + self.num_edges
+        return torch.arange(self.first_edge_id, end, dtype=torch.int32 if end - 1 <= _INT32_MAX else torch.int64)
 
     def coo(self) -> Tensor:
         """Returns sources and destinations ``[2, E]``, int64, in the order of the rows; not of a partition."""
@@ -378,6 +394,13 @@ class Topology:
     @property
     def num_edges(self) -> int:
         return len(self.indices)
+
+    @property
+    def num_edge_ids(self) -> int:
+        """One more than the largest id of an edge; 0 without edges. Reads all ids where these are stored."""
+        if self.num_edges == 0:
+            return 0
+        return self.first_edge_id + self.num_edges if self.edge_ids is None else int(self.edge_ids.max()) + 1
 
     @property
     def num_rows(self) -> int:

@@ -14,13 +14,20 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler
 from torch_geometric.data import Data, GraphStore, HeteroData
 
-from glt._checks import check_at_least, check_function, refuse_unknown
+from glt._checks import check_at_least, check_flag, check_function, refuse_unknown
 from glt._reprs import options, says
 from glt._stats import Stats
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.schema import HOMOGENEOUS
-from glt.loader.batches import AheadOptions, BatchesAhead, BatchesOnRequest, BatchFeatures, outcome
+from glt.loader.batches import (
+    AheadOptions,
+    BatchesAhead,
+    BatchesOnRequest,
+    BatchFeatures,
+    has_edge_attributes,
+    outcome,
+)
 from glt.loader.keyed import OF_TORCH, KeyedLoader
 from glt.loader.window_gather import WindowGather
 from glt.sampler.config import per_edge_type, times_by_edge_type
@@ -178,10 +185,15 @@ class KeyedBatches(KeyedLoader):
             require_agreement(sampler, data, num_neighbors, random_seed, options)
             random_seed = sampler.random_seed
         given["num_threads"] = check_at_least("num_threads", given["num_threads"], 1)
+        check_flag("with_edge", given["with_edge"])
+        self._tells_edges: bool = given["with_edge"]
+        if not (self._tells_edges or sampler is None or isinstance(sampler, NeighborSampler)):
+            raise ValueError("with_edge = False: the neighbor_sampler given does not know that option")
         self._choose_seed(random_seed, kwargs)
         self._ahead: AheadOptions | None = None
         if sampler is None:
             options |= {name: given[name] for name in ("num_threads", "device")}
+            options["with_edge"] = self._tells_edges or has_edge_attributes(data)
             sampler = NeighborSampler(data, num_neighbors, **options, random_seed=self.random_seed)
         self._choose_ahead(sampler, given)
         kwargs |= {name: given[name] for name in ("transform", "transform_sampler_output", "filter_per_worker")}
@@ -220,7 +232,7 @@ class KeyedBatches(KeyedLoader):
 
     def _complete_init(self, data: Any, num_threads: int) -> None:
         place = None if self._ahead is None else self._ahead.accelerator
-        self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
+        self._features = BatchFeatures(data, self.custom_cls, num_threads, place, with_edge=self._tells_edges)
         self._complete_order()
 
     def _iterated(self) -> Any:

@@ -43,6 +43,7 @@ class BatchFeatures:
         num_threads: Threads to copy rows with.
         accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
         with_sample: Add what tells of the sample: ``n_id``, ``e_id``, ``batch``, and the counts of hops.
+        with_edge: Of this, whether to add ``e_id``.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class BatchFeatures:
         num_threads: int = 1,
         accelerator: Accelerator | None = None,
         with_sample: bool = True,
+        with_edge: bool = True,
     ) -> None:
         self.source: Any = source
-        self.with_sample = with_sample
+        self.with_sample, self.with_edge = with_sample, with_edge
         self.accelerator = accelerator
         self._whole: dict[int, bool] = {}
         self.custom_cls = custom_cls
@@ -111,20 +113,12 @@ class BatchFeatures:
             _store(data, edge_type)._orig_edge_index = torch.stack([row, _of(out.orig_col, edge_type)])
         return data
 
-    def has_edge_attributes(self) -> bool:
-        """Whether batches tell anything of single edges but their ends."""
-        if not isinstance(self.source, Data | HeteroData):
-            return True
-        return any(
-            key != "edge_index" and store.is_edge_attr(key) for store in self.source.edge_stores for key in store.keys()
-        )
-
     def _tell_of_sample(self, data: Any, out: Output) -> None:
         for node_type, node in _items(out.node):
             store = _store(data, node_type)
             if "n_id" not in store:
                 store.n_id = node
-        for edge_type, edge in _items(out.edge):
+        for edge_type, edge in _items(out.edge) if self.with_edge else ():
             store = _store(data, edge_type)
             if edge is not None and "e_id" not in store:
                 store.e_id = edge.to(torch.int64)
@@ -203,7 +197,7 @@ class BatchFeatures:
                 for tables, num_nodes in zip(source.node_tables, source.num_nodes_of, strict=True)
                 if any(each is feature for each in tables.values())
             ] + [
-                graph.num_edges if graph.topology.edge_ids is None else int(graph.topology.edge_ids.max()) + 1
+                graph.topology.num_edge_ids
                 for tables, graph in zip(source.edge_tables, source.graphs, strict=True)
                 if any(each is feature for each in tables.values()) and graph.num_edges
             ]
@@ -238,6 +232,18 @@ def _wanted(source: Dataset, outs: Sequence[Output]) -> Iterator[tuple[Feature, 
             ids = [_of(getattr(out, name), each) for out in outs]
             for feature in tables.values() if ids[0] is not None else ():
                 yield feature, ids
+
+
+def has_edge_attributes(source: Data | HeteroData | Dataset | tuple[FeatureStore, GraphStore]) -> bool:
+    """Whether batches say more of an edge than its ends and its id: then they need the ids, whose reading costs a load
+    from memory each."""
+    if isinstance(source, Data | HeteroData):
+        stores = source.edge_stores
+        return any(key != "edge_index" and store.is_edge_attr(key) for store in stores for key in store.keys())
+    if isinstance(source, Dataset):
+        return any(source.edge_tables)
+    attrs = source[0].get_all_tensor_attrs()  # as BatchFeatures takes them
+    return any(isinstance(attr.group_name, tuple) or "edge" in attr.attr_name for attr in attrs)
 
 
 def stacked(row: Tensor, col: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glt._checks import check_flag
 from glt._reprs import options
 from glt._tracebacks import short_traceback
 from glt.data.schema import NodeType
+from glt.loader.batches import has_edge_attributes
 from glt.loader.loaders import NeighborLoader
 from glt.sampler.hgt import HGTSampler
 
@@ -25,7 +27,7 @@ class HGTLoader(NeighborLoader):
         num_samples: Nodes to draw in each iteration, of each node type: a list, or a dict by node type.
         input_nodes: As of :class:`NeighborLoader`.
         is_sorted: Accepted for PyG's sake: it changes nothing here.
-        transform, transform_sampler_output, filter_per_worker, random_seed, num_threads: As of the same.
+        transform, transform_sampler_output, filter_per_worker, with_edge, random_seed, num_threads: As of the same.
         **kwargs: As of the same: ``custom_cls``, ``input_id`` and the arguments of torch's ``DataLoader``.
 
     Raises:
@@ -48,6 +50,7 @@ class HGTLoader(NeighborLoader):
         transform_sampler_output: Any = None,
         filter_per_worker: bool | None = None,
         *,
+        with_edge: bool = True,
         random_seed: int | None = None,
         num_threads: int = 1,
         **kwargs: Any,
@@ -59,7 +62,10 @@ class HGTLoader(NeighborLoader):
             raise TypeError(
                 f"HGTLoader has no argument {name}: nodes are drawn by budget, on the CPU, as num_samples says"
             )
-        sampler = HGTSampler(data, num_samples, random_seed=random_seed, num_threads=num_threads)
+        check_flag("with_edge", with_edge)
+        needs_edges = with_edge or has_edge_attributes(data)
+        given: dict[str, Any] = {"random_seed": random_seed, "num_threads": num_threads}
+        sampler = HGTSampler(data, num_samples, with_edge=needs_edges, **given)
         super().__init__(
             data,
             [],
@@ -69,6 +75,7 @@ class HGTLoader(NeighborLoader):
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             neighbor_sampler=sampler,
+            with_edge=with_edge,
             num_threads=num_threads,
             **kwargs,
         )

@@ -63,6 +63,8 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             options, seed and number of threads to sample with.
         random_seed: Seed of shuffling and sampling, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads to sample and gather with; the batches do not depend on it.
+        with_edge: Return edge ids as ``e_id``, as PyG does. False: they are sampled only where the data has attributes
+            of edges; reading ids costs up to a third of the sampling.
         device: The GPU that samples, and that batches are on, bit for bit those of the CPU; needs a
             :class:`glt.data.Dataset` with mode ``'CUDA'`` or ``'ZERO_COPY'``. Rows come from its memory as far as
             tables have a ``split_ratio``, else from pinned host memory. ``'host'`` and the default: as in the sampler.
@@ -122,6 +124,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         random_seed: int | None = None,
         num_threads: int = 1,
         device: torch.device | int | str | None = None,
+        with_edge: bool = True,
         batches_ahead: int | None = None,
         gather_window: int | None = None,
         **kwargs: Any,
@@ -279,7 +282,8 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         sampler: ``'neighbor'`` or ``'labor'``, as in :class:`glt.sampler.NeighborSampler`; or one of torch's: the order
             of seeds.
         exclude_edges: As in :class:`glt.sampler.NeighborSampler`.
-        neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window: As in :class:`NeighborLoader`.
+        neighbor_sampler, random_seed, num_threads, device, with_edge, batches_ahead, gather_window: As in
+            :class:`NeighborLoader`.
         transform, transform_sampler_output, filter_per_worker: As in PyG.
         **kwargs: As in PyG: ``custom_cls``, ``input_id`` and every argument of ``torch.utils.data.DataLoader``. And
             ``num_workers="auto"``: the loader tries no worker, one, two and more during the first batches, up to one
@@ -330,6 +334,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         random_seed: int | None = None,
         num_threads: int = 1,
         device: torch.device | int | str | None = None,
+        with_edge: bool = True,
         batches_ahead: int | None = None,
         gather_window: int | None = None,
         **kwargs: Any,

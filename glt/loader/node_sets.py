@@ -24,7 +24,7 @@ from glt._tracebacks import short_traceback
 from glt.data.arrays import require_in_range
 from glt.data.dataset import Dataset
 from glt.data.pyg import counted
-from glt.loader.batches import BatchFeatures
+from glt.loader.batches import BatchFeatures, has_edge_attributes
 from glt.loader.keyed import OF_TORCH, KeyedLoader
 from glt.sampler.graph import sampled_graph
 from glt.sampler.neighbor_sampler import NeighborSampler
@@ -87,8 +87,8 @@ class NodeSetLoader(KeyedLoader, DataLoader[Any]):
         return self._sampler.begin(self._nodes(index), batch_key=index.key, config=config)()  # type: ignore[no-any-return]
 
     def _needs_edges(self) -> bool:
-        """Whether a batch needs the ids of its edges. Reading one costs a load from memory."""
-        return self._features.has_edge_attributes()
+        """Whether a batch needs the ids of its edges."""
+        return self._features.with_sample or has_edge_attributes(self._features.source)
 
     def _finish(self, batch: Any, out: Output) -> Data | HeteroData:
         """Adds to a batch what is the loader's own."""

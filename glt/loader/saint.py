@@ -116,7 +116,7 @@ class GraphSAINTSampler(NodeSetLoader):
             "edge_norm": np.empty(self._num_edge_ids, np.float32),
         }
         topology = self._graph.topologies[0]
-        rows = {"indptr": topology.indptr, "indices": topology.indices, "edge_ids": topology.edge_ids}
+        rows = {"indptr": topology.indptr, "indices": topology.indices, "edge_ids": topology.all_edge_ids()}
         kept_arrays(path, norms, lambda: self._count(norms), crc32_of(rows) if path is not None else 0)
         return torch.from_numpy(norms["node_norm"]), torch.from_numpy(norms["edge_norm"])
 
@@ -136,8 +136,7 @@ class GraphSAINTSampler(NodeSetLoader):
         topology = self._graph.topologies[0]
         target = topology.coo()[1].long()
         of_edge = torch.zeros(self._num_edge_ids)
-        ids = torch.arange(self.num_edges) if topology.edge_ids is None else topology.edge_ids.long()
-        of_edge[ids] = num_of_node[target]
+        of_edge[topology.all_edge_ids().long()] = num_of_node[target]
         edge_norm = (of_edge / num_of_edge).clamp(0, 1e4)
         edge_norm[edge_norm.isnan()] = 0.1
         num_of_node[num_of_node == 0] = 0.1
@@ -146,8 +145,7 @@ class GraphSAINTSampler(NodeSetLoader):
 
     @property
     def _num_edge_ids(self) -> int:
-        ids = self._graph.topologies[0].edge_ids
-        return self.num_edges if ids is None or len(ids) == 0 else int(ids.max()) + 1
+        return self._graph.topologies[0].num_edge_ids
 
     def _told(self) -> dict[str, Any]:
         own = {"num_samples": self.num_samples, "num_steps": self.num_steps, "sample_coverage": self.sample_coverage}

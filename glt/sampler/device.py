@@ -231,7 +231,9 @@ class DeviceSampling:
     def _rows_of(self, edge_type: int, columns: Columns) -> PlacedRows:
         """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
         config = self._config
-        rows: dict[str, Any] = {"num_neighbor_nodes": self.graph.topologies[edge_type].num_neighbor_nodes}
+        topology = self.graph.topologies[edge_type]
+        rows: dict[str, Any] = {"num_neighbor_nodes": topology.num_neighbor_nodes}
+        rows["first_edge_id"] = topology.first_edge_id
         indices, edge_ids = columns.indices, columns.edge_ids
         if config.temporal is not None and columns.by_time is not None:
             indices, edge_ids, rows["time"] = columns.by_time

@@ -35,6 +35,7 @@ class PlacedRows:
         num_neighbor_nodes: int,
         weights: tuple[Tensor, Tensor] | None = None,
         time: Tensor | None = None,
+        first_edge_id: int = 0,
     ) -> PlacedRows:
         """Wraps arrays of a graph that was validated on the host, with a row for every node: columns ``[E]`` as
         :class:`~glt.data.topology.Topology` has them, for temporal sampling those by time. Raises TypeError, naming the
@@ -62,6 +63,7 @@ class PlacedRows:
             num_nodes=len(indptr) - 1,
             num_neighbor_nodes=num_neighbor_nodes,
             num_edges=len(indices),
+            first_edge_id=first_edge_id,
         )
         return cls(rows, [array for array, _ in arrays.values()])
 

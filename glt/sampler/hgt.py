@@ -32,7 +32,7 @@ class HGTSampler(NeighborSampler):
     Args:
         data: As of :class:`NeighborSampler`; a graph of one type is a graph with types.
         num_samples: Nodes to draw in each iteration, of each node type: a list, or a dict by node type.
-        random_seed, num_threads: As of :class:`NeighborSampler`.
+        with_edge, random_seed, num_threads: As of :class:`NeighborSampler`.
 
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
@@ -52,11 +52,12 @@ class HGTSampler(NeighborSampler):
         data: Source | SampledGraph,
         num_samples: Sequence[int] | Mapping[NodeType, Sequence[int]],
         *,
+        with_edge: bool = True,
         random_seed: int | None = None,
         num_threads: int = 1,
     ) -> None:
         given: dict[str, Any] = {"random_seed": random_seed, "num_threads": num_threads, "device": "cpu"}
-        super().__init__(data, [], subgraph_type="induced", **given)
+        super().__init__(data, [], subgraph_type="induced", with_edge=with_edge, **given)
         self.num_samples: list[list[int]] = samples_per_type(num_samples, self.graph.schema)
 
     def sample(

@@ -324,7 +324,7 @@ def part_of(part, owner=(0, 1, 0, 1), num_neighbors=4, edge_ids=(0, 1), **column
     return _core.Csr(*arrays, **sizes, book=_core.Book(np.array(owner, np.uint8), 2), part=part, **columns)
 
 
-LACKS = "csr 1 of a graph lacks edge ids, or has weights or times otherwise"
+OTHERWISE = "csr 1 of a graph has weights or times otherwise"
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ LACKS = "csr 1 of a graph lacks edge ids, or has weights or times otherwise"
             IndexError,
             r"= 3 belongs to partition 0, not here",
         ),
-        ([part_of(0), part_of(1, edge_ids=None)], 3, ValueError, LACKS),
-        ([part_of(0), part_of(1, time=np.array([0, 1]))], 3, ValueError, LACKS),
+        ([part_of(0), part_of(1, edge_ids=None)], 3, ValueError, "csr 1 .* no edge ids, but 0 as the first one: .* 2"),
+        ([part_of(0), part_of(1, time=np.array([0, 1]))], 3, ValueError, OTHERWISE),
         ([part_of(0, (0, 7, 0, 1)), part_of(1, (0, 7, 0, 1))], 1, IndexError, "node 1 is owned by partition 7 of 2"),
     ],
     ids=["order", "too many", "none", "sizes", "empty", "whole", "alone", "books", "ids", "times", "damaged owner"],
@@ -355,3 +355,19 @@ def test_what_are_not_the_partitions_of_a_graph_is_refused(csrs, seed, kind, err
     batch.start([(0, np.array([seed, 2]))])
     with pytest.raises(kind, match=error):
         batch.sample([csrs], [[2]], replace=False, batch_key=0)
+
+
+@pytest.mark.parametrize("induced", [False, True])
+def test_ids_that_count_up_are_computed(induced):
+    """As of partitions whose edges were numbered one after the other, in the order of their rows."""
+    first = [0, 2]
+    stored = [part_of(p, edge_ids=(first[p], first[p] + 1)) for p in range(2)]
+    counted = [part_of(p, edge_ids=None, first_edge_id=first[p]) for p in range(2)]
+    batch, got = _core.Batch([4], [(0, 0)]), []
+    for csrs in (stored, counted, [stored[0], counted[1]]):
+        batch.start([(0, np.array([3, 0, 1]))])
+        batch.sample([csrs], [[2]], replace=False, batch_key=0)
+        if induced:
+            batch.induce([csrs])
+        got.append(batch.edges(0).tolist())
+    assert got[0] == got[1] == got[2] == [3, 0, 2]

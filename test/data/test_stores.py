@@ -211,7 +211,8 @@ def test_a_graph_out_of_another_store(layout, edge_dir):
         for graph, expected in zip(read.graphs, dataset.graphs, strict=True):
             assert torch.equal(_sorted(graph.topology.coo()), _sorted(expected.topology.coo()))
             in_place = graph.topology.edge_ids is None
-            assert in_place == (layout == ("csc" if edge_dir == "in" else "csr")), "used as offered"
+            if layout != "coo":
+                assert in_place == (layout == ("csc" if edge_dir == "in" else "csr")), "used as offered"
             assert graph.csr.num_nodes == expected.csr.num_nodes
     own = dataset_of_stores(features, edges, edge_dir=edge_dir)
     assert own.graphs is dataset.graphs and own.schema == dataset.schema

@@ -52,6 +52,36 @@ def test_edges_from_whatever_holds_them(edge_index):
     assert topology.indices.tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize("layout", ["CSR", "CSC"])
+def test_ids_that_are_positions_are_not_kept(layout):
+    graph = random_graph(100, 1000, seed=1)
+    end = graph.edge_index[int(layout == "CSC")]
+    by_row = graph.edge_index[:, torch.sort(end, stable=True).indices]
+    weight, time = torch.rand(1000), torch.randint(0, 9, (1000,))
+    topology = Topology(by_row, 100, layout=layout, edge_weight=weight, edge_time=time)
+    assert topology.edge_ids is None
+    assert torch.equal(topology.all_edge_ids(), torch.arange(1000, dtype=torch.int32))
+    assert topology.num_edge_ids == 1000
+    # What follows from positions is what it is where ids are stored.
+    stored = Topology(by_row, 100, layout=layout, edge_weight=weight, edge_time=time, edge_ids=torch.arange(1000))
+    assert stored.edge_ids is not None, "told with weights or times"
+    for of_both in zip((*topology.weights, *topology.by_time), (*stored.weights, *stored.by_time), strict=True):
+        assert torch.equal(*of_both)
+    assert Topology(by_row, 100, layout=layout, edge_ids=torch.arange(1000)).edge_ids is None
+    assert Topology(by_row, 100, layout=layout, edge_ids=torch.arange(1000).flip(0)).edge_ids is not None
+    assert Topology(torch.empty(2, 0, dtype=torch.int64), 3).num_edge_ids == 0
+
+
+def test_ids_may_count_up_from_any_number():
+    rows = torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1], dtype=torch.int32)
+    topology = Topology.from_rows(*rows, first_edge_id=2**31 - 2)
+    assert topology.all_edge_ids().tolist() == [2**31 - 2, 2**31 - 1, 2**31]
+    assert topology.num_edge_ids == 2**31 + 1
+    assert topology.with_times(np.array([2, 1, 3])).by_time.edge_ids.tolist() == [2**31 - 1, 2**31 - 2, 2**31]
+    with pytest.raises(ValueError, match="first_edge_id = -1: expected at least 0"):
+        Topology.from_rows(*rows, first_edge_id=-1)
+
+
 def test_given_edge_ids_are_kept_in_the_smallest_type():
     edges = torch.tensor([[1, 0, 1], [0, 0, 0]])
     small, large = torch.tensor([7, 8, 9]), torch.tensor([7, 8, 2**40])

@@ -24,6 +24,8 @@ from dist_world import NUM_NODES as NUM_PLAIN
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset
+from glt.distributed.engine.partitions import copied
+from glt.distributed.engine.requests import OneHopRequest
 from glt.partition import RandomPartitioner, graph_arguments, load_partition
 from glt.testing import random_graph
 
@@ -362,3 +364,18 @@ def test_what_does_not_fit_all_edges(typed_world, alone):
     ):
         with pytest.raises(ValueError, match=text):
             links(typed_world(1).path, edges, **given)
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_ids_of_sorted_edges_are_counted_and_not_read(tmp_path, is_sorted):
+    graph = random_graph(60, 600, seed=2)
+    order = torch.sort(graph.edge_index[0], stable=True).indices if is_sorted else torch.arange(600)
+    RandomPartitioner(tmp_path, 2, 60, graph.edge_index[:, order], relabel=True).partition()
+    for p in range(2):
+        own, edges = DistDataset().load(tmp_path, p).own, load_partition(tmp_path, p).edges[0]
+        topology = own.graphs[0].topology
+        assert (topology.edge_ids is None) == is_sorted
+        assert topology.all_edge_ids().tolist() == edges.edge_ids.tolist()
+        nodes = torch.from_numpy(own.expanded(0))
+        asked = OneHopRequest(0, nodes, -1, False, 0, 0, with_edge=True)
+        assert copied(own.one_hop(asked), len(nodes))[2].tolist() == edges.edge_ids.tolist()

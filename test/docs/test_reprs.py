@@ -57,7 +57,7 @@ LOCAL = [
     (
         typed_dataset,
         "Dataset(308 nodes of 3 types, 3800 edges of 6 types, tables: x, time, y, train_mask, val_mask, test_mask, "
-        "edge_dir='in', 71.8 KB)",
+        "edge_dir='in', 64.4 KB)",
     ),
     (lambda: RING.to_dataset().graph, "Graph(Topology(40 nodes, 80 edges, CSC, 968 B), mode='CPU')"),
     (lambda: closed(RING.to_dataset().graph), "Graph(Topology(40 nodes, 80 edges, CSC, 968 B), mode='CPU')"),

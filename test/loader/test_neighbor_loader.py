@@ -9,9 +9,11 @@ from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSample
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE
+from torch_geometric.sampler import BaseSampler
 from torch_geometric.utils import trim_to_layer
 
 from glt.data import Dataset, Feature
+from glt.data.stores import DatasetFeatureStore, DatasetGraphStore
 from glt.loader import NeighborLoader, SubGraphLoader
 from glt.testing import check_batch, random_graph, ring_graph
 
@@ -257,6 +259,39 @@ def test_transforms():
         assert batch.marked == len(batch.n_id)
         assert "e_id" not in batch and "edge_attr" not in batch
         check(batch, [3], range(10))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", ["data", "dataset", "stores"])
+def test_without_edge_ids(kind, num_workers):
+    dataset = GRAPH.to_dataset()
+    stores = DatasetFeatureStore(dataset), DatasetGraphStore(dataset)
+    source = {"data": DATA, "dataset": dataset, "stores": stores}[kind]
+    options = {"batch_size": 25, "num_workers": num_workers, "random_seed": 3}
+    told = list(NeighborLoader(source, [4, 4], torch.arange(50), **options))
+    untold = list(NeighborLoader(source, [4, 4], torch.arange(50), with_edge=False, **options))
+    for batch, other in zip(told, untold, strict=True):
+        assert "e_id" in batch and "e_id" not in other
+        for name in ("n_id", "edge_index", "x", *["edge_attr"] * (kind != "stores")):  # which announce none of edges
+            assert torch.equal(batch[name], other[name])
+
+
+class OfAnotherMake(BaseSampler):
+    def sample_from_nodes(self, *given):
+        raise AssertionError("not to be called")
+
+    sample_from_edges = sample_from_nodes
+
+
+def test_edge_ids_are_not_sampled_where_nothing_needs_them():
+    data = Data(x=DATA.x, edge_index=DATA.edge_index)
+    assert NeighborLoader(data, [4], with_edge=False).node_sampler.config.with_edge is False
+    assert NeighborLoader(DATA, [4], with_edge=False).node_sampler.config.with_edge is True, "there is edge_attr"
+    assert NeighborLoader(data, [4]).node_sampler.config.with_edge is True, "as PyG"
+    with pytest.raises(TypeError, match="with_edge = 1: expected True or False"):
+        NeighborLoader(data, [4], with_edge=1)
+    with pytest.raises(ValueError, match="with_edge = False: the neighbor_sampler given does not know that option"):
+        NeighborLoader(data, [4], with_edge=False, neighbor_sampler=OfAnotherMake())
 
 
 def test_pyg_models_take_the_batches():

@@ -153,7 +153,7 @@ def stores(data):
     return features, graphs
 
 
-@pytest.mark.parametrize("options", [{}, {"time_attr": "time"}, {"disjoint": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"time_attr": "time"}, {"disjoint": True}, {"with_edge": False}], ids=str)
 def test_stores_give_what_their_data_gives_edge_features_too(options):
     arguments = {"num_neighbors": [3, 2], "input_nodes": ("user", torch.arange(9)), "batch_size": 9, "random_seed": 1}
     ((batch,), (expected,)) = (NeighborLoader(s, **arguments, **options) for s in (stores(DATA), DATA))
@@ -164,6 +164,7 @@ def test_stores_give_what_their_data_gives_edge_features_too(options):
     for edge_type in DATA.edge_types:
         assert torch.equal(batch[edge_type].edge_index, expected[edge_type].edge_index)
         assert torch.equal(batch[edge_type].edge_attr, expected[edge_type].edge_attr)
+        assert ("e_id" in batch[edge_type]) == ("e_id" in expected[edge_type]) == options.get("with_edge", True)
 
 
 def test_stores_make_batches_of_a_class_of_the_callers():

@@ -115,10 +115,12 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
         weights = EdgeWeights.build(indptr, row_differences(indptr.numpy(), weight_sum.numpy()).astype(np.float64))
     if first.by_time is not None:
         by_time = tuple(column(lambda part, i=i: part.by_time[i]) for i in range(3))  # type: ignore[misc]
+    is_one = len(parts) == 1
     return Topology.from_rows(
         indptr,
         column(lambda part: part.indices),
-        column(lambda part: part.edge_ids),
+        first.edge_ids if is_one else column(Topology.all_edge_ids),
+        first_edge_id=first.first_edge_id if is_one else 0,
         weights=weights,
         by_time=by_time,
         layout=first.layout,

@@ -161,8 +161,12 @@ class LocalPartition:
                 by_time = _tensors(timed.indices, timed.edge_ids, timed.time)
             if edge.weight_sum is not None:
                 weights = _tensors(edge.weight_sum, edge.weight_guide)
+            in_order = _count_up(edge.edge_ids)
             topology = Topology.from_rows(
-                *_tensors(edge.indptr, edge.indices, edge.edge_ids),
+                torch.from_numpy(edge.indptr),
+                torch.from_numpy(edge.indices),
+                None if in_order else torch.from_numpy(edge.edge_ids),
+                first_edge_id=int(edge.edge_ids[0]) if in_order else 0,
                 weights=weights,
                 by_time=by_time,
                 layout=layout_of(part.manifest.edge_dir),
@@ -315,10 +319,9 @@ class LocalPartition:
         """The edges of a type that are here: sources and destinations ``[2, B]``, global ids, and the ids of the edges
         ``[B]``, by which they are sorted; all int64."""
         topology, nodes = self.graphs[edge_type].topology, torch.from_numpy(self.expanded(edge_type))
-        assert topology.edge_ids is not None, "partitions have them"
         centers = torch.repeat_interleave(nodes, topology.degrees, output_size=topology.num_edges)
         neighbors = topology.indices.long()
-        ids, order = topology.edge_ids.long().sort()
+        ids, order = topology.all_edge_ids().long().sort()
         ends = (neighbors, centers) if topology.edge_dir == "in" else (centers, neighbors)
         return torch.stack([side[order] for side in ends]), ids
 
@@ -390,6 +393,15 @@ def _tables(
 
 def _tensors(*arrays: Any) -> Any:
     return tuple(map(torch.from_numpy, arrays))
+
+
+def _count_up(ids: np.ndarray) -> bool:
+    """Whether each id is one more than that before it, as those of edges that were relabelled and came sorted. Reads
+    all only where the last one says so."""
+    if len(ids) == 0 or int(ids[-1]) - int(ids[0]) != len(ids) - 1:
+        return False
+    begins = range(0, len(ids), _STEP)
+    return all(bool((np.diff(ids[begin : begin + _STEP + 1]) == 1).all()) for begin in begins)
 
 
 def _tensor(array: Any) -> Tensor:

@@ -308,10 +308,9 @@ class EdgeDirectory:
         """Ids of the edges, ascending, and where each is; None where they are in that order already."""
         return (self._ids, None) if self._sorted is None else self._sorted
 
-    @property
+    @cached_property
     def _ids(self) -> np.ndarray:
-        assert self.topology.edge_ids is not None, "partitions have them"
-        return self.topology.edge_ids.numpy()
+        return self.topology.all_edge_ids().numpy()
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray] | None:
