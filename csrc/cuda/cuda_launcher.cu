@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <variant>
 
@@ -65,7 +66,9 @@ class CudaLauncher : public Launcher {
  public:
   CudaLauncher(int device, bool replays) : Launcher(replays), device_(device) {
     const DeviceScope on(device_);
-    check_and_clear(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
+    // A thread that waits for it sleeps: samplers have few cores to spin on.
+    const unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
+    check_and_clear(cudaEventCreateWithFlags(&done_, flags), "cudaEventCreate");
   }
   ~CudaLauncher() override {
     try {
@@ -88,7 +91,6 @@ class CudaLauncher : public Launcher {
     require(blocks_x <= INT_MAX && blocks_y <= 65535, "a kernel of ", blocks_x, " x ", blocks_y,
             " blocks: expected at most 2^31 - 1 x 65535");
     if (blocks_x == 0 || blocks_y == 0) return;
-    const DeviceScope on(device_);
     const dim3 blocks(static_cast<unsigned>(blocks_x), static_cast<unsigned>(blocks_y));
     std::visit(
         [&]<typename Body>(const Body& body) {
@@ -104,30 +106,20 @@ class CudaLauncher : public Launcher {
   void zero(void* data, int64_t bytes) override {
     require(!graph_, "memory is set to zero while a batch is recorded: expected before it");
     if (bytes == 0) return;
-    const DeviceScope on(device_);
     check_and_clear(cudaMemsetAsync(data, 0, bytes, stream_), "cudaMemsetAsync");
   }
   void to_device(void* device, const void* staging, int64_t bytes) override {
     if (bytes == 0) return;
-    const DeviceScope on(device_);
     copy(device, staging, bytes, cudaMemcpyHostToDevice, "copy to the device");
   }
   void to_host(void* staging, const void* device, int64_t bytes) override {
     if (bytes == 0) return;
-    const DeviceScope on(device_);
     copy(staging, device, bytes, cudaMemcpyDeviceToHost, "copy to the host");
   }
-  void mark() override {
-    const DeviceScope on(device_);
-    check_and_clear(cudaEventRecord(done_, stream_), "cudaEventRecord");
-  }
-  void wait() override {
-    const DeviceScope on(device_);
-    check_and_clear(cudaEventSynchronize(done_), "sampling on the device");
-  }
+  void mark() override { check_and_clear(cudaEventRecord(done_, stream_), "cudaEventRecord"); }
+  void wait() override { check_and_clear(cudaEventSynchronize(done_), "sampling on the device"); }
   void* staging(int64_t bytes) override {
     if (bytes > staging_bytes_) {
-      const DeviceScope on(device_);
       if (staging_) check_and_clear(cudaFreeHost(staging_), "cudaFreeHost");
       staging_ = nullptr;
       staging_bytes_ = 0;
@@ -138,10 +130,12 @@ class CudaLauncher : public Launcher {
   }
 
  private:
+  void enter() override { on_.emplace(device_); }
+  void leave() override { on_.reset(); }
+
   // The graph is built node by node. Capturing a stream would do the same, but while any thread captures, CUDA refuses
   // cudaDeviceSynchronize in all of them, torch.cuda.synchronize() of a trainer for example, and spoils the capture.
   bool record(const std::function<void()>& launches) override {
-    const DeviceScope on(device_);
     if (recorded_) check_and_clear(cudaGraphExecDestroy(recorded_), "cudaGraphExecDestroy");
     recorded_ = nullptr;
     check_and_clear(cudaGraphCreate(&graph_, 0), "cudaGraphCreate");
@@ -194,12 +188,10 @@ class CudaLauncher : public Launcher {
              what);
   }
 
-  void replay() override {
-    const DeviceScope on(device_);
-    check_and_clear(cudaGraphLaunch(recorded_, stream_), "cudaGraphLaunch");
-  }
+  void replay() override { check_and_clear(cudaGraphLaunch(recorded_, stream_), "cudaGraphLaunch"); }
 
   const int device_;
+  std::optional<DeviceScope> on_;
   cudaStream_t stream_ = nullptr;
   cudaGraphExec_t recorded_ = nullptr;
   cudaGraph_t graph_ = nullptr;  // while it is built

@@ -44,6 +44,7 @@ void DeviceBatch::launch(void* workspace, const std::vector<uint32_t*>& tables, 
   require(tables.size() == types_.size(), "tables has ", tables.size(), " elements: expected one per node type, ",
           types_.size());
   state_ = State::kIdle;
+  const Launcher::Turn turn(*launcher_);
   launcher_->begin(stream);
   prepare_tables(tables);
   lay_out(static_cast<std::byte*>(workspace));
@@ -144,6 +145,7 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
 bool DeviceBatch::wait() {
   require(state_ == State::kLaunched, "wait: call launch first");
   state_ = State::kIdle;
+  const Launcher::Turn turn(*launcher_);
   launcher_->wait();
   counted_.assign(staging_, staging_ + num_count_words());
   require_valid_ids();
@@ -240,6 +242,7 @@ void DeviceBatch::copy_out(const std::vector<NodesOut>& nodes, const std::vector
           types_.size());
   require(edges.size() == ends_.size(), "edges has ", edges.size(), " elements: expected one per edge type, ",
           ends_.size());
+  const Launcher::Turn turn(*launcher_);
   std::vector<NodesOutTask> node_tasks;
   int64_t most_nodes = 0;
   for (int t = 0; t < num_node_types(); ++t) {
@@ -282,6 +285,7 @@ int64_t DeviceBatch::induced_bytes() {
 
 void DeviceBatch::induce(void* workspace) {
   (void)induced_bytes();
+  const Launcher::Turn turn(*launcher_);
   lay_out_induced(static_cast<std::byte*>(workspace));
   const int64_t bytes = 3 * num_edge_types() * static_cast<int64_t>(sizeof(int64_t));
   launcher_->zero(induced_words_, bytes);
@@ -302,6 +306,7 @@ void DeviceBatch::induce(void* workspace) {
 void DeviceBatch::wait_induced() {
   require(state_ == State::kInducing, "wait_induced: call induce first");
   state_ = State::kIdle;
+  const Launcher::Turn turn(*launcher_);
   launcher_->wait();
   const int num_types = num_edge_types();
   for (int r = 0; r < num_types; ++r)

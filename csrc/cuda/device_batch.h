@@ -173,6 +173,7 @@ class DeviceBatch {
   std::vector<EdgeTask> edge_tasks_;
   std::vector<NodeTask> node_tasks_;
   int64_t* count_words_ = nullptr;   // in the workspace
+  std::vector<RowSpan*> spans_;      // [edge types], null where no hop expands any
   std::vector<int64_t*> row_begin_;  // [edge types], null where no hop goes edge by edge
   int64_t* staging_ = nullptr;       // the counts on the host; behind them the tables of excluded edges
   int64_t staged_bytes_ = 0;

@@ -295,13 +295,15 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     if (base) excluded_[r].used = reinterpret_cast<uint64_t*>(counts.excluded + r);
   }
   std::vector<char> by_edge(types_.size(), 0), has_used(types_.size(), 0);
+  spans_.assign(ends_.size(), nullptr);
   row_begin_.assign(ends_.size(), nullptr);
-  std::vector<char> has_rows(ends_.size(), 0);
+  std::vector<char> is_expanded(ends_.size(), 0), has_rows(ends_.size(), 0);
   for (NodeType& type : types_) type.edge_tiles = 0;
   for (const Hop& hop : hops_) {
     std::vector<int> tiles(types_.size(), 0);
     for (const Expansion& e : hop.expansions) {
       tiles[ends_[e.edge_type].second] += tiles_for(e.frontier_bound, 1);
+      is_expanded[e.edge_type] = 1;
       if (e.unrolled_k) continue;
       by_edge[ends_[e.edge_type].second] = 1;
       has_used[ends_[e.edge_type].second] |= by_weight(e.edge_type) && e.k > 0 && !spec_.replace && !spec_.by_number;
@@ -330,8 +332,11 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     type.found.need = reinterpret_cast<uint64_t*>(counts.need + t);
     type.found.stamps.range = counts.stamp_range + t;
   }
-  for (size_t r = 0; r < ends_.size(); ++r)
-    if (has_rows[r]) row_begin_[r] = memory.take<int64_t>(types_[ends_[r].first].capacity);
+  for (size_t r = 0; r < ends_.size(); ++r) {
+    const int64_t n = types_[ends_[r].first].capacity;
+    if (is_expanded[r]) spans_[r] = memory.take<RowSpan>(n);
+    if (has_rows[r]) row_begin_[r] = memory.take<int64_t>(n);
+  }
   return memory.bytes();
 }
 
@@ -403,6 +408,7 @@ void DeviceBatch::make_tasks() {
                              first_tile[r],
                              counts.edges_begin + h * num_edges + r,
                              counts.edges_end + h * num_edges + r,
+                             spans_[r],
                              row_begin_[r]});
     }
     for (int t = 0; t < num_types; ++t) {

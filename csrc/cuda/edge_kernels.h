@@ -28,8 +28,10 @@ struct CountEdges {
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
     const EdgeTask& task = tasks[block.y()];
     if (block.x() >= task.tiles) return;
-    scan_tile(block, shared, task.tile(block.x()), nullptr, 0,
-              sum_of([&](int64_t i) { return task.count(task.span(i)); }));
+    scan_tile(block, shared, task.tile(block.x()), nullptr, 0, sum_of([&](int64_t i) {
+                const RowSpan row = task.spans[*task.frontier_begin + i] = task.find_span(i);
+                return task.count(row);
+              }));
     block.each([&](int thread) {
       if (thread == 0) task.sums[task.first_tile + block.x()] = shared.tile_sum();
     });

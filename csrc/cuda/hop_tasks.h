@@ -154,6 +154,7 @@ struct EdgeTask {
   int64_t* edges_begin;  // out: the occurrences that are edges of this task
   int64_t* edges_end;
 
+  RowSpan* spans;  // [local id], the rows of the frontier, which CountEdges finds: by searches, where there are times
   // [local id], the first edge of each row, counted from found_begin; where rows are not picked whole.
   int64_t* row_begin;
 
@@ -178,8 +179,9 @@ struct EdgeTask {
     const int64_t early = num_before(row, [&](int64_t time) { return time < from; });
     return {row.begin + early, row.degree - early};
   }
-  // The row of frontier node i.
-  GLT_HOST_DEVICE RowSpan span(int64_t i) const {
+  // The row of frontier node i; `span` once it is known.
+  GLT_HOST_DEVICE RowSpan span(int64_t i) const { return spans[*frontier_begin + i]; }
+  GLT_HOST_DEVICE RowSpan find_span(int64_t i) const {
     RowSpan row = in_time(i);
     const int64_t id = node[*frontier_begin + i];
     if (excluded.slot) row.degree -= excluded.of(id, row.begin).num_below(row.begin + row.degree);
@@ -261,10 +263,18 @@ struct NodeTask {
     return *found_end - *found_begin;
   }
   GLT_HOST_DEVICE Tile tile(int x) const { return Tile(num_found(), x, tiles); }
-  GLT_HOST_DEVICE bool is_new(int64_t i) const {
+  // Whether occurrence i of the hop is the first of its node: CountNew finds out, by loads from all over memory, and
+  // marks it where its local id will be.
+  GLT_HOST_DEVICE bool find_new(int64_t i) const {
     const int64_t at = *found_begin + i;
-    return !found.is_bad(at) && found.first_of(at) == at;
+    const bool is_first = !found.is_bad(at) && found.first_of(at) == at;
+    found.local[at] = is_first ? kNew : 0;
+    return is_first;
   }
+  GLT_HOST_DEVICE bool is_new(int64_t i) const { return found.local[*found_begin + i] == kNew; }
+
+ private:
+  static constexpr uint32_t kNew = UINT32_MAX;  // no local id
 };
 
 static_assert(sizeof(Tasks<EdgeTask>) < 4000 && sizeof(Tasks<NodeTask>) < 4000);

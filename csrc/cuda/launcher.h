@@ -25,9 +25,21 @@ using Kernel =
                  PickRows<4>, PickRows<5>, PickRows<6>, PickRows<7>, PickRows<8>, PickRows<9>, PickRows<10>,
                  PickRows<11>, PickRows<12>, PickRows<13>, PickRows<14>, PickRows<15>, PickRows<16>>;
 
-// All calls are asked for in order and may return before the work is done, but for wait().
+// All calls are asked for in order and may return before the work is done, but for wait(). They are made within a Turn.
 class Launcher {
  public:
+  // Makes the launcher's device that of the thread: once for all calls of a batch, since it takes several of CUDA's.
+  class Turn {
+   public:
+    explicit Turn(Launcher& launcher) : launcher_(launcher) { launcher_.enter(); }
+    ~Turn() { launcher_.leave(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Launcher& launcher_;
+  };
+
   // replays: whether sequence() may keep what it was asked for.
   explicit Launcher(bool replays) : can_replay_(replays) {}
   virtual ~Launcher() = default;
@@ -66,6 +78,8 @@ class Launcher {
   virtual void* staging(int64_t bytes) = 0;
 
  private:
+  virtual void enter() {}
+  virtual void leave() {}
   // Keeps the calls without making them; false: there is no memory for that now. Forgets those kept before.
   virtual bool record(const std::function<void()>& launches) = 0;
   virtual void replay() = 0;

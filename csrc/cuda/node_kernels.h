@@ -80,7 +80,7 @@ struct CountNew {
     const NodeTask& task = tasks[block.y()];
     if (block.x() >= task.tiles) return;
     scan_tile(block, shared, task.tile(block.x()), nullptr, 0,
-              sum_of([&](int64_t i) { return int64_t{task.is_new(i)}; }));
+              sum_of([&](int64_t i) { return int64_t{task.find_new(i)}; }));
     block.each([&](int thread) {
       if (thread == 0) task.sums[block.x()] = shared.tile_sum();
     });

@@ -107,8 +107,6 @@ void register_cuda(py::module_& m) {
         py::arg("num_bytes"), py::arg("read_only"), py::arg("device"), py::call_guard<WithoutGil>());
   m.def("cuda_unregister_host", &cuda::unregister_host, "Undoes cuda_register_host.", py::arg("address"),
         py::arg("device"), py::call_guard<WithoutGil>());
-  m.def("cuda_enable_peer", &cuda::enable_peer, "Lets a device read memory of another.", py::arg("device"),
-        py::arg("peer"), py::call_guard<WithoutGil>());
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ class DeviceHotness {
 
   void add_doubt(const cuda::HotnessTask& task, void* stream) {
     const int64_t blocks = std::min(task.rows.num_nodes, kMostBlocks);
+    const cuda::Launcher::Turn turn(*launcher_);
     launcher_->begin(stream);
     if (blocks > 0) launcher_->run(cuda::AddDoubt{task, blocks}, blocks, 1);
   }

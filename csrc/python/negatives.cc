@@ -19,6 +19,7 @@ class DeviceNegatives {
   explicit DeviceNegatives(std::unique_ptr<cuda::Launcher> launcher) : launcher_(std::move(launcher)) {}
 
   void launch(const cuda::FindNegatives& find, int64_t num_slots, void* stream) {
+    const cuda::Launcher::Turn turn(*launcher_);
     launcher_->begin(stream);
     launcher_->run(find, num_slots, 1);
   }

@@ -246,6 +246,17 @@ def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch
     raise ValueError(f"{device} is in none of device_group_list = {list(groups)}")
 
 
+def let_read(device: torch.device, peer: torch.device) -> None:
+    """Lets kernels on a GPU read what torch has, and will have, in memory of another one. torch does so when it copies
+    between the two; whatever way its allocator maps memory (``expandable_segments`` too). Raises ValueError if the GPUs
+    cannot."""
+    if device == peer:
+        return
+    if not torch.cuda.can_device_access_peer(device, peer):
+        raise ValueError(f"{device} cannot read memory of {peer}: put them in different device groups")
+    torch.zeros(1, device=peer).to(device)
+
+
 # Errors of kernels, raised at the next wait for one.
 
 

@@ -21,6 +21,7 @@ from glt.data.device import (
     DeviceGroup,
     GatherErrors,
     group_of,
+    let_read,
     require_accelerator,
     wait_when_dropped,
 )
@@ -85,7 +86,7 @@ class TieredRows:
         is_first = not self._hot  # of the group, to bring the hot rows
         if device.type == "cuda":
             for peer in members:
-                _core.cuda_enable_peer(device.index, peer.index)
+                let_read(device, peer)
         # In the order of the kernel's tiers: a part in device memory, or a table in host memory and its first cold row.
         self._tiers: list[Tensor | tuple[Tensor, int]] = []
         places: list[np.ndarray] = []

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/rng.h"
+#include "cuda/device.h"
 
 namespace {
 
@@ -40,10 +41,11 @@ class DeviceArray {
 
 }  // namespace
 
-// As node_draws of test/core/native_rng.cc, on the device. Returns the CUDA error, 0 for none.
+// As node_draws of test/core/native_rng.cc, on a device. Returns the CUDA error, 0 for none.
 extern "C" __attribute__((visibility("default"))) int device_node_draws(const int64_t* nodes, const uint64_t* bounds,
                                                                         int64_t n, uint64_t batch_key, uint32_t hop,
-                                                                        int draws, uint64_t* out) {
+                                                                        int draws, uint64_t* out, int device) {
+  const glt::cuda::DeviceScope scope(device);
   cudaError_t code = cudaSuccess;
   DeviceArray<int64_t> device_nodes(n, code);
   DeviceArray<uint64_t> device_bounds(n, code), device_out(n * draws, code);

@@ -42,7 +42,7 @@ def kernel_gather(table, ids, out, *, positions=None, count=None, num_threads=25
     found, bad = out.copy(), int(error[0])
     if "GLT_COMPILED_CORE" in os.environ:  # the kernel as nvcc compiled it gives the same: test/ptx
         out[:], error[0] = before, NO_ERROR
-        _core.cuda_gather(table, call, 0, 0, 2)
+        _core.cuda_gather(table, call, 1, 0, 2)  # the device that glt has there
         assert out.tobytes() == found.tobytes() and error[0] == bad  # NaNs too
     return bad, layout
 

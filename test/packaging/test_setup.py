@@ -161,7 +161,7 @@ def test_kernels_know_nvccs_host_compiler_and_variables(build, toolkit, tmp_path
     for release, flags in (("1", ""), ("2", ""), ("2", "-G")):
         monkeypatch.setenv("NVCC_CCBIN", program(tmp_path / f"g++{release}", f"echo {release}"))
         monkeypatch.setenv("NVCC_APPEND_FLAGS", flags)
-        names.add(build["object_of"]("csrc/cuda/pinned.cu", toolkit))
+        names.add(build["object_of"]("csrc/cuda/device.cu", toolkit))
     assert len(names) == 3
 
 

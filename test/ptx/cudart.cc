@@ -2,8 +2,10 @@
 // is the host's. Work is done when it is asked for.
 //
 // Wrong grids, pinning twice, graphs whose nodes do not follow one another, and copies from or to memory that is not
-// pinned, which would wait, are refused. What another thread captures, and a second device, are not imitated.
+// pinned, which would wait, are refused; so is work of a thread whose device is another, and a context on the first
+// device, which is none of glt's here. What another thread captures is not imitated.
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdlib>
@@ -19,8 +21,8 @@
 
 namespace {
 
-constexpr int kNumDevices = 1;
-constexpr int kMultiprocessors = 2;  // few, so that kernels go through their loops
+constexpr int kNumDevices = 2, kDevice = 1;  // of which glt uses the last
+constexpr int kMultiprocessors = 2;          // few, so that kernels go through their loops
 
 thread_local std::string last_fault;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -30,9 +32,21 @@ cudaError_t answer(cudaError_t code) {
   return code;
 }
 
+thread_local CUcontext context = nullptr;  // of this thread
+
+CUcontext context_of(int device) {
+  return reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device + 1));
+}
+bool is_on_device() {
+  if (context == context_of(kDevice)) return true;
+  last_fault = "the thread's device is another";
+  return false;
+}
+
 using Call = std::function<void()>;
 
 cudaError_t done(const Call& call) {
+  if (!is_on_device()) return answer(cudaErrorLaunchFailure);
   try {
     call();
   } catch (const std::exception& fault) {
@@ -140,25 +154,47 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 }
 
 // What glt calls.
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+cudaError_t cudaSetDevice(int device) {
+  // Once for all calls of a batch, and what was before is restored.
+  if (device != kDevice || context == context_of(device)) return answer(cudaErrorInvalidDevice);
+  context = context_of(device);
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) {
-  return answer(device >= 0 && device < kNumDevices ? cudaSuccess : cudaErrorInvalidDevice);
+CUresult cuCtxGetCurrent(CUcontext* current) {
+  *current = context;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext wanted) {
+  context = wanted;
+  return CUDA_SUCCESS;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult*) {
+  const std::string wanted = name;
+  *found = wanted == "cuCtxGetCurrent"   ? reinterpret_cast<void*>(&cuCtxGetCurrent)
+           : wanted == "cuCtxSetCurrent" ? reinterpret_cast<void*>(&cuCtxSetCurrent)
+                                         : nullptr;
+  return *found ? cudaSuccess : answer(cudaErrorSymbolNotFound);
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
-  if (which != cudaDevAttrMultiProcessorCount && which != cudaDevAttrHostRegisterReadOnlySupported)
-    return answer(cudaErrorInvalidValue);
-  *value = which == cudaDevAttrMultiProcessorCount ? kMultiprocessors : 1;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  *can = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
-  return answer(cudaErrorInvalidDevice);
+  const char* told = std::getenv("PTX_CAPABILITY");  // a test may have an older GPU
+  const int capability = told ? std::atoi(told) : 90;
+  switch (which) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = kMultiprocessors;
+      return cudaSuccess;
+    case cudaDevAttrHostRegisterReadOnlySupported:
+      *value = 1;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = capability / 10;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = capability % 10;
+      return cudaSuccess;
+    default:
+      return answer(cudaErrorInvalidValue);
+  }
 }
 cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
@@ -175,7 +211,8 @@ const char* cudaGetErrorString(cudaError_t code) {
   return code == cudaErrorLaunchFailure ? last_fault.c_str() : "refused by the emulated runtime";
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (!(flags & cudaEventBlockingSync)) return answer(cudaErrorInvalidValue);  // it would spin
   *event = reinterpret_cast<cudaEvent_t>(new char);
   return cudaSuccess;
 }
@@ -184,7 +221,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
-  return cudaSuccess;
+  return done([] {});
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
   return cudaSuccess;
@@ -277,6 +314,6 @@ std::unique_ptr<Launcher> host_launcher(Order order, uint64_t shuffle_seed, int,
                  : order == Order::kBackward ? ptx::Order::kBackward
                                              : ptx::Order::kShuffled,
                  shuffle_seed);
-  return cuda_launcher(0, replays);
+  return cuda_launcher(kDevice, replays);
 }
 }  // namespace glt::cuda

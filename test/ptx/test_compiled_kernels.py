@@ -91,6 +91,29 @@ def test_the_kernels_as_compiled_give_the_cpus_batches(runs, name):
     assert " passed" in output
 
 
+A_BATCH = """
+from glt import _core
+try:
+    _core.DeviceBatch([4], [(0, 0)], device=-1)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.full
+@on_the_emulator[1]
+@pytest.mark.parametrize(("capability", "runs"), [(90, True), (89, False), (100, True), (75, False)])
+def test_a_gpu_without_kernels_is_refused_in_words(compiled, capability, runs):
+    env = os.environ | {"GLT_COMPILED_CORE": str(compiled[0]), "PYTHONPATH": f"{HERE}:{ROOT}"}
+    env["PTX_CAPABILITY"] = str(capability)
+    command = [sys.executable, "-c", f"import compiled_core{A_BATCH}"]
+    said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True).stdout
+    told = (
+        f"cuda:1 has compute capability {capability // 10}.{capability % 10}, and this build of glt has kernels for 9.0"
+    )
+    assert said == "" if runs else told in said and f"GLT_CUDA_ARCHS={capability}, or sample on the CPU" in said
+
+
 @pytest.mark.full
 @on_the_emulator[1]
 def test_all_kernels_were_run(runs, compiled):

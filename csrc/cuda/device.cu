@@ -1,8 +1,29 @@
 #include <cuda_runtime.h>
 
+#include <stdexcept>
+#include <string>
+
 #include "cuda/device.h"
 
 namespace glt::cuda {
+
+void require_compiled_for(int device) {
+  constexpr int kCompiled[] = {__CUDA_ARCH_LIST__};  // ascending, 10 * (10 * major + minor)
+  constexpr int kNumCompiled = static_cast<int>(sizeof(kCompiled) / sizeof(kCompiled[0]));
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device, "compute capability");
+  const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device, "compute capability");
+  const int capability = 10 * (10 * major + minor);
+  bool runs = capability >= kCompiled[kNumCompiled - 1];
+  std::string names;
+  for (const int each : kCompiled) {
+    runs |= each / 100 == major && each <= capability;
+    names += text(names.empty() ? "" : ", ", each / 100, ".", each / 10 % 10);
+  }
+  if (!runs)
+    throw std::runtime_error(
+        text("cuda:", device, " has compute capability ", major, ".", minor, ", and this build of glt has kernels for ",
+             names, " and newer: build glt from source with GLT_CUDA_ARCHS=", major, minor, ", or sample on the CPU"));
+}
 
 void register_host(uint64_t address, int64_t num_bytes, bool read_only, int device) {
   const DeviceScope scope(device);
@@ -26,22 +47,6 @@ void unregister_host(uint64_t address, int device) {
   const DeviceScope scope(device);
   check_and_clear(cudaDeviceSynchronize(), "work under way on the device, before cudaHostUnregister");
   check_and_clear(cudaHostUnregister(reinterpret_cast<void*>(address)), "cudaHostUnregister");
-}
-
-void enable_peer(int device, int peer) {
-  if (peer == device) return;
-  const DeviceScope scope(device);
-  int can = 0;
-  check_and_clear(cudaDeviceCanAccessPeer(&can, device, peer), "cudaDeviceCanAccessPeer");
-  if (!can)
-    throw std::runtime_error(
-        text("cuda:", device, " cannot read memory of cuda:", peer, ": put them in different device groups"));
-  const cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
-  if (code == cudaErrorPeerAccessAlreadyEnabled) {
-    (void)cudaGetLastError();
-    return;
-  }
-  check_and_clear(code, text("cudaDeviceEnablePeerAccess to cuda:", peer));
 }
 
 }  // namespace glt::cuda
