@@ -193,15 +193,27 @@ def test_a_collocated_loader_goes_on_when_torch_has_moved_its_partition(on_devic
 def test_edges_by_id(tmp_path):
     """Of edges that come in the order of their ids, the ids are looked up where the rows have them."""
     ends = torch.stack([torch.arange(200) // 5, torch.arange(200) % 7])
-    RandomPartitioner(tmp_path / "parts", 1, 40, ends).partition()
+    RandomPartitioner(tmp_path / "parts", 2, 40, ends).partition()
     data = DistDataset().load(tmp_path / "parts", 0)
-    directory, ids = EdgeDirectory(data.own, 0), torch.arange(200)
+    directory, ids = EdgeDirectory(data.own, 0), data.graph.topology.edge_ids.long()
+    assert bool((ids[1:] > ids[:-1]).all())
     is_here, found = directory.find(ids)
-    assert bool(is_here.all()) and torch.equal(found, ends)
+    assert bool(is_here.all()) and torch.equal(found, ends[:, ids])
     ForkingPickler.dumps(data.graph)
     data.graph.topology.edge_ids.add_(1000)
     is_here, found = directory.find(ids + 1000)
-    assert bool(is_here.all()) and torch.equal(found, ends)
+    assert bool(is_here.all()) and torch.equal(found, ends[:, ids])
+
+
+def test_edges_by_ids_that_are_counted(tmp_path):
+    ends = torch.stack([torch.arange(200) // 5, torch.arange(200) % 7])
+    RandomPartitioner(tmp_path / "parts", 1, 40, ends).partition()
+    data = DistDataset().load(tmp_path / "parts", 0)
+    assert data.graph.topology.edge_ids is None
+    directory, ids = EdgeDirectory(data.own, 0), torch.arange(210)
+    is_here, found = directory.find(ids)
+    assert is_here.tolist() == [True] * 200 + [False] * 10 and torch.equal(found, ends)
+    assert directory.ids().tolist() == list(range(200))
 
 
 def test_a_stored_table(world):

@@ -308,8 +308,13 @@ class EdgeDirectory:
         """Ids of the edges, ascending, and where each is; None where they are in that order already."""
         return (self._ids, None) if self._sorted is None else self._sorted
 
-    @cached_property
+    @property
     def _ids(self) -> np.ndarray:
+        ids = self.topology.edge_ids  # where they are now: torch may move them
+        return self._counted_ids if ids is None else ids.numpy()
+
+    @cached_property
+    def _counted_ids(self) -> np.ndarray:
         return self.topology.all_edge_ids().numpy()
 
     @cached_property
