@@ -247,9 +247,9 @@ def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch
 
 
 def let_read(device: torch.device, peer: torch.device) -> None:
-    """Lets kernels on a GPU read what torch has, and will have, in memory of another one. torch does so when it copies
-    between the two; whatever way its allocator maps memory (``expandable_segments`` too). Raises ValueError if the GPUs
-    cannot."""
+    """Lets kernels on a GPU read what torch has, and will have, in memory of another one. A copy between the two makes
+    torch do that, however its allocator maps memory (``expandable_segments``, too). Raises ValueError if they cannot.
+    """
     if device == peer:
         return
     if not torch.cuda.can_device_access_peer(device, peer):
