@@ -107,17 +107,12 @@ GLT_WIDE void copy_streamed(const PickedRows& from, std::byte* out) {
   _mm_sfence();  // before any other thread is told that the rows are there
 }
 
-// Less stays in a cache until it is read, and then this wins nothing.
+// Less stays in a cache until it is read. Of 16 MB, the gather and a read of what it wrote take as long either way; of
+// 54 MB they take 12% less past the caches, the gather alone 17%, on a Zen 4.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
 bool is_wide() {
   static const bool is = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-  return is;
-}
-
-// On an EPYC stores past the caches, though half as wide, lost at every size measured.
-bool is_worth_streaming() {
-  static const bool is = is_wide() && __builtin_cpu_is("intel");
   return is;
 }
 
@@ -129,9 +124,9 @@ RowCopy row_copy_for([[maybe_unused]] int64_t row_bytes, [[maybe_unused]] int64_
                      [[maybe_unused]] bool is_in_order, [[maybe_unused]] const std::byte* out) {
 #if defined(__x86_64__)
   const bool ends_in_lines = row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0;
-  const bool is_large = row_bytes >= kLine && total_bytes >= kStreamedBytes;
-  if (is_large && (is_in_order || ends_in_lines) && is_worth_streaming()) return copy_streamed;
-  if (row_bytes >= kLine && is_wide()) return copy_wide;
+  if (!is_wide() || row_bytes < kLine) return copy_plain;
+  if (total_bytes >= kStreamedBytes && (is_in_order || ends_in_lines)) return copy_streamed;
+  return copy_wide;
 #endif
   return copy_plain;
 }

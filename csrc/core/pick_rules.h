@@ -29,7 +29,12 @@ GLT_HOST_DEVICE int64_t num_picks(int64_t eligible, int64_t k, bool replace) {
 
 // A row that gives all its edges, each once, gives them in order and draws nothing.
 GLT_HOST_DEVICE bool takes_whole(int64_t eligible, int64_t count, bool replace) {
-  return !replace && count == eligible;
+  return !replace & (count == eligible);
+}
+
+// A row draws unless it gives all of its edges, or none.
+GLT_HOST_DEVICE bool is_drawn(int64_t eligible, int64_t count, bool replace) {
+  return (count > 0) & !takes_whole(eligible, count, replace);
 }
 
 // The edge, counted from `begin`, that a draw with replacement takes.

@@ -36,65 +36,74 @@ void NodeSet::add_seeds(const int64_t* seeds, int64_t n, uint32_t first_tree) {
   }
 }
 
+namespace {
+
+constexpr int64_t kAhead = 64;  // words on their way from memory
+
+}  // namespace
+
 // In blocks, and each in two passes: first all look-ups, which wait for nothing, then the nodes that those did not
 // find. In one pass each look-up would have to wait for the stores before it, since any of them may be to its word; the
 // hubs of a graph come up again and again, so they often are.
-template <bool kDisjoint, typename Table>
-void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local) {
-  constexpr int64_t kBlock = 64, kAhead = 64;  // look-ups per block; words on their way from memory
-  const auto with_key = [&](int64_t i, const auto& call) {
-    if constexpr (kDisjoint)
-      return call(node[i], tree[i]);
-    else
-      return call(node[i]);
-  };
-  const auto ask_ahead = [&](int64_t i) { with_key(i, [&](auto... key) { table.prefetch(key...); }); };
-  require_all_known(node, n);
-  node_.reserve_more(n);
-  if constexpr (kDisjoint) tree_.reserve_more(n);
+void NodeSet::find_or_add_dense(const int64_t* node, int64_t n, int64_t* local) {
+  constexpr int64_t kBlock = 64;  // look-ups
   int64_t* node_of = node_.data();
-  [[maybe_unused]] uint32_t* tree_of = tree_.data();
   const int64_t known = node_.size();
   int64_t next = known;
-  for (int64_t i = 0; i < std::min(kAhead, n); ++i) ask_ahead(i);
+  for (int64_t i = 0; i < std::min(kAhead, n); ++i) dense_.prefetch(node[i]);
   for (int64_t first = 0; first < n; first += kBlock) {
     const int64_t end = std::min(first + kBlock, n);
-    for (int64_t i = first + kAhead; i < std::min(end + kAhead, n); ++i) ask_ahead(i);
-    const uint32_t base = table.base();
+    for (int64_t i = first + kAhead; i < std::min(end + kAhead, n); ++i) dense_.prefetch(node[i]);
+    const uint32_t base = dense_.base();
     int64_t unknown[kBlock], num_unknown = 0;
     // Unconditional stores, conditional steps: first occurrences are unpredictable, branches would cost more. What is
     // stored for a node that is not found means nothing; the second pass stores anew.
     for (int64_t i = first; i < end; ++i) {
-      const uint32_t word = with_key(i, [&](auto... key) { return table.word(key...); });
+      const uint32_t word = dense_.word(node[i]);
       local[i] = word - base;
       unknown[num_unknown] = i;
       num_unknown += word < base;
     }
     for (int64_t u = 0; u < num_unknown; ++u) {
       const int64_t i = unknown[u];
-      const uint32_t to_give = static_cast<uint32_t>(next);
-      uint32_t found;
-      if constexpr (kDisjoint)
-        found = table.find_or_add(node[i], to_give, tree[i]);
-      else
-        found = table.find_or_add(node[i], to_give);
+      const uint32_t found = dense_.find_or_add(node[i], static_cast<uint32_t>(next));
       local[i] = found;
       node_of[next] = node[i];
-      if constexpr (kDisjoint) tree_of[next] = tree[i];
       next += found == next;
     }
   }
   node_.added(next - known);
-  if constexpr (kDisjoint) tree_.added(next - known);
+}
+
+// In one pass: most nodes of a disjoint batch are new, and to look for the place of one costs more than to wait.
+template <typename... Trees>
+void NodeSet::find_or_add_hashed(const int64_t* node, int64_t n, int64_t* local, const Trees*... tree) {
+  int64_t* node_of = node_.data();
+  const int64_t known = node_.size();
+  int64_t next = known;
+  for (int64_t i = 0; i < std::min(kAhead, n); ++i) hash_.prefetch(node[i], tree[i]...);
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) hash_.prefetch(node[i + kAhead], tree[i + kAhead]...);
+    local[i] = hash_.find_or_add(node[i], static_cast<uint32_t>(next), tree[i]...);
+    node_of[next] = node[i];
+    if constexpr (sizeof...(tree) > 0) tree_.data()[next] = (tree[i], ...);
+    next += local[i] == next;
+  }
+  node_.added(next - known);
+  if constexpr (sizeof...(tree) > 0) tree_.added(next - known);
 }
 
 void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local) {
-  if (disjoint_)
-    find_or_add_in<true>(hash_, node, tree, n, local);
-  else if (dense())
-    find_or_add_in<false>(dense_, node, tree, n, local);
-  else
-    find_or_add_in<false>(hash_, node, tree, n, local);
+  require_all_known(node, n);
+  node_.reserve_more(n);
+  if (disjoint_) {
+    tree_.reserve_more(n);
+    find_or_add_hashed(node, n, local, tree);
+  } else if (dense()) {
+    find_or_add_dense(node, n, local);
+  } else {
+    find_or_add_hashed(node, n, local);
+  }
 }
 
 void NodeSet::end_hop() {

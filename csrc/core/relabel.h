@@ -77,7 +77,6 @@ class HashTable {
   void prefetch(int64_t node, uint32_t tree = 0) const { glt::prefetch(slots_.data() + home(node, tree)); }
 
   uint32_t find_or_add(int64_t node, uint32_t next, uint32_t tree = 0) {
-    require(used_ < UINT32_MAX / 2, "a batch has over 2^31 nodes: use smaller batches or fan-outs");
     Slot& slot = slots_[place(node, tree)];
     if (slot.word >= base_) return slot.word - static_cast<uint32_t>(base_);
     slot = {node, tree, static_cast<uint32_t>(base_) + next};
@@ -116,6 +115,7 @@ class HashTable {
     used_ = 0;
   }
   void double_size() {
+    require(num_entries_ < (int64_t{1} << 31), "a batch has over 2^31 nodes: use smaller batches or fan-outs");
     Buffer<Slot> old = std::move(slots_);
     const uint64_t base = base_, used = used_;
     slots_ = Buffer<Slot>();
@@ -207,8 +207,9 @@ class NodeSet {
  private:
   template <typename Id>
   void require_all_known(const Id* node, int64_t n) const;
-  template <bool kDisjoint, typename Table>
-  void find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
+  void find_or_add_dense(const int64_t* node, int64_t n, int64_t* local);
+  template <typename... Trees>
+  void find_or_add_hashed(const int64_t* node, int64_t n, int64_t* local, const Trees*... tree);
   bool dense() const { return fits_dense_ && !disjoint_; }
 
   int64_t num_nodes_;

@@ -24,8 +24,8 @@ void require_owned_rows(const CsrView& csr, const int64_t* nodes, int64_t n, con
 }
 
 // Finds where the rows of nodes[0, n) begin and how long they are. Each loop only starts loads that the next needs.
-void locate_rows(const CsrView& csr, const int64_t* nodes, int64_t n, RowSpans& out, const char* name,
-                 int64_t first_index) {
+void locate_rows(const CsrView& csr, const Rows& rows, RowSpans& out, const char* name, int64_t first_index) {
+  const int64_t *nodes = rows.node, n = rows.n;
   out.row.resize(n);
   out.begin.resize(n);
   out.degree.resize(n);
@@ -69,6 +69,11 @@ void locate_rows(const CsrView& csr, const int64_t* nodes, int64_t n, RowSpans& 
     out.begin[i] = csr.indptr[row];
     out.degree[i] = csr.indptr[row + 1] - csr.indptr[row];
   }
+  for (int64_t i = n; i < n + std::min(rows.num_next, n); ++i)
+    if (csr.row_of)
+      prefetch(csr.row_of + nodes[i]);
+    else
+      prefetch(csr.indptr + (nodes[i] - csr.first_node));
 }
 
 // Writes to first[i] the position of the first edge of row i that is_before(time, i) says no to; its begin unless
@@ -78,22 +83,27 @@ void search_times(const CsrView& csr, const RowSpans& spans, int64_t n, Buffer<i
                   const NeedsSearch& needs_search, const IsBefore& is_before) {
   first.resize(n);
   left.resize(n);
-  std::copy_n(spans.begin.data(), n, first.data());
+  int64_t row[kChunkRows], num_left = 0;  // those whose search goes on
   for (int64_t i = 0; i < n; ++i) {
+    first[i] = spans.begin[i];
     left[i] = needs_search(i) ? spans.degree[i] : 0;
     prefetch(csr.time + first[i] + left[i] / 2);
+    row[num_left] = i;
+    num_left += left[i] > 0;
   }
-  for (bool searching = true; searching;) {
-    searching = false;
-    for (int64_t i = 0; i < n; ++i) {
-      if (left[i] == 0) continue;
-      const int64_t half = left[i] / 2;
-      const bool before = is_before(csr.time[first[i] + half], i);
-      first[i] += before ? half + 1 : 0;
-      left[i] = before ? left[i] - half - 1 : half;
+  // Where a search goes and when it ends is unpredictable: no branch says so.
+  while (num_left > 0) {
+    int64_t num_next = 0;
+    for (int64_t r = 0; r < num_left; ++r) {
+      const int64_t i = row[r], half = left[i] / 2;
+      const int64_t before = is_before(csr.time[first[i] + half], i);
+      first[i] += (half + 1) & -before;
+      left[i] = half - (before & ~left[i] & 1);  // of those behind the middle, or of those in front of it
       prefetch(csr.time + first[i] + left[i] / 2);
-      searching |= left[i] > 0;
+      row[num_next] = i;
+      num_next += left[i] > 0;
     }
+    num_left = num_next;
   }
 }
 
@@ -148,8 +158,9 @@ void find_excluded(const CsrView& csr, const Rows& rows, const Exclusions& exclu
 
 // Moves the beginning of row i behind all but its last `count` eligible edges.
 void keep_last_of(int64_t i, int64_t count, RowSpans& out) {
-  const int64_t surplus = out.num_eligible(i) - count;
+  const int64_t surplus = out.eligible[i] - count;
   if (surplus <= 0) return;
+  out.eligible[i] = count;
   int64_t begin = out.begin[i] + surplus;
   if (out.num_excluded(i) > 0) {
     out.skip_excluded(i, &begin, 1);
@@ -181,12 +192,16 @@ void RowSpans::skip_excluded(int64_t i, int64_t* position, int64_t count) const 
 
 void find_spans(const CsrView& csr, const Rows& rows, const SpanRule& rule, RowSpans& out, const char* name,
                 int64_t first_index) {
-  locate_rows(csr, rows.node, rows.n, out, name, first_index);
+  locate_rows(csr, rows, out, name, first_index);
   out.excluded.clear();
   out.excluded_begin.clear();
   out.excluded_end.clear();
   if (rows.seed_time && csr.time) cut_by_time(csr, rows, rule.time_window, out);
   if (rule.exclusions && !rule.exclusions->empty()) find_excluded(csr, rows, *rule.exclusions, out);
+  out.eligible.resize(rows.n);
+  for (int64_t i = 0; i < rows.n; ++i) out.eligible[i] = out.degree[i];
+  if (out.excluded.size() > 0)
+    for (int64_t i = 0; i < rows.n; ++i) out.eligible[i] -= out.num_excluded(i);
   if (rule.keep_last >= 0)
     for (int64_t i = 0; i < rows.n; ++i) keep_last_of(i, rule.keep_last, out);
 }

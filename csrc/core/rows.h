@@ -68,7 +68,7 @@ class Exclusions {
 };
 
 // Rows that are read together: enough loads in flight to hide memory latency, few enough to stay in the L2 cache.
-constexpr int64_t kChunkRows = 64;
+constexpr int64_t kChunkRows = 256;
 
 // The nodes whose edges are sampled, in order.
 struct Rows {
@@ -76,9 +76,11 @@ struct Rows {
   int64_t n;
   const uint32_t* tree = nullptr;      // [n], the tree of each node in a disjoint batch: trees draw independently
   const int64_t* seed_time = nullptr;  // [n], only edges with time <= this are taken, where edges have times
+  int64_t num_next = 0;                // behind the n in `node`: asked for early, since they come next
 
   Rows slice(int64_t first, int64_t count) const {
-    return {node + first, count, tree ? tree + first : nullptr, seed_time ? seed_time + first : nullptr};
+    return {node + first, count, tree ? tree + first : nullptr, seed_time ? seed_time + first : nullptr,
+            n - first - count};
   }
 };
 
@@ -86,12 +88,12 @@ struct RowSpans {
   Buffer<int64_t> row;                           // [n], row numbers
   Buffer<int64_t> begin;                         // [n], position of the first edge
   Buffer<int64_t> degree;                        // [n], edges from there on, excluded ones among them
+  Buffer<int64_t> eligible;                      // [n], how many of them are not excluded
   Buffer<int64_t> excluded;                      // their positions, ascending within a row
   Buffer<int64_t> excluded_begin, excluded_end;  // [n], the part of each row in `excluded`; empty without exclusions
 
   int64_t num_excluded(int64_t i) const { return excluded_end.size() ? excluded_end[i] - excluded_begin[i] : 0; }
   const int64_t* excluded_of(int64_t i) const { return excluded.data() + excluded_begin[i]; }
-  int64_t num_eligible(int64_t i) const { return degree[i] - num_excluded(i); }
 
   // Turns begin + r, for the r-th eligible edge of row i, into the position of that edge, for `count` of them.
   void skip_excluded(int64_t i, int64_t* position, int64_t count) const;

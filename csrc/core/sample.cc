@@ -16,70 +16,28 @@
 #include "core/numbers.h"
 #include "core/pick_rules.h"
 #include "core/rng.h"
+#include "core/row_draws.h"
+#include "core/uniform.h"
 #include "core/weights.h"
 
 namespace glt {
 namespace {
-
-// A set of picks for fan-outs where comparing with every earlier pick would cost more than hashing.
-class PickSet {
- public:
-  void clear(int64_t k) {
-    mask_ = 63;
-    while (mask_ + 1 < 2 * static_cast<uint64_t>(k)) mask_ = 2 * mask_ + 1;
-    slots_.resize(static_cast<int64_t>(mask_) + 1);
-    std::fill_n(slots_.data(), slots_.size(), int64_t{-1});
-  }
-  // Adds `pick`; false if it was there.
-  bool insert(int64_t pick) {
-    for (uint64_t at = (static_cast<uint64_t>(pick) * 0x9E3779B97F4A7C15u >> 20) & mask_;; at = (at + 1) & mask_) {
-      if (slots_[at] == pick) return false;
-      if (slots_[at] < 0) {
-        slots_[at] = pick;
-        return true;
-      }
-    }
-  }
-
- private:
-  uint64_t mask_ = 0;
-  Buffer<int64_t> slots_;
-};
-
-constexpr int64_t kCompareAll = 32;  // picks up to here: comparing with each is quicker than a set
-
-// Sampling without replacement by k draws: floyd_small for any k, by the draws first_draw, ...
-void floyd(int64_t begin, int64_t n, int64_t k, NodeDraws& draws, uint32_t first_draw, int64_t* pick, PickSet& picks) {
-  if (k <= kCompareAll) {
-    uint64_t bits[kCompareAll + 2];
-    const int64_t odd = first_draw & 1;
-    draws.fill(first_draw & ~1u, k + odd, bits);
-    floyd_small(begin, n, k, bits + odd, pick);
-    return;
-  }
-  picks.clear(k);
-  for (int64_t i = 0; i < k; ++i) {
-    int64_t drawn = floyd_drawn(n, k, i, draws(first_draw + static_cast<uint32_t>(i)));
-    if (!picks.insert(drawn)) {
-      drawn = n - k + i;
-      picks.insert(drawn);
-    }
-    pick[i] = begin + drawn;
-  }
-}
 
 // Up to so many used ranges are kept in a sorted list and skipped one by one; beyond, sums are kept up to date in a
 // tree.
 constexpr int64_t kMaxListed = 256;
 
 template <typename Sums>
-struct DrawnRow : WeightedRow<Sums> {
-  int64_t i;  // among the rows that are sampled together
+struct DrawnRow : WeightedRow<Sums, MadeDraws> {
+  // Row number i of those that are sampled together.
+  DrawnRow(int64_t i, const RowSpans& spans, int64_t count, int64_t* position, const Sums& sums, MadeDraws draws)
+      : WeightedRow<Sums, MadeDraws>{spans.begin[i], spans.degree[i], count, position, sums, draws}, i(i) {}
+  int64_t i;
 };
 
 // Edges without weight fill what is still missing once no weight is left.
 template <typename Sums>
-void fill_from_weightless(DrawnRow<Sums>& row, const RowSpans& spans) {
+void fill_from_weightless(DrawnRow<Sums>& row, const RowSpans& spans, NodeDraws draws) {
   Buffer<int64_t> weightless;
   int64_t next_excluded = 0;
   const int64_t num_excluded = spans.num_excluded(row.i);
@@ -93,16 +51,15 @@ void fill_from_weightless(DrawnRow<Sums>& row, const RowSpans& spans) {
           row.done, " draws, but only ", weightless.size(),
           " edges without weight: its weights (weight_sum) are damaged; restore "
           "their file, or partition again");
-  PickSet picks;
   int64_t* position = row.position + row.done;
-  floyd(0, weightless.size(), row.count - row.done, row.draws, static_cast<uint32_t>(row.done), position, picks);
+  pick_distinct(0, weightless.size(), row.count - row.done, draws, static_cast<uint32_t>(row.done), position);
   for (int64_t j = 0; j < row.count - row.done; ++j) position[j] = weightless[position[j]];
 }
 
 // A row whose eligible edges weigh nothing: with replacement, all are equally likely.
 template <typename Sums>
 void draw_weightless(DrawnRow<Sums>& row, const RowSpans& spans) {
-  const int64_t eligible = spans.num_eligible(row.i);
+  const int64_t eligible = spans.eligible[row.i];
   for (int64_t j = 0; j < row.count; ++j)
     row.position[j] = pick_any(row.begin, eligible, row.draws(static_cast<uint32_t>(j)));
   if (spans.num_excluded(row.i) > 0) spans.skip_excluded(row.i, row.position, row.count);
@@ -152,18 +109,17 @@ void draw_by_tree(DrawnRow<Sums>& row, bool replace, const RowSpans& spans) {
 
 // One draw of every row at a time: what a row waits for is loaded while the others compute.
 template <typename Sums>
-void draw_side_by_side(const std::vector<DrawnRow<Sums>*>& rows, bool replace, UsedRange* used) {
+void draw_side_by_side(std::vector<DrawnRow<Sums>*>& rows, bool replace, UsedRange* used) {
   constexpr bool is_stored = std::is_same_v<Sums, StoredSums>;  // others are at hand
-  std::vector<DrawnRow<Sums>*> active = rows;
   for (;;) {
-    std::erase_if(active, [](const auto* row) { return row->is_done(); });
-    if (active.empty()) return;
-    for (auto* row : active) {
+    std::erase_if(rows, [](const auto* row) { return row->is_done(); });
+    if (rows.empty()) return;
+    for (auto* row : rows) {
       row->aim(used);
       if constexpr (is_stored)
         if (row->sums.cut) prefetch(row->sums.cut + row->sums.piece(row->target));
     }
-    for (auto* row : active) {
+    for (auto* row : rows) {
       row->narrow();
       if constexpr (is_stored) {
         const uint64_t* sum = row->sums.sum;
@@ -172,7 +128,7 @@ void draw_side_by_side(const std::vector<DrawnRow<Sums>*>& rows, bool replace, U
         prefetch(sum + row->high);
       }
     }
-    for (auto* row : active) row->land(replace, used);
+    for (auto* row : rows) row->land(replace, used);
   }
 }
 
@@ -190,36 +146,20 @@ void begin_row(DrawnRow<Sums>& row, const RowSpans& spans, bool is_long_list, st
   }
 }
 
-// Writes to scratch.position the picks of every row, counts[i] of row i, by the law of successive draws: each takes an
-// edge with probability proportional to its weight among those that are left. Draw i is a number u below the weight
-// that is left; the edge is the one that u falls on when the weights that are left stand side by side in row order. One
-// draw per pick, none is rejected. Only when no weight is left, edges of weight zero are taken, each equally likely.
-// With replacement nothing is used up. A row that is taken whole comes in order. sums_of(rows) are those of these rows.
-// Not inlined: beside it, uniform draws were 2% slower.
+// Rows that are drawn together: enough that their loads keep each other company, few enough for the first cache.
+constexpr size_t kDrawnTogether = 64;
+
+// Draws for rows[of[j]], which have spec.num_neighbors picks each, to position[j].
 template <typename Sums, typename SumsOf>
-[[gnu::noinline]] void pick_by_weight(const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                                      RowScratch& scratch, const SumsOf& sums_of) {
-  const RowSpans& spans = scratch.spans;
-  std::vector<int64_t> partial;  // rows that are not taken whole
-  std::vector<int64_t*> picks;   // where theirs go
-  int64_t* position = scratch.position.data();
-  for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
-    if (counts[i] == 0) continue;
-    if (takes_whole(spans.num_eligible(i), counts[i], spec.replace)) {
-      std::iota(position, position + counts[i], spans.begin[i]);
-      if (spans.num_excluded(i) > 0) spans.skip_excluded(i, position, counts[i]);
-      continue;
-    }
-    partial.push_back(i);
-    picks.push_back(position);
-  }
-  const std::vector<Sums> sums = sums_of(partial);
+void draw_rows(const Rows& rows, const HopSpec& spec, const std::vector<int64_t>& of, const RowSpans& spans,
+               const SumsOf& sums_of, const std::vector<int64_t*>& position) {
+  const int64_t k = spec.num_neighbors;
+  const std::vector<Sums> sums = sums_of(of);
+  RowDraws draws;
+  draws.make(rows, of, spec, k);
   std::vector<DrawnRow<Sums>> drawn;
-  drawn.reserve(partial.size());
-  for (size_t j = 0; j < partial.size(); ++j) {
-    const int64_t i = partial[j];
-    drawn.push_back({{spans.begin[i], spans.degree[i], counts[i], picks[j], sums[j], draws_of(rows, i, spec)}, i});
-  }
+  drawn.reserve(of.size());
+  for (size_t j = 0; j < of.size(); ++j) drawn.emplace_back(of[j], spans, k, position[j], sums[j], draws.of(j));
 
   std::vector<UsedRange> used;
   std::vector<DrawnRow<Sums>*> listed;
@@ -240,7 +180,32 @@ template <typename Sums, typename SumsOf>
     if (spec.replace)
       draw_weightless(row, spans);
     else
-      fill_from_weightless(row, spans);
+      fill_from_weightless(row, spans, draws_of(rows, row.i, spec));
+  }
+}
+
+// Writes the positions of the picks of every row, counts[i] of row i, by the law of successive draws: each takes an
+// edge with probability proportional to its weight among those that are left. Draw i is a number u below the weight
+// that is left; the edge is the one that u falls on when the weights that are left stand side by side in row order. One
+// draw per pick, none is rejected. Only when no weight is left, edges of weight zero are taken, each equally likely.
+// With replacement nothing is used up. A row that is taken whole comes in order. sums_of(rows) are those of these rows.
+template <typename Sums, typename SumsOf>
+void pick_by_weight(const Rows& rows, const HopSpec& spec, const uint32_t* counts, const RowSpans& spans,
+                    const SumsOf& sums_of, int64_t* position) {
+  std::vector<int64_t> drawn;
+  std::vector<int64_t*> positions;
+  for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
+    if (is_drawn(spans.eligible[i], counts[i], spec.replace)) {
+      drawn.push_back(i);
+      positions.push_back(position);
+    } else {
+      std::iota(position, position + counts[i], spans.begin[i]);
+      if (spans.num_excluded(i) > 0) spans.skip_excluded(i, position, counts[i]);
+    }
+    if (drawn.size() < kDrawnTogether && i + 1 < rows.n) continue;
+    draw_rows<Sums>(rows, spec, drawn, spans, sums_of, positions);
+    drawn.clear();
+    positions.clear();
   }
 }
 
@@ -296,32 +261,31 @@ class Lowest {
 // Writes the positions of counts[i] edges of every row: those whose neighbours have the lowest numbers, in row order.
 // take(i, position) does so for a row that has more.
 template <typename Take>
-void pick_by_number(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch,
-                    const Take& take) {
-  int64_t* position = scratch.position.data();
+void pick_by_number(const Rows& rows, const HopSpec& spec, const uint32_t* counts, const RowSpans& spans,
+                    int64_t* position, const Take& take) {
   for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
     if (counts[i] == 0) continue;
-    if (!takes_whole(scratch.spans.num_eligible(i), counts[i], spec.replace)) {
+    if (!takes_whole(spans.eligible[i], counts[i], spec.replace)) {
       take(i, position);
       continue;
     }
-    std::iota(position, position + counts[i], scratch.spans.begin[i]);
-    if (scratch.spans.num_excluded(i) > 0) scratch.spans.skip_excluded(i, position, counts[i]);
+    std::iota(position, position + counts[i], spans.begin[i]);
+    if (spans.num_excluded(i) > 0) spans.skip_excluded(i, position, counts[i]);
   }
 }
 
 // The same by weight: sums_of(rows) are those of these rows.
 template <typename SumsOf>
 void pick_by_number_and_weight(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                               RowScratch& scratch, const SumsOf& sums_of) {
+                               const RowSpans& spans, const SumsOf& sums_of, int64_t* position) {
   std::visit(
       [&](auto* indices) {
-        pick_by_number(rows, spec, counts, scratch, [&](int64_t i, int64_t* position) {
+        pick_by_number(rows, spec, counts, spans, position, [&](int64_t i, int64_t* position) {
           const auto weights = sums_of({i})[0];
           Lowest lowest(counts[i]);
-          for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) {
+          for_each_eligible(spans, i, [&](int64_t begin, int64_t end) {
             for (int64_t e = begin; e < end; ++e)
-              lowest.offer({number_of(spec.number_key, indices[e]), weights.weight_of(e - scratch.spans.begin[i])}, e);
+              lowest.offer({number_of(spec.number_key, indices[e]), weights.weight_of(e - spans.begin[i])}, e);
           });
           lowest.take(position);
         });
@@ -332,11 +296,11 @@ void pick_by_number_and_weight(const CsrView& csr, const Rows& rows, const HopSp
 // Writes the positions of counts[i] picks of every row, whose weights are those of the edges or of their ages.
 template <typename Sums, typename SumsOf>
 void pick_by_sums(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                  RowScratch& scratch, const SumsOf& sums_of) {
+                  const RowSpans& spans, const SumsOf& sums_of, int64_t* position) {
   if (spec.by_number)
-    pick_by_number_and_weight(csr, rows, spec, counts, scratch, sums_of);
+    pick_by_number_and_weight(csr, rows, spec, counts, spans, sums_of, position);
   else
-    pick_by_weight<Sums>(rows, spec, counts, scratch, sums_of);
+    pick_by_weight<Sums>(rows, spec, counts, spans, sums_of, position);
 }
 
 std::vector<StoredSums> stored_sums(const CsrView& csr, const RowSpans& spans, const std::vector<int64_t>& rows) {
@@ -368,64 +332,21 @@ std::vector<AgeSums> age_sums(const CsrView& csr, const Rows& given, const HopSp
 }
 
 void pick_by_number_alone(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                          RowScratch& scratch) {
+                          RowScratch& scratch, int64_t* position) {
+  const RowSpans& spans = scratch.spans;
   std::visit(
       [&](auto* indices) {
-        for (int64_t i = 0; i < rows.n; ++i) prefetch(indices + scratch.spans.begin[i]);
-        pick_by_number(rows, spec, counts, scratch, [&](int64_t i, int64_t* position) {
+        for (int64_t i = 0; i < rows.n; ++i) prefetch(indices + spans.begin[i]);
+        pick_by_number(rows, spec, counts, spans, position, [&](int64_t i, int64_t* position) {
           LowestNumbers& lowest = scratch.lowest;
-          lowest.start(spec.number_key, counts[i], scratch.spans.num_eligible(i));
+          lowest.start(spec.number_key, counts[i], spans.eligible[i]);
           do {
-            for_each_eligible(scratch.spans, i, [&](int64_t begin, int64_t end) { lowest.offer(indices, begin, end); });
+            for_each_eligible(spans, i, [&](int64_t begin, int64_t end) { lowest.offer(indices, begin, end); });
           } while (!lowest.are_enough());
           lowest.take(position);
         });
       },
       csr.indices);
-}
-
-// The draws of the rows that need some: each as many as the others. False where they are better made row by row.
-bool draw_ahead(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch) {
-  if (spec.num_neighbors > kCompareAll || spec.num_neighbors <= 0) return false;
-  int64_t node[kChunkRows], n = 0;
-  uint64_t key[kChunkRows];
-  for (int64_t i = 0; i < rows.n; ++i) {
-    // Whether a row has more edges than it gives is unpredictable: a branch would cost more than a store.
-    if (rows.tree) key[n] = key_of(rows, i, spec);
-    node[n] = rows.node[i];
-    n += spec.replace ? counts[i] > 0 : counts[i] < scratch.spans.num_eligible(i);
-  }
-  scratch.draws.fill(node, rows.tree ? key : nullptr, spec.batch_key, n, spec.hop, spec.edge_type, spec.num_neighbors);
-  return true;
-}
-
-// Writes the positions of counts[i] picks of every row; every edge is equally likely.
-void pick_uniformly(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch) {
-  PickSet picks;
-  const bool drawn = draw_ahead(rows, spec, counts, scratch);
-  int64_t num_drawn = 0;
-  int64_t* position = scratch.position.data();
-  for (int64_t i = 0; i < rows.n; ++i) {
-    const int64_t begin = scratch.spans.begin[i], eligible = scratch.spans.num_eligible(i), count = counts[i];
-    const auto place = [&](uint64_t bits) { return pick_any(begin, eligible, bits); };
-    if (count == 0 || takes_whole(eligible, count, spec.replace)) {
-      write_run(position, count, [&](int64_t j) { return begin + j; });
-    } else if (drawn) {
-      const uint64_t* bits = scratch.draws.of(num_drawn++);
-      if (spec.replace)
-        for (int64_t j = 0; j < count; ++j) position[j] = place(bits[j]);
-      else
-        floyd_small(begin, eligible, count, bits, position);
-    } else {
-      NodeDraws draws = draws_of(rows, i, spec);
-      if (spec.replace)
-        for (int64_t j = 0; j < count; ++j) position[j] = place(draws(static_cast<uint32_t>(j)));
-      else
-        floyd(begin, eligible, count, draws, 0, position, picks);
-    }
-    if (scratch.spans.num_excluded(i) > 0) scratch.spans.skip_excluded(i, position, count);
-    position += count;
-  }
 }
 
 }  // namespace
@@ -454,57 +375,56 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
   find_spans(csr, rows, rule, scratch.spans, name, first_index);
   out.count.reserve_more(rows.n);
   uint32_t* counts = out.count.end();
-  int64_t total = 0;
+  int64_t total = 0, most = 0;
   for (int64_t i = 0; i < rows.n; ++i) {
-    const int64_t eligible = scratch.spans.num_eligible(i);
-    const int64_t count = num_picks(eligible, k, spec.replace);
-    require(count <= UINT32_MAX, name, "[", first_index + i, "] = ", rows.node[i], " has ", eligible,
-            " edges: num_neighbors = -1 takes at most 2^32 - 1 of one node");
+    const int64_t count = num_picks(scratch.spans.eligible[i], k, spec.replace);
     counts[i] = static_cast<uint32_t>(count);
     total += count;
+    most = std::max(most, count);
   }
-  scratch.position.resize(total + kRunSlack);
+  for (int64_t i = 0; most > UINT32_MAX && i < rows.n; ++i)
+    require(k >= 0 || scratch.spans.eligible[i] <= UINT32_MAX, name, "[", first_index + i, "] = ", rows.node[i],
+            " has ", scratch.spans.eligible[i], " edges: num_neighbors = -1 takes at most 2^32 - 1 of one node");
   const RowSpans& spans = scratch.spans;
+  const bool with_time = spec.with_time && csr.time && rows.seed_time;
+  Buffer<int64_t>& positions = spec.with_edge || with_time ? out.edge : scratch.position;  // first, then what is there
+  scratch.position.clear();
+  positions.reserve_more(total + kRunSlack);
+  int64_t* const position = positions.end();
   if (csr.weight_sum)
-    pick_by_sums<StoredSums>(csr, rows, spec, counts, scratch,
-                             [&](const std::vector<int64_t>& of) { return stored_sums(csr, spans, of); });
+    pick_by_sums<StoredSums>(
+        csr, rows, spec, counts, spans, [&](const std::vector<int64_t>& of) { return stored_sums(csr, spans, of); },
+        position);
   else if (spec.half_life > 0 && csr.time && rows.seed_time)
-    pick_by_sums<AgeSums>(csr, rows, spec, counts, scratch,
-                          [&](const std::vector<int64_t>& of) { return age_sums(csr, rows, spec, spans, of); });
+    pick_by_sums<AgeSums>(
+        csr, rows, spec, counts, spans,
+        [&](const std::vector<int64_t>& of) { return age_sums(csr, rows, spec, spans, of); }, position);
   else if (spec.by_number)
-    pick_by_number_alone(csr, rows, spec, counts, scratch);
+    pick_by_number_alone(csr, rows, spec, counts, scratch, position);
   else
-    pick_uniformly(rows, spec, counts, scratch);
+    pick_uniformly(rows, spec, counts, spans, position);
 
-  const int64_t* position = scratch.position.data();
+  const bool fetch_ids = spec.with_edge && csr.has_edge_ids;
   std::visit(
       [&](auto* indices, auto* edge_ids) {
-        const bool fetch_ids = spec.with_edge && csr.has_edge_ids;
         for (int64_t e = 0; e < total; ++e) {
           prefetch(indices + position[e]);
           if (fetch_ids) prefetch(edge_ids + position[e]);
+          if (with_time) prefetch(csr.time + position[e]);
         }
         out.neighbor.reserve_more(total);
         int64_t* neighbor = out.neighbor.end();
         for (int64_t e = 0; e < total; ++e) neighbor[e] = indices[position[e]];
-        if (spec.with_edge) {
-          out.edge.reserve_more(total);
-          int64_t* edge = out.edge.end();
-          if (fetch_ids)
-            for (int64_t e = 0; e < total; ++e) edge[e] = edge_ids[position[e]];
-          else
-            for (int64_t e = 0; e < total; ++e) edge[e] = csr.first_edge_id + position[e];
-          out.edge.added(total);
-        }
-        out.neighbor.added(total);
+        if (fetch_ids)
+          for (int64_t e = 0; e < total; ++e) position[e] = edge_ids[position[e]];
       },
       csr.indices, csr.edge_ids);
-  if (spec.with_time && csr.time && rows.seed_time) {
-    for (int64_t e = 0; e < total; ++e) prefetch(csr.time + position[e]);
-    out.edge.reserve_more(total);
-    for (int64_t e = 0; e < total; ++e) out.edge.end()[e] = csr.time[position[e]];
-    out.edge.added(total);
-  }
+  if (spec.with_edge && !fetch_ids && csr.first_edge_id != 0)
+    for (int64_t e = 0; e < total; ++e) position[e] += csr.first_edge_id;
+  if (with_time)
+    for (int64_t e = 0; e < total; ++e) position[e] = csr.time[position[e]];
+  out.neighbor.added(total);
+  if (spec.with_edge || with_time) out.edge.added(total);
   out.count.added(rows.n);
 }
 

@@ -74,7 +74,6 @@ inline void write_run(T* out, int64_t n, const Value& value) {
 struct RowScratch {
   Buffer<int64_t> position;  // where in the edge arrays a pick is
   RowSpans spans;
-  RowDraws draws;
   LowestNumbers lowest;
 
   void end_use() {  // of what grows with a row; the others have at most kChunkRows times a constant

@@ -125,7 +125,7 @@ struct StoredSums {
     const uint64_t* first = sum + low;
     for (int64_t n = high - low; n > 0;) {
       const int64_t half = (n + 1) / 2;
-      first += first[half - 1] <= target ? half : 0;
+      first += half & -static_cast<int64_t>(first[half - 1] <= target);  // a branch would be wrong half the time
       n -= half;
     }
     return first - sum;
@@ -139,12 +139,12 @@ struct StoredSums {
 //
 // Draw i is a number below the weight that is left; the edge is the one that it falls on when the weights that are left
 // stand side by side in row order. A draw goes by three steps, between which the host loads what the next one reads.
-template <typename Sums>
+template <typename Sums, typename Draws = NodeDraws>
 struct WeightedRow {
   int64_t begin, degree, count;
   int64_t* position;  // [count], picks
   Sums sums;
-  NodeDraws draws;
+  Draws draws;
   int64_t done = 0;                // picks
   uint64_t left = sums.total();    // weight that no pick has taken
   int64_t used = 0, used_end = 0;  // the row's part of the list of used ranges, ascending
@@ -157,8 +157,13 @@ struct WeightedRow {
   // Draws a number and moves it behind the ranges that are used.
   GLT_HOST_DEVICE void aim(const UsedRange* ranges) {
     target = bounded(draws(static_cast<uint32_t>(done)), left);
+    // To the end of the list, though none lies before the number once one does not: where it ends is unpredictable.
     slot = used;
-    for (; slot < used_end && ranges[slot].begin <= target; ++slot) target += ranges[slot].weight;
+    for (int64_t at = used; at < used_end; ++at) {
+      const bool before = ranges[at].begin <= target;
+      target += ranges[at].weight & -static_cast<uint64_t>(before);
+      slot += before;
+    }
   }
   // The same where some edges, at `excluded` [num_excluded], ascending, are used before the first draw and not listed.
   GLT_HOST_DEVICE void aim(const UsedRange* ranges, const int64_t* excluded, int64_t num_excluded) {
@@ -181,7 +186,7 @@ struct WeightedRow {
     position[done++] = begin + edge;
     if (replace) return;
     const uint64_t weight = sums.weight_of(edge);
-    for (int64_t at = used_end; at > slot; --at) ranges[at] = ranges[at - 1];
+    for (int64_t at = used_end; at > used; --at) ranges[at] = ranges[at - (at > slot)];
     ranges[slot] = {sums.before(edge), weight};
     ++used_end;
     left -= weight;
