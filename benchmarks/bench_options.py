@@ -5,11 +5,12 @@ at least 5x, and a batch with a window takes no longer than one without by a ten
 edge types of graph S's size, 24 million edges), at least 4x.
 
 Method: as in ``bench_sampler``: 1024 distinct seeds with edges, contestants take turns on one core, each batch includes
-handing over int64 tensors. Weights are exponentially distributed; times are uniform, ascending within a row, as both
-samplers want them, and every seed has a time of its own; both samplers then keep the trees of seeds apart. Weights are
-drawn from as both keep them: glt as prefix sums, pyg-lib as they are. Before anything is timed, batches are checked:
-edges are those that the ids name, none occurs twice in a row, none is later than its seed, each node is expanded once
-and completely, and none of weight 0 is drawn while heavier ones are left.
+handing over int64 arrays: pyg-lib's in fresh tensors, glt's in memory that earlier batches used. Weights are
+exponentially distributed; times are uniform, ascending within a row, as both samplers want them, and every seed has a
+time of its own; both samplers then keep the trees of seeds apart. Weights are drawn from as both keep them: glt as
+prefix sums, pyg-lib as they are. Before anything is timed, batches are checked: edges are those that the ids name, none
+occurs twice in a row, none is later than its seed, each node is expanded once and completely, and none of weight 0 is
+drawn while heavier ones are left.
 
     python -m benchmarks.bench_options [--rounds 5] [--toy]
 """
@@ -56,10 +57,6 @@ class Sampler(Protocol):
         """The same in global ids, to be checked."""
 
 
-def fresh(*sizes: int) -> list[np.ndarray]:
-    return [torch.empty(size, dtype=torch.int64).numpy() for size in sizes]
-
-
 class GltSampler:
     """glt's native sampler on rows by type; ``seed_time`` makes it disjoint."""
 
@@ -82,18 +79,9 @@ class GltSampler:
         batch.start([(0, seeds)], disjoint=disjoint, seed_time=None if not disjoint else self.seed_time[: len(seeds)])
         key = _core.batch_key(0, 0, self.number)
         batch.sample(self.csrs, self.num_neighbors, replace=False, batch_key=key, **self.options)
-        nodes, trees = [], []
-        for node_type in range(1 + max(max(pair) for pair in self.ends)):
-            size = batch.num_nodes(node_type)
-            node, tree = fresh(size, size if disjoint else 0)
-            batch.copy_nodes(node_type, node, tree if disjoint else None)
-            nodes.append(node)
-            trees.append(tree)
-        edges = []
-        for edge_type in range(len(self.ends)):
-            row, col, edge = fresh(*[batch.num_edges(edge_type)] * 3)
-            batch.copy_edges(edge_type, row, col, edge)
-            edges.append((row, col, edge))
+        handed_nodes, handed_edges = batch.hand_over()
+        nodes, trees = zip(*handed_nodes, strict=True)
+        edges = [(*ends, edge) for ends, edge in handed_edges]
         self.last = nodes, trees, edges
         return sum(len(row) for row, _, _ in edges)
 
@@ -107,9 +95,15 @@ class GltSampler:
 
 
 def in_global_ids(
-    neighbors: np.ndarray, centers: np.ndarray, trees: np.ndarray, row: np.ndarray, col: np.ndarray, edge: np.ndarray
+    neighbors: np.ndarray,
+    centers: np.ndarray,
+    trees: np.ndarray | None,
+    row: np.ndarray,
+    col: np.ndarray,
+    edge: np.ndarray,
 ) -> Sample:
-    tree = trees[col] if len(trees) else np.zeros_like(col)
+    """``trees`` of the centers, where they have any."""
+    tree = np.zeros_like(col) if trees is None else trees[col]
     return Sample(neighbors[row], centers[col], tree, edge)
 
 
@@ -133,7 +127,7 @@ class PygLib:
     def samples(self, seeds: np.ndarray) -> list[Sample]:
         self(seeds)
         row, col, node, edge, *_ = (part.numpy() if isinstance(part, torch.Tensor) else part for part in self.last)
-        ids, trees = (node[:, 1], node[:, 0]) if node.ndim == 2 else (node, np.empty(0, np.int64))
+        ids, trees = (node[:, 1], node[:, 0]) if node.ndim == 2 else (node, None)
         return [in_global_ids(ids, ids, trees, row, col, edge)]
 
 
@@ -161,7 +155,7 @@ class TypedPygLib:
         samples = []
         for source, relation, target in EDGE_TYPES:
             name = f"{source}__{relation}__{target}"
-            ends = node[source].numpy(), node[target].numpy(), np.empty(0, np.int64)
+            ends = node[source].numpy(), node[target].numpy(), None
             samples.append(in_global_ids(*ends, row[name].numpy(), col[name].numpy(), edge[name].numpy()))
         return samples
 

@@ -492,6 +492,7 @@ class DeviceHotness:
     ) -> None: ...
 
 # gather.cc
+def collapse_to_huge_pages(array: np.ndarray) -> int: ...
 def gather_rows(
     table: np.ndarray,
     ids: np.ndarray | None,

@@ -110,6 +110,8 @@ void search_times(const CsrView& csr, const RowSpans& spans, int64_t n, Buffer<i
 // Leaves of each row its edges with time <= seed time, and of these those in the window, if there is one.
 void cut_by_time(const CsrView& csr, const Rows& rows, int64_t time_window, RowSpans& out) {
   Buffer<int64_t> first, left;
+  if (time_window >= 0)
+    for (int64_t i = 0; i < rows.n; ++i) prefetch(csr.time + out.begin[i]);
   search_times(
       csr, out, rows.n, first, left, [](int64_t) { return true; },
       [&](int64_t time, int64_t i) { return time <= rows.seed_time[i]; });

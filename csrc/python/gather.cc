@@ -114,6 +114,16 @@ void register_cuda(py::module_& m) {
 
 void register_gather(py::module_& m) {
   m.def(
+      "collapse_to_huge_pages",
+      [](const py::array& array) {
+        void* data = const_cast<void*>(array.data());  // its bytes stay what they are
+        const int64_t bytes = array.nbytes();
+        WithoutGil nogil;
+        return collapse_to_huge_pages(data, bytes);
+      },
+      "Moves memory that has been written to 2 MiB pages, for two seconds at most; returns how many bytes have them.",
+      py::arg("array"));
+  m.def(
       "gather_rows",
       [](const py::array& table, std::optional<py::array> ids, py::array out, std::optional<py::array> row_of,
          std::optional<py::array> positions, int num_threads, int64_t first_id, const FormatSpec& packing) {

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt._checks import is_of_machine, naming_the_limit
+from glt._checks import available_memory, is_of_machine, naming_the_limit
 
 # What the native core made of tensors, for as long as their memory stays where it is.
 
@@ -116,6 +116,22 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
         tensor = tensor.view(_CARRIER[tensor.element_size()])
     return tensor.detach().numpy()
 
+
+def move_to_huge_pages(table: Tensor) -> int:
+    """Moves a table in memory from pages of 4 KiB to pages of 2 MiB: rows read in no order then miss the TLB far less
+    often. Returns how many bytes have such pages: none of a small table or a mapped file, where the kernel's
+    transparent huge pages are off, and where less memory is available than the table takes; of a large one what two
+    seconds were enough for.
+    """
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if table.nbytes < _HUGE_TABLE or not setting.exists() or "[never]" in setting.read_text():
+        return 0
+    if available_memory()[0] < table.nbytes:  # parts that were never written would take memory now
+        return 0
+    return _core.collapse_to_huge_pages(as_numpy(table))
+
+
+_HUGE_TABLE = 32 << 20  # bytes: with 4 KiB pages the TLBs of processors cover up to a third of it
 
 _NUMPY_HAS = {
     getattr(torch, name)
