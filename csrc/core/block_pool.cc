@@ -1,12 +1,15 @@
 #include "core/block_pool.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <stdexcept>
@@ -166,6 +169,33 @@ void BlockPool::give_back(Mapping mapping) {
 BlockPool::Stats BlockPool::stats() const {
   std::lock_guard lock(mutex_);
   return stats_;
+}
+
+namespace {
+
+// Whether a page of private memory is another process's, too, as /proc/self/pagemap says.
+bool is_shared_by_fork(int pagemap, uintptr_t address) {
+  constexpr uint64_t kPresent = uint64_t{1} << 63, kOfFileOrShared = uint64_t{1} << 61, kExclusive = uint64_t{1} << 56;
+  uint64_t entry = 0;
+  const off_t at = static_cast<off_t>(address / static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) * sizeof(entry));
+  if (pread(pagemap, &entry, sizeof(entry), at) != sizeof(entry)) return true;  // who cannot ask leaves it
+  return (entry & kPresent) && !(entry & (kOfFileOrShared | kExclusive));
+}
+
+}  // namespace
+
+int64_t collapse_to_huge_pages(void* data, int64_t bytes) {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1: headers may be older
+  const uintptr_t first = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin = (first + kHugePage - 1) & ~(kHugePage - 1);
+  const uintptr_t end = (first + static_cast<uintptr_t>(bytes)) & ~(kHugePage - 1);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  uintptr_t at = begin;
+  for (; at < end && std::chrono::steady_clock::now() < patience; at += kHugePage)
+    if (is_shared_by_fork(pagemap, at) || madvise(reinterpret_cast<void*>(at), kHugePage, kCollapse) != 0) break;
+  if (pagemap >= 0) close(pagemap);
+  return at > begin ? static_cast<int64_t>(at - begin) : 0;
 }
 
 BlockPool::Block::~Block() {

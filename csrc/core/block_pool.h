@@ -44,6 +44,12 @@ class Mapping {
   size_t bytes_;
 };
 
+// Has the kernel copy memory that has been written to 2 MiB pages, about 2 GB a second. Returns how many bytes have
+// them now. Ends where the kernel finds no more of them, where the memory is not of the kind that can have them (a
+// file's) or is shared with the process that this one was forked from (the copy would be a second one), and after two
+// seconds.
+int64_t collapse_to_huge_pages(void* data, int64_t bytes);
+
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   // Page-aligned memory that returns to its pool when it dies, from any thread. It may outlive the pool.

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -52,21 +51,6 @@ inline void advise_huge_pages(void* data, size_t bytes) {
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) & ~(kHuge - 1);
   // Advice only: a kernel without huge pages refuses, and everything works as before.
   if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-// The same for memory that has been written, at once: the kernel copies it to such pages, about 2 GB a second. Returns
-// how many bytes have them now. Ends where it finds no more of them, or the memory is not of the kind that can have
-// them (a file's), and after two seconds.
-inline int64_t collapse_to_huge_pages(void* data, int64_t bytes) {
-  constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1: headers may be older
-  constexpr uintptr_t kHuge = uintptr_t{2} << 20, kPiece = 16 * kHuge;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHuge - 1) & ~(kHuge - 1);
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) & ~(kHuge - 1);
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-  uintptr_t at = begin;
-  for (; at < end && std::chrono::steady_clock::now() < patience; at = std::min(end, at + kPiece))
-    if (madvise(reinterpret_cast<void*>(at), std::min(end, at + kPiece) - at, kCollapse) != 0) break;
-  return at > begin ? static_cast<int64_t>(at - begin) : 0;
 }
 
 // How much room to expect of uses of which each needs what it needs: what the last one needed, or what one before it

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/block_pool.h"
 #include "cuda/gather.h"
 #include "python/arrays.h"
 #include "python/gil.h"

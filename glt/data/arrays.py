@@ -119,9 +119,9 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
 
 def move_to_huge_pages(table: Tensor) -> int:
     """Moves a table in memory from pages of 4 KiB to pages of 2 MiB: rows read in no order then miss the TLB far less
-    often. Returns how many bytes have such pages: none of a small table or a mapped file, where the kernel's
-    transparent huge pages are off, and where less memory is available than the table takes; of a large one what two
-    seconds were enough for.
+    often. Returns how many bytes have such pages: none of a small table, of a mapped file, or of memory that is shared
+    with the process that this one was forked from; none where the kernel's transparent huge pages are off, or less
+    memory is available than the table takes; of a large one what two seconds were enough for.
     """
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if table.nbytes < _HUGE_TABLE or not setting.exists() or "[never]" in setting.read_text():

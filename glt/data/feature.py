@@ -15,7 +15,7 @@ from torch import Tensor
 from glt import _core
 from glt._reprs import brief, says, size_of
 from glt._tracebacks import short_traceback
-from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, move_to_huge_pages, pooled_empty
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import (
     Accelerator,
     DeviceGroup,
@@ -247,8 +247,7 @@ class Feature:
 
     Ids on the CPU are looked up in host memory. With a ``device``, ids on a GPU are looked up by that GPU:
     ``split_ratio`` of the rows in its own memory, all others in place in pinned host memory. Each process places the
-    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages. The first
-    look-up in host memory has the kernel move a table of 32 MiB or more to pages of 2 MiB, for two seconds at most.
+    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages.
 
     Args:
         tensor: The rows, shape ``[num_rows, ...]``, any dtype. Used in place if contiguous, else copied once.
@@ -322,7 +321,6 @@ class Feature:
         self._placed: dict[Accelerator, TieredRows] = {}
         self._hot: dict[tuple[torch.device, ...], list[Tensor]] = {}  # by group of GPUs, in equal parts
         self._lock = threading.Lock()
-        self._is_settled = False  # on huge pages, if it can be
 
     @property
     def dtype(self) -> torch.dtype:
@@ -406,9 +404,6 @@ class Feature:
     def _gather(
         self, ids: Tensor, out: Tensor, positions: Tensor | None, num_threads: int, packing: tuple[str, int] | None
     ) -> None:
-        if not self._is_settled:
-            self._is_settled = True
-            move_to_huge_pages(self.tensor)
         if self.owned is not None:
             _core.require_owned(self.owned[0].native, ids.numpy(), self.owned[1])
         # Looked at anew each time: torch may have moved the memory of both.

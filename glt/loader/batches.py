@@ -21,7 +21,7 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput
 
 from glt import _deadlines as deadlines
-from glt.data.arrays import from_array, require_data
+from glt.data.arrays import from_array, move_to_huge_pages, require_data
 from glt.data.dataset import Dataset, Graph
 from glt.data.device import Accelerator, Event
 from glt.data.feature import Feature
@@ -66,6 +66,18 @@ class BatchFeatures:
             of_type = "" if store._key is None else f"[{store._key!r}]"
             for name, value in store.items():
                 require_data(value, f"{name}{of_type} of data")
+        for table in self._host_tables() if accelerator is None else ():
+            move_to_huge_pages(table)  # before workers are forked, which then share them
+
+    def _host_tables(self) -> Iterator[Tensor]:
+        """The tables of the source whose rows batches get from host memory, where they are tensors there."""
+        if isinstance(self.source, Dataset):
+            for tables in (*self.source.node_tables, *self.source.edge_tables):
+                yield from (feature.tensor for feature in tables.values())
+        for store in self.source.stores if isinstance(self.source, Data | HeteroData) else ():
+            for key, value in store.items():
+                if _is_table(store, key, value):
+                    yield value
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_features": {}}
@@ -169,8 +181,7 @@ class BatchFeatures:
         dim = store._parent().__cat_dim__(key, value, store)
         if isinstance(value, np.ndarray) and dim == 0 and value.flags.c_contiguous and _is_plain(value.dtype):
             value = from_array(value)  # memory-mapped files too: only the rows of the batch are read
-        plain = type(value) is Tensor and value.layout == torch.strided and not value.requires_grad
-        if not plain or dim != 0 or value.device.type != "cpu" or not value.is_contiguous():
+        if not _is_table(store, key, value):
             return index_select(value, ids.to(value.device) if hasattr(value, "device") else ids, dim=dim)
         feature = self._features.get((store._key, key))
         if feature is None or feature.tensor.data_ptr() != value.data_ptr() or feature.shape != value.shape:
@@ -270,6 +281,13 @@ def _of(values: Any, each: Any) -> Any:
 
 def _store(data: Any, each: Any) -> Any:
     return data[each] if isinstance(data, HeteroData) else data._store
+
+
+def _is_table(store: Any, key: str, value: Any) -> bool:
+    """Whether an attribute is one whose rows we gather: plain, contiguous, on the CPU."""
+    if type(value) is not Tensor or value.layout != torch.strided or value.requires_grad or value.device.type != "cpu":
+        return False
+    return value.is_contiguous() and store._parent().__cat_dim__(key, value, store) == 0
 
 
 def _is_plain(dtype: np.dtype) -> bool:

@@ -3,9 +3,7 @@
 import copy
 import io
 import pickle
-import re
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glt import _core
 from glt.data import Feature
-from glt.data.arrays import move_to_huge_pages
 from glt.data.device import NUM_WORDS
 from glt.data.feature import NO_ROW, TieredRows
 from glt.data.packing import STORE_DTYPES
@@ -289,38 +285,3 @@ def test_several_tables_are_one(num_hot):
     by_hotness = TieredRows(tables, CPU, num_hot=num_hot, hotness=[torch.rand(4), None, torch.rand(3)])
     assert by_hotness.num_hot == sum(num_hot)
     assert torch.equal(gather(by_hotness, Feature(torch.cat(tables)), ids), torch.cat(tables)[ids])
-
-
-def huge_bytes_of(tensor):
-    """Bytes of 2 MiB pages in the mapping that ``tensor`` lies in."""
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(match[1], 16) <= tensor.data_ptr() < int(match[2], 16)
-        elif inside and line.startswith("AnonHugePages:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError("the tensor lies in no mapping")
-
-
-def test_a_large_table_is_moved_to_huge_pages_when_rows_are_first_looked_up(monkeypatch):
-    table = torch.full((1 << 14, 1024), 3.0)  # 64 MiB
-    table[:, 0] = torch.arange(1 << 14)
-    if _core.collapse_to_huge_pages(np.ones(1 << 23)) == 0:
-        pytest.skip("this kernel moves no memory to huge pages")
-    feature, before = Feature(table), huge_bytes_of(table)
-    ids = torch.tensor([5, 16383, 0])
-    monkeypatch.setattr("glt.data.arrays.available_memory", lambda: (table.nbytes - 1, "for the test"))
-    assert torch.equal(Feature(table).gather(ids), table[ids])
-    assert huge_bytes_of(table) == before, "too little memory"
-    monkeypatch.undo()
-    assert torch.equal(feature.gather(ids), table[ids])
-    assert huge_bytes_of(table) >= before + table.nbytes - (4 << 20)
-    assert torch.equal(feature.gather(torch.arange(1 << 14))[:, 0], torch.arange(1 << 14).float())
-
-
-def test_what_cannot_have_huge_pages_keeps_its_own(tmp_path):
-    np.save(tmp_path / "rows.npy", np.ones((1 << 13, 1024), np.float32))
-    mapped = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
-    assert move_to_huge_pages(mapped) == 0
-    assert move_to_huge_pages(torch.ones(1000)) == 0, "small"
-    assert torch.equal(Feature(mapped).gather(torch.tensor([7])), torch.ones(1, 1024))
