@@ -39,6 +39,7 @@ SEND_S = 5.0  # another process takes a command at once, unless it is stopped
 MESSAGE_S = 60.0  # for a message of any size to go out
 ANSWER_S = 30.0  # beyond the deadline of what was asked, for the answer to be on its way
 CAUSE_S = 10.0  # for the process that knows more to say why a connection ended
+MOVE_S = 2.0  # for the kernel to move tables to huge pages before a loader is there
 SHOWN_S = 2.0  # for work to be done before a bar of it is drawn
 COMPLAINT_S = 10.0  # between two lines of the log that say the same
 DISK_S = 60.0  # for a disk to read the next of many rows

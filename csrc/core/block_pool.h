@@ -45,10 +45,9 @@ class Mapping {
 };
 
 // Has the kernel copy memory that has been written to 2 MiB pages, about 2 GB a second. Returns how many bytes have
-// them now. Ends where the kernel finds no more of them, where the memory is not of the kind that can have them (a
-// file's) or is shared with the process that this one was forked from (the copy would be a second one), and after two
-// seconds.
-int64_t collapse_to_huge_pages(void* data, int64_t bytes);
+// them now. Leaves out what was never written. Ends at what is a file's or shared with another process, one that this
+// was forked from for example (the copy would be a second one); where the kernel finds no more huge pages; and in time.
+int64_t collapse_to_huge_pages(void* data, int64_t bytes, double seconds);
 
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:

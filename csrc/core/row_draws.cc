@@ -36,14 +36,16 @@ GLT_WIDE void make_lanes(const int64_t* node, const uint32_t* tree, const HopSpe
 
 void RowDraws::make(const Rows& rows, const std::vector<int64_t>& of, const HopSpec& spec, int64_t k) {
   constexpr size_t kTogether = 8;
+  constexpr int64_t kMostWasted = 64;  // draws of a lane that no row needs
+  const size_t in_lanes = k <= kMostWasted ? of.size() : of.size() / kTogether * kTogether;  // rows
   stride_ = (k + 1) / 2 * 2;
-  bits_.resize((of.size() + kTogether) * stride_);
+  bits_.resize((in_lanes < of.size() ? of.size() : (of.size() + kTogether - 1) / kTogether * kTogether) * stride_);
   for (size_t first = 0; first < of.size(); first += kTogether) {
     uint64_t* out = bits_.data() + first * stride_;
     const size_t n = std::min(kTogether, of.size() - first);
 #if defined(__x86_64__)
     static_assert(kTogether == kLanes);
-    if (has_lanes()) {
+    if (has_lanes() && first < in_lanes) {
       int64_t node[kLanes] = {};
       uint32_t tree[kLanes] = {};
       for (size_t j = 0; j < n; ++j) {

@@ -146,8 +146,9 @@ void begin_row(DrawnRow<Sums>& row, const RowSpans& spans, bool is_long_list, st
   }
 }
 
-// Rows that are drawn together: enough that their loads keep each other company, few enough for the first cache.
-constexpr size_t kDrawnTogether = 64;
+// Rows that are drawn together: enough that their loads keep each other company, few enough for the first cache; and so
+// many draws at most that are made before, unless one row takes more.
+constexpr int64_t kDrawnTogether = 64, kMostMade = 64 * kMaxListed;
 
 // Draws for rows[of[j]], which have spec.num_neighbors picks each, to position[j].
 template <typename Sums, typename SumsOf>
@@ -192,6 +193,7 @@ void draw_rows(const Rows& rows, const HopSpec& spec, const std::vector<int64_t>
 template <typename Sums, typename SumsOf>
 void pick_by_weight(const Rows& rows, const HopSpec& spec, const uint32_t* counts, const RowSpans& spans,
                     const SumsOf& sums_of, int64_t* position) {
+  const int64_t together = std::clamp<int64_t>(kMostMade / std::max<int64_t>(spec.num_neighbors, 1), 1, kDrawnTogether);
   std::vector<int64_t> drawn;
   std::vector<int64_t*> positions;
   for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
@@ -202,7 +204,7 @@ void pick_by_weight(const Rows& rows, const HopSpec& spec, const uint32_t* count
       std::iota(position, position + counts[i], spans.begin[i]);
       if (spans.num_excluded(i) > 0) spans.skip_excluded(i, position, counts[i]);
     }
-    if (drawn.size() < kDrawnTogether && i + 1 < rows.n) continue;
+    if (static_cast<int64_t>(drawn.size()) < together && i + 1 < rows.n) continue;
     draw_rows<Sums>(rows, spec, drawn, spans, sums_of, positions);
     drawn.clear();
     positions.clear();
@@ -387,10 +389,12 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
             " has ", scratch.spans.eligible[i], " edges: num_neighbors = -1 takes at most 2^32 - 1 of one node");
   const RowSpans& spans = scratch.spans;
   const bool with_time = spec.with_time && csr.time && rows.seed_time;
-  Buffer<int64_t>& positions = spec.with_edge || with_time ? out.edge : scratch.position;  // first, then what is there
-  scratch.position.clear();
-  positions.reserve_more(total + kRunSlack);
-  int64_t* const position = positions.end();
+  const bool is_kept = spec.with_edge || with_time;  // what is there takes the place of the positions
+  if (is_kept)
+    out.edge.reserve_more(total + kRunSlack);
+  else
+    scratch.position.resize(total + kRunSlack);
+  int64_t* const position = is_kept ? out.edge.end() : scratch.position.data();
   if (csr.weight_sum)
     pick_by_sums<StoredSums>(
         csr, rows, spec, counts, spans, [&](const std::vector<int64_t>& of) { return stored_sums(csr, spans, of); },
@@ -424,7 +428,7 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
   if (with_time)
     for (int64_t e = 0; e < total; ++e) position[e] = csr.time[position[e]];
   out.neighbor.added(total);
-  if (spec.with_edge || with_time) out.edge.added(total);
+  if (is_kept) out.edge.added(total);
   out.count.added(rows.n);
 }
 

@@ -157,13 +157,17 @@ struct WeightedRow {
   // Draws a number and moves it behind the ranges that are used.
   GLT_HOST_DEVICE void aim(const UsedRange* ranges) {
     target = bounded(draws(static_cast<uint32_t>(done)), left);
-    // To the end of the list, though none lies before the number once one does not: where it ends is unpredictable.
     slot = used;
+#if defined(__CUDA_ARCH__)
+    for (; slot < used_end && ranges[slot].begin <= target; ++slot) target += ranges[slot].weight;
+#else
+    // To the end of the list, though none lies before the number once one does not: where it ends is unpredictable.
     for (int64_t at = used; at < used_end; ++at) {
       const bool before = ranges[at].begin <= target;
       target += ranges[at].weight & -static_cast<uint64_t>(before);
       slot += before;
     }
+#endif
   }
   // The same where some edges, at `excluded` [num_excluded], ascending, are used before the first draw and not listed.
   GLT_HOST_DEVICE void aim(const UsedRange* ranges, const int64_t* excluded, int64_t num_excluded) {
@@ -186,7 +190,11 @@ struct WeightedRow {
     position[done++] = begin + edge;
     if (replace) return;
     const uint64_t weight = sums.weight_of(edge);
+#if defined(__CUDA_ARCH__)
+    for (int64_t at = used_end; at > slot; --at) ranges[at] = ranges[at - 1];
+#else
     for (int64_t at = used_end; at > used; --at) ranges[at] = ranges[at - (at > slot)];
+#endif
     ranges[slot] = {sums.before(edge), weight};
     ++used_end;
     left -= weight;

@@ -116,14 +116,14 @@ void register_cuda(py::module_& m) {
 void register_gather(py::module_& m) {
   m.def(
       "collapse_to_huge_pages",
-      [](const py::array& array) {
+      [](const py::array& array, double seconds) {
         void* data = const_cast<void*>(array.data());  // its bytes stay what they are
         const int64_t bytes = array.nbytes();
         WithoutGil nogil;
-        return collapse_to_huge_pages(data, bytes);
+        return collapse_to_huge_pages(data, bytes, seconds);
       },
-      "Moves memory that has been written to 2 MiB pages, for two seconds at most; returns how many bytes have them.",
-      py::arg("array"));
+      "Moves memory that has been written to 2 MiB pages, for so long at most; returns how many bytes have them.",
+      py::arg("array"), py::arg("seconds"));
   m.def(
       "gather_rows",
       [](const py::array& table, std::optional<py::array> ids, py::array out, std::optional<py::array> row_of,

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import reprlib
+import time
 import tokenize
 import warnings
 import zipfile
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt import _deadlines as deadlines
 from glt._checks import available_memory, is_of_machine, naming_the_limit
 
 # What the native core made of tensors, for as long as their memory stays where it is.
@@ -117,18 +119,21 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().numpy()
 
 
-def move_to_huge_pages(table: Tensor) -> int:
-    """Moves a table in memory from pages of 4 KiB to pages of 2 MiB: rows read in no order then miss the TLB far less
-    often. Returns how many bytes have such pages: none of a small table, of a mapped file, or of memory that is shared
-    with the process that this one was forked from; none where the kernel's transparent huge pages are off, or less
-    memory is available than the table takes; of a large one what two seconds were enough for.
+def move_to_huge_pages(tables: Iterable[Tensor]) -> int:
+    """Moves tables in memory from pages of 4 KiB to pages of 2 MiB: rows read in no order then miss the TLB far less
+    often. Returns how many bytes have such pages now: what two seconds were enough for. Those of small tables, of mapped
+    files and of memory that another process has, too, stay as they are; all do where the kernel's transparent huge pages
+    are off.
     """
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if table.nbytes < _HUGE_TABLE or not setting.exists() or "[never]" in setting.read_text():
+    if not setting.exists() or "[never]" in setting.read_text():
         return 0
-    if available_memory()[0] < table.nbytes:  # parts that were never written would take memory now
-        return 0
-    return _core.collapse_to_huge_pages(as_numpy(table))
+    until, moved = time.monotonic() + deadlines.MOVE_S, 0
+    for table in tables:
+        # Where a page of 2 MiB was written in part, the rest of it takes memory now.
+        if table.nbytes >= _HUGE_TABLE and available_memory()[0] >= table.nbytes:
+            moved += _core.collapse_to_huge_pages(as_numpy(table), until - time.monotonic())
+    return moved
 
 
 _HUGE_TABLE = 32 << 20  # bytes: with 4 KiB pages the TLBs of processors cover up to a third of it

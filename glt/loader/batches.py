@@ -66,8 +66,8 @@ class BatchFeatures:
             of_type = "" if store._key is None else f"[{store._key!r}]"
             for name, value in store.items():
                 require_data(value, f"{name}{of_type} of data")
-        for table in self._host_tables() if accelerator is None else ():
-            move_to_huge_pages(table)  # before workers are forked, which then share them
+        if accelerator is None:
+            move_to_huge_pages(self._host_tables())  # before workers are forked, which then share them
 
     def _host_tables(self) -> Iterator[Tensor]:
         """The tables of the source whose rows batches get from host memory, where they are tensors there."""

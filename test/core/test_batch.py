@@ -102,8 +102,8 @@ def test_the_room_of_a_hub_is_let_go_some_batches_later(disjoint):
 @pytest.mark.parametrize("num_neighbors", [[15, 10], [50, 3], [64, 33], [0, 5], [5, 0, 5], [2, 2, 2, 2]], ids=str)
 def test_threads_and_tables_do_not_change_a_batch(num_neighbors, replace):
     """Frontiers of many chunks, so that helpers take part."""
-    graph = random_graph(1500, 12_000, seed=5)
-    seeds = np.random.default_rng(1).integers(0, 1500, 700)
+    graph = random_graph(6000, 48_000, seed=5)
+    seeds = np.random.default_rng(1).integers(0, 6000, 2500)
     csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
     key = (11, 3, 5)
     expected = reference(graph, seeds, num_neighbors, replace, key=key) if sum(num_neighbors) < 40 else None

@@ -181,8 +181,8 @@ def test_many_exclusions_of_one_weighted_row(by_age):
 @pytest.mark.parametrize("replace", [False, True])
 def test_threads_and_tables_do_not_change_a_batch(replace, disjoint):
     """Frontiers of many chunks, so that helpers take part; hash tables that grow meanwhile."""
-    rng, world = np.random.default_rng(3), random_world(21, largest=3000, edges=12_000)
-    seeds = [(t, rng.integers(0, n, 300)) for t, n in enumerate(world.num_nodes)]
+    rng, world = np.random.default_rng(3), random_world(21, largest=6000, edges=24_000)
+    seeds = [(t, rng.integers(0, n, 1500)) for t, n in enumerate(world.num_nodes)]
     num_neighbors = [[4, 3, 2]] * len(world.edges)
     reference = reference_typed_batch(
         len(world.num_nodes), world.edges, seeds, num_neighbors, key=5, replace=replace, disjoint=disjoint
