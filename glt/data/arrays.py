@@ -121,9 +121,9 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
 
 def move_to_huge_pages(tables: Iterable[Tensor]) -> int:
     """Moves tables in memory from pages of 4 KiB to pages of 2 MiB: rows read in no order then miss the TLB far less
-    often. Returns how many bytes have such pages now: what two seconds were enough for. Those of small tables, of mapped
-    files and of memory that another process has, too, stay as they are; all do where the kernel's transparent huge pages
-    are off.
+    often. Returns how many bytes have such pages now: what two seconds were enough for. Those of small tables, of
+    mapped files and of memory that another process has, too, stay as they are; all do where the kernel's transparent
+    huge pages are off.
     """
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[never]" in setting.read_text():
