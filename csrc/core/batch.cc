@@ -19,10 +19,6 @@ namespace {
 
 constexpr int64_t kPieceRows = 1024;
 
-// From so many threads on, the one that adds nodes is the slowest, and those that read look them up for it, which costs
-// a seventh of all work. With fewer it does so by the way.
-constexpr int kThreadsThatLookUp = 4;
-
 // Writes first + i count[i] times for i < n, and nothing behind that: what follows is another thread's.
 template <typename Local>
 void write_columns(const uint32_t* count, int64_t n, int64_t first, Local* col, const Local* end) {
@@ -220,13 +216,8 @@ void Batch::expand(int edge_type, const PartedCsr& graph, const HopSpec& spec, i
     for (int64_t i = 0; i < n; ++i) frontier_time_[i] = seed_time_[frontier_tree_[i]];
     rows.seed_time = frontier_time_.data();
   }
-  const NodeSet& neighbors = nodes_[edges.neighbor];
-  const bool look_up = num_threads >= kThreadsThatLookUp && n > kThreadsThatLookUp * graph.chunk_rows();
   sample_in_order(
       graph, rows, spec, num_threads, buffers_, "frontier",
-      [&](RowSamples& rows) {
-        if (look_up) neighbors.look_up(rows.neighbor.data(), rows.neighbor.size(), rows.word);
-      },
       [&](const RowSamples& rows, int64_t first, int64_t count) { take_rows(edges, rows, begin + first, count); });
 }
 
@@ -250,8 +241,7 @@ void Batch::take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int
     for (int64_t i = 0; i < num_rows; ++i) out = std::fill_n(out, rows.count[i], tree[i]);
   }
   edges.row.reserve_more(num_edges);
-  const uint32_t* word = rows.word.size() > 0 ? rows.word.data() : nullptr;
-  nodes_[edges.neighbor].find_or_add(rows.neighbor.data(), edge_tree_.data(), word, num_edges, edges.row.end());
+  nodes_[edges.neighbor].find_or_add(rows.neighbor.data(), edge_tree_.data(), num_edges, edges.row.end());
   edges.row.added(num_edges);
   if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
   edges.count.append(rows.count.data(), num_rows);

@@ -197,18 +197,16 @@ void read_in_order(int64_t n, int64_t chunk_rows, int num_threads, ReadBuffers& 
   if (error) std::rethrow_exception(error);
 }
 
-// The samples of `rows`, as sample_rows makes them; look_up(RowSamples&) adds to them what it can on the threads that
-// read.
-template <typename LookUp, typename Consume>
+// The samples of `rows`, as sample_rows makes them.
+template <typename Consume>
 void sample_in_order(const PartedCsr& graph, const Rows& rows, const HopSpec& spec, int num_threads,
-                     ReadBuffers& buffers, const char* name, const LookUp& look_up, const Consume& consume) {
+                     ReadBuffers& buffers, const char* name, const Consume& consume) {
   check_spec(spec);
   const auto read = [&](int64_t first, int64_t count, ReadScratch& scratch, RowSamples& out) {
     const auto sample = [&](const CsrView& csr, const Rows& some, RowSamples& found, const char* name, int64_t first) {
       sample_rows(csr, some, spec, scratch.rows, found, name, first);
     };
     graph.read_rows(rows.slice(first, count), scratch.parts, out, name, first, sample);
-    look_up(out);
   };
   read_in_order(rows.n, graph.chunk_rows(), num_threads, buffers, read, consume);
 }

@@ -42,46 +42,27 @@ constexpr int64_t kAhead = 64;  // words on their way from memory
 
 }  // namespace
 
-void NodeSet::look_up(const int64_t* node, int64_t n, Buffer<uint32_t>& word) const {
-  if (!dense()) return;
-  require_all_known(node, n);
-  word.resize(n);
-  uint32_t* out = word.data();
-  for (int64_t i = 0; i < std::min(kAhead, n); ++i) dense_.prefetch(node[i]);
-  for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) dense_.prefetch(node[i + kAhead]);
-    out[i] = dense_.word(node[i]);
-  }
-}
-
 // In blocks, and each in two passes: first all look-ups, which wait for nothing, then the nodes that those did not
 // find. In one pass each look-up would have to wait for the stores before it, since any of them may be to its word; the
 // hubs of a graph come up again and again, so they often are.
-void NodeSet::find_or_add_dense(const int64_t* node, const uint32_t* word, int64_t n, int64_t* local) {
-  constexpr int64_t kBlock = 64;
+void NodeSet::find_or_add_dense(const int64_t* node, int64_t n, int64_t* local) {
+  constexpr int64_t kBlock = 64;  // look-ups
   int64_t* node_of = node_.data();
   const int64_t known = node_.size();
   int64_t next = known;
-  const uint32_t base = dense_.base();
-  for (int64_t i = 0; !word && i < std::min(kAhead, n); ++i) dense_.prefetch(node[i]);
+  for (int64_t i = 0; i < std::min(kAhead, n); ++i) dense_.prefetch(node[i]);
   for (int64_t first = 0; first < n; first += kBlock) {
     const int64_t end = std::min(first + kBlock, n);
+    for (int64_t i = first + kAhead; i < std::min(end + kAhead, n); ++i) dense_.prefetch(node[i]);
+    const uint32_t base = dense_.base();
     int64_t unknown[kBlock], num_unknown = 0;
     // Unconditional stores, conditional steps: first occurrences are unpredictable, branches would cost more. What is
     // stored for a node that is not found means nothing; the second pass stores anew.
-    const auto sort_out = [&](const auto& word_of) {
-      for (int64_t i = first; i < end; ++i) {
-        const uint32_t said = word_of(i);
-        local[i] = said - base;
-        unknown[num_unknown] = i;
-        num_unknown += said < base;
-      }
-    };
-    if (word) {
-      sort_out([&](int64_t i) { return word[i]; });
-    } else {
-      for (int64_t i = first + kAhead; i < std::min(end + kAhead, n); ++i) dense_.prefetch(node[i]);
-      sort_out([&](int64_t i) { return dense_.word(node[i]); });
+    for (int64_t i = first; i < end; ++i) {
+      const uint32_t word = dense_.word(node[i]);
+      local[i] = word - base;
+      unknown[num_unknown] = i;
+      num_unknown += word < base;
     }
     for (int64_t u = 0; u < num_unknown; ++u) {
       const int64_t i = unknown[u];
@@ -113,14 +94,14 @@ void NodeSet::find_or_add_hashed(const int64_t* node, int64_t n, int64_t* local,
   if constexpr (sizeof...(tree) > 0) tree_.added(next - known);
 }
 
-void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, const uint32_t* word, int64_t n, int64_t* local) {
-  if (!word) require_all_known(node, n);
+void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local) {
+  require_all_known(node, n);
   node_.reserve_more(n);
   if (disjoint_) {
     tree_.reserve_more(n);
     find_or_add_hashed(node, n, local, tree);
   } else if (dense()) {
-    find_or_add_dense(node, word, n, local);
+    find_or_add_dense(node, n, local);
   } else {
     find_or_add_hashed(node, n, local);
   }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -46,17 +45,14 @@ class DenseTable {
     // Unconditional store: first occurrences are unpredictable, a branch would cost more.
     const uint32_t base = static_cast<uint32_t>(base_), word = words_[node];
     const uint32_t local = word >= base ? word - base : next;
-    std::atomic_ref(words_[node]).store(base + local, std::memory_order_relaxed);
+    words_[node] = base + local;
     used_ = std::max<uint64_t>(used_, local + 1);
     return local;
   }
 
-  // Look-ups add nothing, so several threads may make them at the same time, and while another adds: a word says what
-  // its node is, or that it was not there yet.
+  // Look-ups add nothing, so several threads may make them at the same time.
   uint32_t base() const { return static_cast<uint32_t>(base_); }
-  uint32_t word(int64_t node) const {
-    return std::atomic_ref(const_cast<uint32_t&>(words_[node])).load(std::memory_order_relaxed);
-  }
+  uint32_t word(int64_t node) const { return words_[node]; }
 
  private:
   int64_t num_nodes_;
@@ -162,14 +158,9 @@ class NodeSet {
   // Adds valid ids; seed i is the root of tree first_tree + i.
   void add_seeds(const int64_t* seeds, int64_t n, uint32_t first_tree);
 
-  // Half the work of find_or_add, which other threads may do while one adds: writes what is known of node[0, n) now.
-  // Throws std::out_of_range for an id outside the graph. By a hash table nothing is done before.
-  void look_up(const int64_t* node, int64_t n, Buffer<uint32_t>& word) const;
-
   // Writes the local ids of node[0, n); those that are new get the next ones, in order. tree [n]: see start; null in a
-  // batch that is not disjoint. word [n] is what look_up said of them since start; null: not asked. Throws
-  // std::out_of_range, before anything is added, for an id outside the graph.
-  void find_or_add(const int64_t* node, const uint32_t* tree, const uint32_t* word, int64_t n, int64_t* local);
+  // batch that is not disjoint. Throws std::out_of_range, before anything is added, for an id outside the graph.
+  void find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
 
   // Writes the local ids of node[0, n), kAbsent for those that are not in the batch. Only reads, so several threads may
   // call it at a time. In a disjoint batch those of one tree; else `tree` plays no role. Throws std::out_of_range for
@@ -216,7 +207,7 @@ class NodeSet {
  private:
   template <typename Id>
   void require_all_known(const Id* node, int64_t n) const;
-  void find_or_add_dense(const int64_t* node, const uint32_t* word, int64_t n, int64_t* local);
+  void find_or_add_dense(const int64_t* node, int64_t n, int64_t* local);
   template <typename... Trees>
   void find_or_add_hashed(const int64_t* node, int64_t n, int64_t* local, const Trees*... tree);
   bool dense() const { return fits_dense_ && !disjoint_; }

@@ -48,18 +48,15 @@ struct RowSamples {
   Buffer<uint32_t> count;    // [num_nodes]
   Buffer<int64_t> neighbor;  // [sum of count]
   Buffer<int64_t> edge;      // [sum of count], or empty
-  Buffer<uint32_t> word;     // [sum of count], what NodeSet::look_up said of each neighbour, or empty
   void clear() {
     count.clear();
     neighbor.clear();
     edge.clear();
-    word.clear();
   }
   void end_use() {
     count.end_use();
     neighbor.end_use();
     edge.end_use();
-    word.end_use();
   }
 };
 

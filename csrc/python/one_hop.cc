@@ -57,9 +57,8 @@ class OneHop : public RowsAnswer {
       : RowsAnswer(spec.with_edge || spec.with_time) {
     WithoutGil nogil;
     ReadBuffers buffers;
-    sample_in_order(
-        PartedCsr(csr.view()), asked, spec, num_threads, buffers, name.c_str(), [](RowSamples&) {},
-        [&](const RowSamples& rows, int64_t, int64_t) { append(rows); });
+    sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, buffers, name.c_str(),
+                    [&](const RowSamples& rows, int64_t, int64_t) { append(rows); });
   }
 };
 
@@ -107,7 +106,7 @@ class InducedRows : public RowsAnswer {
     batch.start(num_members, tree_of_member != nullptr);
     Buffer<int64_t> local;
     local.resize(num_members);
-    batch.find_or_add(member, tree_of_member, nullptr, num_members, local.data());
+    batch.find_or_add(member, tree_of_member, num_members, local.data());
     batch.index_members();
     ReadBuffers buffers;
     induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes", batch,
