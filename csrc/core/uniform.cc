@@ -162,10 +162,12 @@ void pick_one_by_one(const Rows& rows, const HopSpec& spec, const uint32_t* coun
                      int64_t* position) {
   for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
     const int64_t begin = spans.begin[i], eligible = spans.eligible[i], count = counts[i];
-    NodeDraws draws = draws_of(rows, i, spec);
-    if (!is_drawn(eligible, count, spec.replace))
+    if (!is_drawn(eligible, count, spec.replace)) {
       std::iota(position, position + count, begin);
-    else if (spec.replace)
+      continue;
+    }
+    NodeDraws draws = draws_of(rows, i, spec);
+    if (spec.replace)
       for (int64_t j = 0; j < count; ++j) position[j] = pick_any(begin, eligible, draws(static_cast<uint32_t>(j)));
     else
       pick_distinct(begin, eligible, count, draws, 0, position);
