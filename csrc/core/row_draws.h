@@ -1,4 +1,5 @@
-// The first draws of many nodes at once.
+// Draws for many rows at once, eight side by side where the processor has the lanes: what the draws of each row by
+// itself say.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,15 @@
 #include "core/sample.h"
 
 namespace glt {
+
+// Writes the positions of counts[i] picks of every row, where every edge of a row is equally likely. Behind the last,
+// `position` has room for kRunSlack.
+void pick_uniformly(const Rows& rows, const HopSpec& spec, const uint32_t* counts, const RowSpans& spans,
+                    int64_t* position);
+
+// k distinct numbers of [begin, begin + n), each subset equally likely, by the draws first_draw, ..., first_draw + k -
+// 1: floyd_small for any k.
+void pick_distinct(int64_t begin, int64_t n, int64_t k, NodeDraws& draws, uint32_t first_draw, int64_t* pick);
 
 // A node's draws, made before.
 struct MadeDraws {

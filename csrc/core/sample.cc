@@ -17,7 +17,6 @@
 #include "core/pick_rules.h"
 #include "core/rng.h"
 #include "core/row_draws.h"
-#include "core/uniform.h"
 #include "core/weights.h"
 
 namespace glt {

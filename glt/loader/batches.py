@@ -76,7 +76,7 @@ class BatchFeatures:
                 yield from (feature.tensor for feature in tables.values())
         for store in self.source.stores if isinstance(self.source, Data | HeteroData) else ():
             for key, value in store.items():
-                if _is_table(store, key, value):
+                if _is_table(value, store._parent().__cat_dim__(key, value, store)):
                     yield value
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class BatchFeatures:
         dim = store._parent().__cat_dim__(key, value, store)
         if isinstance(value, np.ndarray) and dim == 0 and value.flags.c_contiguous and _is_plain(value.dtype):
             value = from_array(value)  # memory-mapped files too: only the rows of the batch are read
-        if not _is_table(store, key, value):
+        if not _is_table(value, dim):
             return index_select(value, ids.to(value.device) if hasattr(value, "device") else ids, dim=dim)
         feature = self._features.get((store._key, key))
         if feature is None or feature.tensor.data_ptr() != value.data_ptr() or feature.shape != value.shape:
@@ -283,11 +283,12 @@ def _store(data: Any, each: Any) -> Any:
     return data[each] if isinstance(data, HeteroData) else data._store
 
 
-def _is_table(store: Any, key: str, value: Any) -> bool:
-    """Whether an attribute is one whose rows we gather: plain, contiguous, on the CPU."""
+def _is_table(value: Any, dim: Any) -> bool:
+    """Whether an attribute, of whose dimension ``dim`` there is an element per node or edge, is one whose rows we
+    gather: plain, contiguous, on the CPU."""
     if type(value) is not Tensor or value.layout != torch.strided or value.requires_grad or value.device.type != "cpu":
         return False
-    return value.is_contiguous() and store._parent().__cat_dim__(key, value, store) == 0
+    return dim == 0 and value.is_contiguous()
 
 
 def _is_plain(dtype: np.dtype) -> bool:

@@ -62,6 +62,7 @@ def moved_by_a_child(table, first=lambda: None):
         return int(answer.read())
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_does_not_copy_what_it_shares_with_its_parent(table):
     def write_some():
         table.view(-1)[:: HUGE // 4] = 5.0
