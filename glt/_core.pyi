@@ -662,6 +662,7 @@ class RowMerge:
 
 # partition_files.cc
 def crc32(data: np.ndarray, crc: int = 0) -> int: ...
+def read_into_huge_pages(fd: int, begin: int, num_bytes: int) -> bool: ...
 
 class BlockFile:
     """Fills a new file in any order, with a CRC-32 for each block."""

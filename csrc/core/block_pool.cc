@@ -9,21 +9,15 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 #include <utility>
 
 #include "core/check.h"
+#include "core/huge_pages.h"
 
 namespace glt {
-namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
-
-}  // namespace
-
 Mapping Mapping::anonymous(size_t bytes) {
   const bool huge = bytes >= kHugePage;
   const size_t room = huge ? bytes + kHugePage : bytes;
@@ -169,44 +163,6 @@ void BlockPool::give_back(Mapping mapping) {
 BlockPool::Stats BlockPool::stats() const {
   std::lock_guard lock(mutex_);
   return stats_;
-}
-
-namespace {
-
-// Whether all that is there of a huge page's worth of memory is private to this process, as /proc/self/pagemap says.
-bool is_private(int pagemap, uintptr_t address) {
-  constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62, kOfFileOrShared = uint64_t{1} << 61,
-                     kExclusive = uint64_t{1} << 56;
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  uint64_t entries[kHugePage / 4096];
-  const size_t bytes = kHugePage / page * sizeof(uint64_t);
-  if (pread(pagemap, entries, bytes, static_cast<off_t>(address / page * sizeof(uint64_t))) !=
-      static_cast<ssize_t>(bytes))
-    return false;
-  return std::none_of(entries, entries + kHugePage / page, [](uint64_t entry) {
-    return (entry & (kSwapped | kOfFileOrShared)) || ((entry & kPresent) && !(entry & kExclusive));
-  });
-}
-
-}  // namespace
-
-int64_t collapse_to_huge_pages(void* data, int64_t bytes, double seconds) {
-  constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1: headers may be older
-  const uintptr_t first = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t begin = (first + kHugePage - 1) & ~(kHugePage - 1);
-  const uintptr_t end = (first + static_cast<uintptr_t>(bytes)) & ~(kHugePage - 1);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  int64_t moved = 0;
-  for (uintptr_t at = begin; at < end && std::chrono::steady_clock::now() < until; at += kHugePage) {
-    if (!is_private(pagemap, at)) break;
-    if (madvise(reinterpret_cast<void*>(at), kHugePage, kCollapse) == 0)
-      moved += kHugePage;
-    else if (errno != EINVAL && errno != EAGAIN && errno != EBUSY)  // those are of this page alone
-      break;
-  }
-  if (pagemap >= 0) close(pagemap);
-  return moved;
 }
 
 BlockPool::Block::~Block() {

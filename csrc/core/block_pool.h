@@ -44,11 +44,6 @@ class Mapping {
   size_t bytes_;
 };
 
-// Has the kernel copy memory that has been written to 2 MiB pages, about 2 GB a second. Returns how many bytes have
-// them now. Leaves out what was never written. Ends at what is a file's or shared with another process, one that this
-// was forked from for example (the copy would be a second one); where the kernel finds no more huge pages; and in time.
-int64_t collapse_to_huge_pages(void* data, int64_t bytes, double seconds);
-
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   // Page-aligned memory that returns to its pool when it dies, from any thread. It may outlive the pool.

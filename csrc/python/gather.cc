@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/block_pool.h"
+#include "core/huge_pages.h"
 #include "cuda/gather.h"
 #include "python/arrays.h"
 #include "python/gil.h"

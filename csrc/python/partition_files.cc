@@ -11,6 +11,7 @@
 #include "core/block_file.h"
 #include "core/csr.h"
 #include "core/edge_sort.h"
+#include "core/huge_pages.h"
 #include "core/scatter.h"
 #include "core/threads.h"
 #include "python/gil.h"
@@ -86,6 +87,9 @@ void register_files(py::module_& m) {
       PyErr_SetObject(PyExc_OSError, arguments.ptr());
     }
   });
+  m.def("read_into_huge_pages", &read_into_huge_pages,
+        "Reads bytes of a file into 2 MiB pages that its processes share; see csrc/core/huge_pages.h.", py::arg("fd"),
+        py::arg("begin"), py::arg("num_bytes"), py::call_guard<WithoutGil>());
   m.def(
       "crc32",
       [](const py::array& data, uint32_t crc) {

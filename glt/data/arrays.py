@@ -103,6 +103,7 @@ def _mapped_unreserved(path: FilePath) -> np.memmap:
     place = pages, read_only.offset, read_only.strides
     array: np.memmap = np.ndarray.__new__(np.memmap, read_only.shape, read_only.dtype, *place)
     array.offset, array.filename, array.mode = read_only.offset, read_only.filename, "c"
+    array._mmap = pages  # type: ignore[attr-defined]  # as NumPy does
     return array
 
 
@@ -119,14 +120,19 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().numpy()
 
 
+def has_huge_pages() -> bool:
+    """Whether the kernel's transparent huge pages are there, and not off."""
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[never]" not in setting.read_text()
+
+
 def move_to_huge_pages(tables: Iterable[Tensor]) -> int:
     """Moves tables in memory from pages of 4 KiB to pages of 2 MiB: rows read in no order then miss the TLB far less
     often. Returns how many bytes have such pages now: what two seconds were enough for. Those of small tables, of
     mapped files and of memory that another process has, too, stay as they are; all do where the kernel's transparent
     huge pages are off.
     """
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not setting.exists() or "[never]" in setting.read_text():
+    if not has_huge_pages():
         return 0
     until, moved = time.monotonic() + deadlines.MOVE_S, 0
     for table in tables:

@@ -28,7 +28,7 @@ def root(world, tmp_path, monkeypatch):
     """A partition with a file of 80 kB; nothing is known of it."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(verify, "_REMEMBERED_BYTES", 50_000)
+    monkeypatch.setattr(verify, "REMEMBERED_BYTES", 50_000)
     arguments = {**world.arguments(), "node_feat": np.arange(10 * 1000.0).reshape(10, 1000)}
     RandomPartitioner(tmp_path / "parts", 1, **arguments, relabel=True).partition()
     return tmp_path / "parts"

@@ -1,5 +1,6 @@
 """Loads one partition by mapping its files."""
 
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from glt import _core
-from glt._checks import check_flag, integer
+from glt._checks import available_memory, check_flag, integer
 from glt._reprs import repr_of_fields, says, typed
 from glt._tracebacks import short_traceback
+from glt.data.arrays import has_huge_pages
 from glt.data.keys import KeyMap
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
 from glt.errors import PartitionError
@@ -23,7 +25,7 @@ from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest,
 from glt.partition.format.part_config import read_part_config
 from glt.partition.format.remote import local_directory
 from glt.partition.format.rows import Array, as_torch_dtype
-from glt.partition.format.verify import Contents, Record, Watch
+from glt.partition.format.verify import REMEMBERED_BYTES, Contents, Record, Watch
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +295,20 @@ class _Files:
     unverified: list[tuple[Contents, Record]] = field(default_factory=list)
 
     @cached_property
+    def in_huge_pages(self) -> frozenset[str]:
+        """Files of this partition that are to be in pages of 2 MiB: larger ones than 64 MiB, as far as half of the
+        available memory takes them, graphs first. Of what memory does not take, each miss would read 2 MiB."""
+        if not has_huge_pages():
+            return frozenset()
+        files = self.manifest.files.items()
+        mine = [(path, entry.num_bytes) for path, entry in files if layout.part_of(path) in (None, self.index)]
+        large = [(path, size) for path, size in mine if size > REMEMBERED_BYTES]
+        large.sort(key=lambda file: not file[0].startswith(f"{layout.part(self.index)}/graph/"))
+        sizes = np.cumsum([size for _, size in large])
+        fitting = int(np.searchsorted(sizes, available_memory()[0] // 2, "right"))
+        return frozenset(path for path, _ in large[:fitting])
+
+    @cached_property
     def ends(self) -> tuple[tuple[int, int], ...]:
         return self.manifest.schema.ends(self.manifest.edge_dir)
 
@@ -308,10 +324,21 @@ class _Files:
                 f"call for {dtype or 'integers'} {list(shape)}; partition again"
             )
         origin = f"run {self.manifest.run_id}"
-        contents = Contents(self.root / path, entry, self.manifest.checksum_block_bytes, origin)
+        contents = Contents(
+            self.root / path,
+            entry,
+            self.manifest.checksum_block_bytes,
+            origin,
+            in_huge_pages=path in self.in_huge_pages,
+        )
         array = map_file(contents.path, entry, origin=origin)
+        if path in self.in_huge_pages:
+            pages: mmap.mmap = array._mmap  # type: ignore[attr-defined]
+            pages.madvise(mmap.MADV_HUGEPAGE)  # what is read through it comes in pages of 2 MiB
         record = Record.of(contents) if self.verify and self.is_behind and contents.is_large else None
         if record is not None:
+            if contents.in_huge_pages and self.verify is True and record.found() is None:
+                contents.drop_small_pages()
             self.unverified.append((contents, record))
         elif self.verify is True:
             contents.compare_once()

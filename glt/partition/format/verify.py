@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,8 @@ from glt.partition.format.files import FileEntry, require_file
 logger = logging.getLogger(__name__)
 
 BEFORE_USE_BYTES: Final = 1 << 30  # files up to this size are compared before they are used
-_REMEMBERED_BYTES: Final = 64 << 20  # smaller ones are read faster than it would take to remember them safely
+REMEMBERED_BYTES: Final = 64 << 20  # smaller ones are read faster than it would take to remember them safely
+_BLOCKS_AT_ONCE: Final = 64
 _READ_BYTES: Final = 1 << 20  # at a time: they stay in the CPU's cache until their checksum is made
 _NUM_THREADS: Final = min(4, os.cpu_count() or 1)  # four take as much as most disks give
 _NICE: Final = 10  # of the thread that reads behind
@@ -47,13 +49,15 @@ _MOST_SAID: Final = 64 << 10  # bytes of a record
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file is to hold. ``origin`` (the run that the manifest describes) and ``remedy`` are for messages."""
+    """What a file is to hold. ``origin`` (the run that the manifest describes) and ``remedy`` are for messages. With
+    ``in_huge_pages`` it is read from its disk, into pages of 2 MiB, where the kernel can do that."""
 
     path: Path
     entry: FileEntry
     block_bytes: int
     origin: str
     remedy: str = "copy the directory again, or partition again"
+    in_huge_pages: bool = False
 
     @property
     def is_large(self) -> bool:
@@ -65,9 +69,10 @@ class Contents:
         written. ``advance`` is called with the bytes of each block."""
         require_file(self.path, self.entry, f"expected the file of {self.origin}; {self.remedy}")
         num_bytes, block_bytes = self.entry.num_bytes, self.block_bytes
+        blocks = range(0, num_bytes, block_bytes)
         with (
             naming_the_limit(self.path),
-            closing(_crcs(self.path, range(0, num_bytes, block_bytes), block_bytes, num_threads)) as found,
+            closing(_crcs(self.path, blocks, block_bytes, num_threads, self.in_huge_pages)) as found,
         ):
             for block, crc in enumerate(found):
                 wanted, first = self.entry.checksum[8 * block : 8 * block + 8], block * block_bytes
@@ -81,7 +86,7 @@ class Contents:
 
     def compare_once(self) -> None:
         """As :meth:`compare`, unless a process of this host has done it since the file was last written."""
-        record = Record.of(self) if self.entry.num_bytes > _REMEMBERED_BYTES else None
+        record = Record.of(self) if self.entry.num_bytes > REMEMBERED_BYTES else None
         if record is None:
             self.compare()
             return
@@ -97,6 +102,13 @@ class Contents:
                 raise
             if is_mine:
                 record.write("")
+
+    def drop_small_pages(self) -> None:
+        """Has the kernel forget what it holds of the file in small pages, and what the disk has: it comes again in
+        pages of 2 MiB, which it does not as long as a process uses the others."""
+        with naming_the_limit(self.path), open(self.path, "rb", buffering=0) as file:
+            if _core.read_into_huge_pages(file.fileno(), 0, self.block_bytes):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def wrong(self, advance: Callable[[int], object]) -> str | None:
         """What :meth:`compare` raises, on one thread, in words; ``""`` if all is well. None: this process has no
@@ -114,10 +126,12 @@ class Contents:
         return ""
 
 
-def _crcs(path: Path, begins: Iterable[int], block_bytes: int, num_threads: int) -> Generator[int]:
+def _crcs(path: Path, blocks: range, block_bytes: int, num_threads: int, in_huge_pages: bool) -> Generator[int]:
     """Checksums of the blocks that begin there, in order; several are made at a time."""
     buffers = threading.local()
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file, ThreadPoolExecutor(num_threads, "glt-verify") as pool:
+        size = os.fstat(file.fileno()).st_size
+        read = partial(_core.read_into_huge_pages, file.fileno(), num_bytes=block_bytes)
 
         def crc_of(begin: int) -> int:
             if not hasattr(buffers, "bytes"):
@@ -134,12 +148,14 @@ def _crcs(path: Path, begins: Iterable[int], block_bytes: int, num_threads: int)
                 at += got
             return crc
 
-        if num_threads == 1 or os.fstat(file.fileno()).st_size <= block_bytes:
-            yield from map(crc_of, begins)
-            return
-        pool = ThreadPoolExecutor(num_threads, "glt-verify")
+        in_huge_pages = in_huge_pages and read(0)  # on this file system, with this kernel
+        at_once: Any = map if num_threads == 1 or size <= block_bytes else pool.map
         try:
-            yield from pool.map(crc_of, begins)
+            for some in (blocks[at : at + _BLOCKS_AT_ONCE] for at in range(0, len(blocks), _BLOCKS_AT_ONCE)):
+                # All of them before any is read: the kernel reads ahead of a reader, into small pages.
+                if in_huge_pages:
+                    list(at_once(read, some))
+                yield from at_once(crc_of, some)
         finally:
             pool.shutdown(cancel_futures=True)
 
