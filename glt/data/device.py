@@ -202,6 +202,12 @@ def require_accelerator(device: Any, name: str) -> Accelerator:
     return accelerator_of(device, name) or Accelerator(cuda_device(device, name))  # which refuses what is no GPU
 
 
+def room_on(place: Accelerator) -> int:
+    """Bytes of device memory that may be filled with what kernels read again and again: half of what is free, so that a
+    model has the rest. On the host, where nothing is gained, none."""
+    return 0 if place.is_host else torch.cuda.mem_get_info(place.device)[0] // 2
+
+
 # GPUs that read each other's memory.
 
 

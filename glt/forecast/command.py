@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from glt.distributed.engine.local_partition import row_hotness
+from glt.distributed.engine.local_partition import node_hotness
 from glt.errors import PartitionError
 from glt.forecast.batches import GraphTracer
 from glt.forecast.costs import Costs, costs_path
@@ -211,7 +211,7 @@ def _of_directory(arguments: argparse.Namespace, fan_out: list[int]) -> _Job:
     def memory_hotness() -> np.ndarray:
         found = np.zeros(shape.num_nodes)
         for part in parts:
-            found[part.nodes[0].ids] = row_hotness(part, 0).numpy()
+            found[part.nodes[0].ids] = node_hotness(part, 0).numpy()
         return found
 
     seeds = _seeds(arguments.seeds, shape.num_nodes)

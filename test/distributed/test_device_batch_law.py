@@ -14,7 +14,7 @@ from dist_world import expect_law, sample_as_trainer
 from gpus import DEVICES
 
 import glt
-from glt.distributed.engine.dataset import joined
+from glt.distributed.engine.local_graph import joined
 from glt.sampler.device import DeviceSampling
 
 # By name: the partitions, how they are loaded and sampled, and which cases; each on the host and on a GPU.

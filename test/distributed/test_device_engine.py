@@ -14,7 +14,7 @@ import glt
 from glt import _core
 from glt.data.device import require_accelerator
 from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
-from glt.distributed.engine.local_partition import row_hotness
+from glt.distributed.engine.local_partition import node_hotness
 from glt.distributed.engine.row_lookup import RowWindow
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
 from glt.distributed.engine.sampling_job import SamplingJob, SeedTable
@@ -77,20 +77,22 @@ def configs():
     return [SamplingConfig.checked(n, SCHEMA, with_edge=True, **o) for n, o in zip(fan_outs, options, strict=True)]
 
 
+@pytest.mark.parametrize("split_ratio", [0.3, 0.0, None])
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize(
     ("edge_dir", "relabel", "store_dtype"),
     [("in", False, None), ("out", True, None), ("in", False, {"user": "int8", "item": "float16", RATES: "int4"})],
 )
-def test_batches_are_those_of_the_cpu(tmp_path, loop, edge_dir, relabel, store_dtype, staged):
+def test_batches_are_those_of_the_cpu(tmp_path, loop, monkeypatch, edge_dir, relabel, store_dtype, staged, split_ratio):
     """Two partitions of three are here, and copies of some rows of the third: the cache."""
+    monkeypatch.setattr("glt.distributed.engine.local_graph.room_on", lambda place: 2000)  # of about 8000 bytes
     rng = np.random.default_rng(2)
     hotness = {"user": rng.random(90), "item": rng.random(60)}
     given = {"hotness": [hotness] * 3, "cache_ratio": 0.1, "relabel": relabel, "store_dtype": store_dtype}
     root = write_typed_world(tmp_path, 3, edge_dir, **given).path
     elsewhere = Elsewhere(root, [1])
     plain = glt.distributed.DistDataset().load(root, 0)
-    placed = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.3)
+    placed = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=split_ratio)
     for config in configs():
         arguments = {"config": config, "router": elsewhere, "loop": loop}
         ours = on_host(placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
@@ -284,7 +286,7 @@ def test_partitions_say_how_often_they_read_their_own_nodes(tmp_path, relabel):
         part = load_partition(root, p)
         (nodes,) = part.nodes
         original = nodes.ids if nodes.id_map is None else nodes.id_map.original[nodes.ids]
-        assert row_hotness(part, 0).tolist() == hot[original].tolist()
+        assert node_hotness(part, 0).tolist() == hot[original].tolist()
         assert layout.in_part(p, "node_hotness", "node") in part.manifest.files
 
 
@@ -298,7 +300,7 @@ def test_without_hotness_the_edges_that_lead_to_a_node_count(tmp_path, step, mon
         owned = part.nodes[0].ids
         rows = torch.isin(GRAPH.edge_index[1], torch.from_numpy(owned))  # in-edges of the owned nodes
         found = torch.bincount(GRAPH.edge_index[0][rows], minlength=GRAPH_NODES)
-        assert row_hotness(part, 0).tolist() == found[owned].tolist()
+        assert node_hotness(part, 0).tolist() == found[owned].tolist()
 
 
 def here_of(root, parts, split_ratio):
@@ -332,7 +334,7 @@ def test_a_gpu_keeps_the_hottest_rows_and_finds_all(tmp_path, here, known, relab
     out = looked_up(tables, "node", "x", ids, GRAPH.x, where)
     assert torch.equal(out[where.long()], GRAPH.x[data.map_to_original(ids)])
     for p, hot in zip(here, hot_rows(tables), strict=True):
-        hottest = torch.argsort(row_hotness(load_partition(root, p), 0), descending=True, stable=True)
+        hottest = torch.argsort(node_hotness(load_partition(root, p), 0), descending=True, stable=True)
         assert torch.equal(hot, local[p].node_tables[0]["x"].tensor[hottest[: round(0.3 * len(hottest))]])
     edges = torch.from_numpy(np.flatnonzero(np.isin(data.edge_books[0].owners(), here)))
     found = looked_up(tables, "edge", "edge_attr", edges, GRAPH.edge_attr)
@@ -341,6 +343,68 @@ def test_a_gpu_keeps_the_hottest_rows_and_finds_all(tmp_path, here, known, relab
     if len(elsewhere):
         with pytest.raises(IndexError, match="has no row"):
             looked_up(tables, "node", "x", elsewhere[:1], GRAPH.x)
+
+
+def of_parts(root, here):
+    """The bytes of the tables of these partitions, ``x`` and ``edge_attr``, and those of the copies that the first has
+    of nodes of others, with the nodes."""
+    parts = [load_partition(root, p) for p in here]
+    rows = sum(part.nodes[0].feat.nbytes + part.edges[0].feat.nbytes for part in parts)
+    return rows, parts[0].nodes[0].cache.feat.nbytes, torch.from_numpy(np.array(parts[0].nodes[0].cache.ids))
+
+
+@pytest.mark.parametrize("split_ratio", [0.0, 0.3])
+@pytest.mark.parametrize("here", [(1,), (0, 2)])
+def test_copies_of_others_are_found_with_the_rows_of_a_partition(tmp_path, here, split_ratio):
+    root = partitioned(tmp_path, 3, hotness=hotness(3), cache_ratio=0.2)
+    data, local = here_of(root, here, split_ratio)
+    tables = data.local_graph(local).tables
+    _, _, copied = of_parts(root, here)
+    assert len(copied) and not np.isin(data.node_books[0].owners()[copied], here[:1]).any()
+    ids = torch.cat([copied, *(torch.from_numpy(local[p].nodes[0].ids) for p in here)])
+    assert torch.equal(looked_up(tables, "node", "x", ids, GRAPH.x), GRAPH.x[ids])
+    if split_ratio:
+        assert torch.equal(hot_rows(tables)[-1], GRAPH.x[copied]), "all of them, in device memory"
+    else:
+        assert hot_rows(tables) == []
+
+
+@pytest.mark.parametrize("num_sharers", [1, 3])
+def test_without_a_split_ratio_a_gpu_keeps_what_fits(tmp_path, monkeypatch, num_sharers):
+    root = partitioned(tmp_path, 3, hotness=hotness(3), cache_ratio=0.2)
+    rows, copies, copied = of_parts(root, (1,))
+    ids = torch.cat([torch.from_numpy(load_partition(root, 1).nodes[0].ids), copied])
+    for room, share, has_copies in (
+        (0, 0.0, False),
+        (copies // 2, copies // 2 / rows, False),
+        (copies, 0.0, True),
+        (copies + rows // 4, 0.25, True),
+        (copies + rows + 1, 1.0, True),
+    ):
+        monkeypatch.setattr("glt.distributed.engine.local_graph.room_on", lambda place, r=room: r * num_sharers)
+        data, local = here_of(root, (1,), None)
+        data.num_sharers = num_sharers
+        tables = data.local_graph(local).tables
+        assert tables.share(HOST) == (pytest.approx(share, abs=2 / rows), has_copies)
+        assert torch.equal(looked_up(tables, "node", "x", ids, GRAPH.x), GRAPH.x[ids])
+        num_hot = round(tables.share(HOST)[0] * len(local[1].nodes[0].owned)) + len(copied) * has_copies
+        assert sum(map(len, hot_rows(tables))) == num_hot
+
+
+def test_edges_of_hot_nodes_are_kept(tmp_path):
+    """Those of which a draw of ten takes the most."""
+    root = partitioned(tmp_path, 2, hotness=hotness(2))
+    data, local = here_of(root, (0,), 0.2)
+    tables = data.local_graph(local).tables
+    edges = np.flatnonzero(data.edge_books[0].owners() == 0)
+    ids = torch.from_numpy(edges)
+    assert torch.equal(looked_up(tables, "edge", "edge_attr", ids, GRAPH.edge_attr), GRAPH.edge_attr[edges])
+    expanded = GRAPH.edge_index[1].numpy()
+    hot = hotness(2)[0][expanded[edges]] * np.minimum(1, 10 / np.bincount(expanded)[expanded[edges]])
+    hottest = edges[np.argsort(-hot.astype(np.float32), kind="stable")[: round(0.2 * len(edges))]]
+    (placed,) = tables._placed.values()
+    kept = placed._hot[0].view(GRAPH.edge_attr.dtype).view(-1, *GRAPH.edge_attr.shape[1:])
+    assert torch.equal(kept, GRAPH.edge_attr[hottest])
 
 
 ALL = torch.arange(GRAPH_NODES)
@@ -355,7 +419,7 @@ def test_where_all_rows_are_kept_none_are_told_apart(tmp_path):
 
 def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path, monkeypatch):
     """Their rows are copied into one table, whose hottest are kept, whichever partition owns them."""
-    monkeypatch.setattr("glt.distributed.engine.local_partition._MOST_TABLES", 2)
+    monkeypatch.setattr("glt.distributed.engine.local_graph._MOST_TABLES", 2)
     data, local = here_of(partitioned(tmp_path, 3, hotness=hotness(3)), (0, 1, 2), 0.2)
     tables = data.local_graph(local).tables
     assert torch.equal(looked_up(tables, "node", "x", ALL, GRAPH.x), GRAPH.x)

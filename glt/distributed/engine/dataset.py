@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,125 +17,18 @@ from glt._checks import format_size, parse_size
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_rows, from_array, load_saved, map_npy
-from glt.data.dataset import Graph
-from glt.data.device import Accelerator
 from glt.data.feature import Feature
 from glt.data.keys import KeyMaps
 from glt.data.schema import EdgeType, NodeType, PartitionBook, Schema
-from glt.data.topology import EdgeWeights, Topology
-from glt.distributed.engine.local_partition import LocalPartition, LocalTables, Placing
+from glt.distributed.engine.local_partition import LocalPartition, Placing
 from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
 from glt.partition.format.book import checked_ids
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.remote import local_directory
-from glt.sampler.config import SamplingConfig
-from glt.sampler.device import DeviceSampling
-from glt.sampler.graph import SampledGraph
 
-# The edges of the partitions that are read here, as one graph: what samplers on a GPU read.
-
-
-class LocalGraph:
-    """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset. ``graphs`` has, by
-    edge type, the rows of all nodes, empty for partitions elsewhere; ``tables`` those of these partitions."""
-
-    def __init__(self, dataset: DistDataset, partitions: Mapping[int, LocalPartition]) -> None:
-        dataset.require_for_gpu()
-        mode = dataset.load_args["graph_mode"]
-
-        def rows(r: int, expanded: int) -> Topology:
-            topologies = {p: part.graphs[r].topology for p, part in partitions.items()}
-            return joined(topologies, dataset.node_books[expanded])
-
-        self.graphs = tuple(
-            Graph(rows(r, expanded), mode, graph.device)
-            for r, ((expanded, _), graph) in enumerate(zip(dataset.ends, dataset.own.graphs, strict=True))
-        )
-        self._graph = SampledGraph(
-            dataset.schema,
-            dataset.edge_dir,
-            dataset.num_nodes_of,
-            tuple(each.topology for each in self.graphs),
-            graphs=self.graphs,
-        )
-        self.tables = LocalTables(partitions, {"node": dataset.node_books, "edge": dataset.edge_books})
-
-    def kernels(self, config: SamplingConfig, accelerator: Accelerator) -> DeviceSampling:
-        """Returns what samples these rows on a GPU, on the current stream."""
-        graph = replace(self._graph, time_level=config.time_level)
-        return DeviceSampling(graph, config, accelerator.device, lambda r: self.graphs[r].placed(accelerator))
-
-    def close(self) -> None:
-        """Gives back device memory and unpins all; no sampler may be using it."""
-        for graph in self.graphs:
-            graph.close()
-        self.tables.close()
-
-
-def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
-    """Returns rows of all nodes of the whole graph; those of nodes of other partitions are empty.
-
-    The columns of a single partition are used in place, with row offsets of all nodes. Those of several are copied,
-    once per process: kernels find all rows of an edge type in one column.
-    """
-    parts = list(by_part.values())
-    first = parts[0]
-    size = (first.num_neighbor_nodes, first.num_nodes)
-    indptr = first.indptr
-    weights: Any = first.weights
-    by_time: Any = first.by_time
-    places: list[np.ndarray] = []  # of several partitions: where the edges of each go, row by row
-    if book.num_parts > 1:  # else the one partition owns all nodes, in order
-        owner, degree = book.owners(), np.zeros(book.num_ids, np.int64)
-        owned = [np.flatnonzero(owner == p) for p in by_part]
-        for ids, part in zip(owned, parts, strict=True):
-            degree[ids] = np.diff(part.indptr.numpy())
-        offsets = np.zeros(book.num_ids + 1, np.int64)
-        np.cumsum(degree, out=offsets[1:])
-        indptr = torch.from_numpy(offsets)
-        if len(parts) > 1:
-            for ids, part in zip(owned, parts, strict=True):
-                begin = np.repeat(offsets[ids] - part.indptr.numpy()[:-1], degree[ids])
-                places.append(begin + np.arange(part.num_edges))
-
-    def column(of: Callable[[Topology], Any]) -> Any:
-        columns = [of(part) for part in parts]
-        if len(parts) == 1 or columns[0] is None:
-            return columns[0]  # the rows of one partition follow each other as they do here
-        wide = any(each.dtype == torch.int64 for each in columns)
-        out = torch.empty(int(indptr[-1]), dtype=torch.int64 if wide else columns[0].dtype)
-        for place, each in zip(places, columns, strict=True):
-            out.numpy()[place] = each.numpy()  # by NumPy, which scatters unsigned numbers of 64 bits too
-        return out
-
-    if first.weights is not None and book.num_parts > 1:
-        # The cut points depend on where a row begins: they are made again, of the integers that the weights became.
-        weight_sum = column(lambda part: part.weights.weight_sum)  # type: ignore[union-attr]
-        weights = EdgeWeights.build(indptr, row_differences(indptr.numpy(), weight_sum.numpy()).astype(np.float64))
-    if first.by_time is not None:
-        by_time = tuple(column(lambda part, i=i: part.by_time[i]) for i in range(3))  # type: ignore[misc]
-    is_one = len(parts) == 1
-    return Topology.from_rows(
-        indptr,
-        column(lambda part: part.indices),
-        first.edge_ids if is_one else column(Topology.all_edge_ids),
-        first_edge_id=first.first_edge_id if is_one else 0,
-        weights=weights,
-        by_time=by_time,
-        layout=first.layout,
-        num_nodes=size if first.layout == "CSC" else size[::-1],
-        trusted=True,
-    )
-
-
-def row_differences(indptr: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Of inclusive sums within rows, what was summed up."""
-    before = np.zeros_like(sums)
-    before[1:] = sums[:-1]
-    before[indptr[:-1][indptr[:-1] < indptr[1:]]] = 0
-    return sums - before
-
+if TYPE_CHECKING:
+    from glt.distributed.engine.local_graph import LocalGraph
 
 _graphs_lock = threading.Lock()
 
@@ -157,6 +50,8 @@ class DistDataset:
             new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
+        num_sharers: How many processes of this host sample on the GPU that this one does, each with device memory of
+            its own.
         hot_rows: By partition, where a process of this host has its hot rows in memory: for processes that share them.
 
     Example:
@@ -177,7 +72,7 @@ class DistDataset:
         graph_mode: str = "CPU",
         *,
         device: str | int | torch.device | None = None,
-        split_ratio: float = 0.0,
+        split_ratio: float | None = None,
         feature_memory: int | str | None = None,
         whole_node_label_file: LabelFile | Mapping[NodeType, LabelFile] | None = None,
         verify: bool | Literal["elsewhere"] = True,
@@ -193,7 +88,9 @@ class DistDataset:
             device: The GPU, as for :class:`glt.data.Graph`.
             split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1]; the others are
                 pinned where they are mapped. Of nodes the hottest: by the hotness that the partitioner was given, else
-                those to which most edges of the partition lead. Of edges the first.
+                those to which most edges of the partition lead. Of edges those that are most likely to be drawn from
+                such nodes. Copies of other partitions' rows (``cache_ratio``) are kept too. Default: what half of the
+                memory takes that is free on the GPU when rows are first looked up; 0 keeps none.
             feature_memory: For features that do not fit in memory: bytes, or a text such as ``'2 GiB'``, that features
                 and named tables may take. Those that fit as wholes are mapped, the smallest first; of the others the
                 hottest nodes' rows are kept in the rest, once for this process and all that sample for it, and all
@@ -249,6 +146,7 @@ class DistDataset:
         self._verify = bool(verify)
         self._placing = Placing(graph_mode, device, split_ratio, feature_memory)
         self._local_graphs: dict[frozenset[int], LocalGraph] = {}
+        self.num_sharers: int = 1
         self.partition_idx: int = part.index
         self.num_partitions: int = manifest.num_parts
         self.num_nodes_of: tuple[int, ...] = tuple(entry.num_nodes for entry in manifest.node_types)
@@ -318,6 +216,8 @@ class DistDataset:
     def local_graph(self, partitions: Mapping[int, LocalPartition]) -> LocalGraph:
         """What GPUs read of the partitions that are read here, by index; made once for all loaders that read these.
         Raises ValueError if ``graph_mode`` is ``'CPU'``."""
+        from glt.distributed.engine.local_graph import LocalGraph  # processes without a GPU do without
+
         with _graphs_lock:
             key = frozenset(partitions)
             if key not in self._local_graphs:

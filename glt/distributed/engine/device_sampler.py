@@ -151,7 +151,8 @@ class DeviceNeighborSampler(_DeviceSampler):
 
     def _is_hot(self, kind: str, type_: int, name: str) -> bool:
         """Whether rows of a table are in device memory."""
-        return self._local.tables.feature(kind, type_, name).split_ratio > 0
+        share, has_copies = self._local.tables.share(self.accelerator)
+        return share > 0 or (has_copies and self._local.tables.copies(kind, type_, name) is not None)
 
     def _fill_rest(self, ready: Event, out: dict[str, Tensor], ids: _Ids) -> None:
         """What the CPU looks up, once the ids are here."""
@@ -464,22 +465,22 @@ class DevicePartitionSampler(_DeviceSampler):
             return self.accelerator.record()
 
     def _gather_there(self, rows: RowLookup, out: dict[str, Tensor]) -> None:
-        """Looks up what the partitions here have, and brings the rows of others."""
-        if rows.local:
-            ids = brought(torch.from_numpy(np.concatenate([ids for _, ids, _ in rows.local])), self.accelerator)
-            places = [
-                positions for *_, positions in rows.local if positions is not None
-            ]  # never None: of several parts
-            positions = brought(torch.from_numpy(np.concatenate(places)), self.accelerator)
-            for name in rows.names:
-                into = out[in_message(name, rows.kind, rows.type)]
-                self._local.tables.gather(self.accelerator, (rows.kind, rows.type, name), ids, into, positions)
+        """Looks up what the partitions here have, copies of others' rows too, and brings the rest."""
+
+        def there(arrays: Sequence[Any]) -> Tensor:
+            return brought(torch.from_numpy(np.concatenate(arrays)), self.accelerator)
+
+        here = [(ids, positions) for _, ids, positions in rows.local]
+        lists = {False: here, True: here + rows.copied_ids}
+        wanted = {with_copies: [*map(there, zip(*some, strict=True))] for with_copies, some in lists.items() if some}
         for name in rows.names:
-            found, found_at = rows.gather_from_elsewhere(name)
-            if found.numel():
-                at = brought(torch.from_numpy(found_at.astype(np.int64)), self.accelerator)
-                into = out[in_message(name, rows.kind, rows.type)]
-                _as_bytes(into).index_copy_(0, at, _as_bytes(brought(found, self.accelerator)))
+            into, table = out[in_message(name, rows.kind, rows.type)], (rows.kind, rows.type, name)
+            if (found := wanted.get(self._local.tables.copies(*table) is not None)) is not None:
+                self._local.tables.gather(self.accelerator, table, found[0], into, found[1])
+            brought_rows, brought_at = rows.gather_from_elsewhere(name)
+            if brought_rows.numel():
+                at = brought(torch.from_numpy(brought_at.astype(np.int64)), self.accelerator)
+                _as_bytes(into).index_copy_(0, at, _as_bytes(brought(brought_rows, self.accelerator)))
 
 
 def brought(tensor: Tensor, place: Accelerator) -> Tensor:

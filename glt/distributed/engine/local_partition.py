@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,11 +14,9 @@ from torch import Tensor
 
 from glt import _core
 from glt.channel.message import MessageKind, encode_message
-from glt.data.arrays import from_array
 from glt.data.dataset import Graph
-from glt.data.device import Accelerator
 from glt.data.disk import DiskFeature
-from glt.data.feature import NO_ROW, Feature, TieredRows
+from glt.data.feature import Feature
 from glt.data.packing import Packing
 from glt.data.schema import PartitionBook
 from glt.data.topology import Topology, layout_of
@@ -43,9 +40,10 @@ from glt.partition.format.manifest import EdgeTypeEntry, NodeTypeEntry
 
 @dataclass(frozen=True, eq=False)
 class NodeCache:
-    """Rows of the nodes of one type that a partition keeps copies of; ``index`` has the row of each, which takes the
-    place of the id in ``tables``, and takes a quarter of a byte for each node of the type."""
+    """Rows of the nodes of one type that a partition keeps copies of, ``ids`` ascending; ``index`` has the row of each,
+    which takes the place of the id in ``tables``, and takes a quarter of a byte for each node of the type."""
 
+    ids: np.ndarray
     index: _core.RowIndex
     tables: Mapping[str, Feature]
 
@@ -54,9 +52,10 @@ class NodeCache:
 
 
 _STEP = 1 << 24  # ids that are counted at a time
+_FAN_OUT = 10.0  # what loaders ask for is not known when rows are placed
 
 
-def row_hotness(part: Partition, node_type: int) -> Tensor:
+def node_hotness(part: Partition, node_type: int) -> Tensor:
     """Returns how hot each node is that a partition owns, ``[rows]``: how often its trainers read it, as the
     partitioner was told. Without that, how many edges of this partition lead to it, which reads all columns of the
     partition once."""
@@ -68,6 +67,19 @@ def row_hotness(part: Partition, node_type: int) -> Tensor:
         if neighbor == node_type:
             count_neighbors(edges.indices, found)
     return torch.from_numpy(found[nodes.ids])
+
+
+def edge_hotness(part: Partition, edge_type: int) -> Tensor:
+    """Returns how hot each row of the edges of a partition is, ``[rows]`` float32: as hot as the node that is expanded
+    along the edge, times the chance of the edge to be one of ten that are drawn."""
+    edges, book = part.edges[edge_type], part.edges[edge_type].book
+    assert book is not None, "tables of a partition come with a book"
+    expanded, _ = part.schema.ends(part.manifest.edge_dir)[edge_type]
+    degree = np.diff(edges.indptr)
+    of_row = node_hotness(part, expanded).numpy() * np.minimum(1.0, _FAN_OUT / np.maximum(degree, 1))
+    found = np.empty(len(edges.edge_ids), np.float32)
+    found[book.rows(edges.edge_ids)] = np.repeat(of_row.astype(np.float32), degree)
+    return torch.from_numpy(found)
 
 
 def count_neighbors(indices: np.ndarray, found: np.ndarray) -> None:
@@ -87,7 +99,7 @@ class Placing:
 
     graph_mode: str = "CPU"
     device: str | int | torch.device | None = None
-    split_ratio: float = 0.0
+    split_ratio: float | None = None
     feature_memory: int | None = None
 
 
@@ -137,11 +149,12 @@ class LocalPartition:
         self.node_caches: list[NodeCache | None] = []
         self.edge_tables: list[dict[str, Feature]] = []
         self.graphs: list[Graph] = []
+        self.split_ratio = placing.split_ratio
+        self._hotness = {"node": partial(node_hotness, part), "edge": partial(edge_hotness, part)}
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
-            hotness = row_hotness(part, t) if 0 < placing.split_ratio < 1 else None
             packings = _packings(part.manifest.node_types[t], "x")
-            paths = self.on_disk.of("node", t)
+            paths, hotness = self.on_disk.of("node", t), self._hotness_if_split("node", t)
             self.node_tables.append(_tables(named, packings, (node.book, part.index), placing, hotness, paths))
             cache, kept = None, node.cache
             if kept is not None:
@@ -149,7 +162,7 @@ class LocalPartition:
                 tables = {
                     name: Feature(_tensor(copied[name]), store_dtype=packings.get(name)) for name in self.node_tables[t]
                 }
-                cache = NodeCache(_core.RowIndex(kept.ids, counts[t]), tables)
+                cache = NodeCache(kept.ids, _core.RowIndex(kept.ids, counts[t]), tables)
             self.node_caches.append(cache)
         ends = part.schema.ends(part.manifest.edge_dir)
         types = part.manifest.edge_types
@@ -179,11 +192,20 @@ class LocalPartition:
             named = {"edge_attr": edge.feat, **edge.attrs}
             owned = edge.book and (edge.book, part.index)
             packings = _packings(entry, "edge_attr")
-            paths = self.on_disk.of("edge", len(self.edge_tables))
-            self.edge_tables.append(_tables(named, packings, owned, placing, None, paths) if owned else {})
-        self.on_disk.keep_hot(self.node_tables, partial(row_hotness, part))
+            r = len(self.edge_tables)
+            paths, has_tables = self.on_disk.of("edge", r), any(rows is not None for rows in named.values())
+            hotness = self._hotness_if_split("edge", r) if owned and has_tables else None
+            self.edge_tables.append(_tables(named, packings, owned, placing, hotness, paths) if owned else {})
+        self.on_disk.keep_hot(self.node_tables, partial(node_hotness, part))
         self.num_ids = [(counts[n], entry.num_edges) for (_, n), entry in zip(ends, types, strict=True)]
         self.most_ids = max(*counts, *(entry.num_edges for entry in part.manifest.edge_types), 0)
+
+    def _hotness_if_split(self, kind: str, type_: int) -> Tensor | None:
+        return self.hotness(kind, type_) if self.split_ratio is not None and 0 < self.split_ratio < 1 else None
+
+    def hotness(self, kind: str, type_: int) -> Tensor:
+        """How hot the rows of a type of nodes or edges are, ``[rows]``, in any unit; reads columns of the partition."""
+        return self._hotness[kind](type_)
 
     def handlers(self) -> dict[str, Handler]:
         """What other processes may ask, by method. A reply is a function of its request alone: asking again is safe."""
@@ -406,96 +428,3 @@ def _count_up(ids: np.ndarray) -> bool:
 
 def _tensor(array: Any) -> Tensor:
     return array if isinstance(array, Tensor) else torch.from_numpy(array)
-
-
-# The tables of the partitions that are read here, together: what a GPU looks rows up in.
-
-
-_MOST_TABLES = 8  # of tiers of a kernel, two each
-
-Place = tuple[Accelerator, str, int, str]
-
-
-class LocalTables:
-    """Looks up rows of the nodes and edges of some partitions on a GPU.
-
-    The share ``split_ratio`` of each partition's rows is in device memory, the hottest of the nodes and the first of
-    the edges; the others stay in the mapped files, pinned. That takes 4 bytes of device memory per node or edge of the
-    graph more, but where nothing is hot and the partitions own ranges of ids that follow each other.
-    """
-
-    def __init__(
-        self, partitions: Mapping[int, LocalPartition], books: Mapping[str, tuple[PartitionBook | None, ...]]
-    ) -> None:
-        self._parts = sorted(partitions)
-        self._partitions = [partitions[p] for p in self._parts]
-        self._books = books
-        self._placed: dict[Place, TieredRows] = {}
-        self._lock = threading.Lock()
-
-    def feature(self, kind: str, type_: int, name: str) -> Feature:
-        """A table of the first partition: they are alike but for their rows."""
-        return self._partitions[0].tables(kind, type_)[name]
-
-    def gather(
-        self, place: Accelerator, table: tuple[str, int, str], ids: Tensor, out: Tensor, positions: Tensor | None = None
-    ) -> None:
-        """Looks up rows of a table (kind, type, name) on the current stream, and waits for nothing. All is on the GPU:
-        ``ids [n]``, int64; ``out [at least n, ...]``; the row of ``out`` for each id, uint32, by default 0, 1, 2, ...
-        """
-        with self._lock:
-            key = (place, *table)
-            if key not in self._placed:
-                self._placed[key] = self._place(*key)
-        self._placed[key].gather(ids, out, positions=positions, trusted=True, explain=_explain)
-
-    def _place(self, place: Accelerator, kind: str, type_: int, name: str) -> TieredRows:
-        features = [each.tables(kind, type_)[name] for each in self._partitions]
-        book = self._books[kind][type_]
-        assert book is not None, "tables of a partition come with a book"
-        tables: list[Tensor] = [feature.tensor for feature in features]
-        hotness: list[Tensor | None] = [feature.hotness for feature in features]
-        num_hot = [round(feature.split_ratio * len(feature)) for feature in features]
-        first = np.cumsum([0, *map(len, tables)])[:-1]
-        if len(tables) > _MOST_TABLES:
-            split_ratio = features[0].split_ratio
-            tables, num_hot = [torch.cat(tables)], [round(split_ratio * sum(map(len, tables)))]
-            known = [each for each in hotness if each is not None]
-            hotness = [torch.cat(known) if len(known) == len(hotness) else None]
-        first_id, row_of = book.first_id(self._parts[0]), None
-        if not (book.has_ranges and self._parts == list(range(self._parts[0], self._parts[-1] + 1))):
-            first_id, row_of = 0, from_array(self._rows(book, first))
-        return TieredRows(
-            tables,
-            place.device,
-            num_hot=num_hot,
-            hotness=hotness,
-            ids=(row_of, first_id),
-            packing=features[0].packing,
-            name=f"{name!r} of partitions {self._parts}",
-        )
-
-    def _rows(self, book: PartitionBook, first: np.ndarray) -> np.ndarray:
-        """The row of each id among those of these partitions, ``first`` being the first of each; uint32."""
-        of_part = np.full(book.num_parts, -1, np.int64)
-        of_part[self._parts] = first
-        begin = of_part[book.owners()]
-        return np.where(begin < 0, NO_ROW, begin + book.rows()).astype(np.uint32)
-
-    def check(self) -> None:
-        """Waits for all gathers; raises the error of those that had one."""
-        for each in list(self._placed.values()):
-            each.check()
-
-    def close(self) -> None:
-        """Gives back device memory and unpins the rows; they are placed again when they are asked for again."""
-        with self._lock:
-            placed, self._placed = self._placed, {}
-        for each in placed.values():
-            each.close()
-
-
-def _explain(ids: Tensor, positions: Tensor | None, num_out: int) -> NoReturn:
-    raise IndexError(
-        f"a sampled node or edge, of {len(ids)}, has no row: the book or a table of a partition is damaged"
-    )

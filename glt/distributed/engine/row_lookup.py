@@ -302,16 +302,16 @@ class RowLookup:
     @property
     def cached_bytes(self) -> int:
         """Bytes of rows that partitions elsewhere are not asked for, since there are copies here."""
-        copies = [each for name in self.names for each in self._copies_of(name)]
+        copies = [each for name in self.names for each in (*self._copies_of(name), *self._kept_of(name))]
         return sum(len(which) * bytes_of_row(table) for table, which, _ in copies)
 
     def _copies_of(self, name: str) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
-        found = []
-        if self.copies is not None and name in self.copies.tables:
-            found += [(self.copies.tables[name].tensor, rows, at) for rows, at in self.copied]
-        if self.cache is not None:
-            found += [(self.cache.tables[name], slots, at) for slots, at in self.cached]
-        return found
+        if self.copies is None or name not in self.copies.tables:
+            return []
+        return [(self.copies.tables[name].tensor, rows, at) for rows, at in self.copied]
+
+    def _kept_of(self, name: str) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
+        return [] if self.cache is None else [(self.cache.tables[name], slots, at) for slots, at in self.cached]
 
     def gather(self, out: Mapping[str, Tensor], stats: dict[str, float] | None = None) -> None:
         """Writes all rows into the tensors of the message: once, from the first to the last. What had to be read from
@@ -320,19 +320,27 @@ class RowLookup:
             sources: list[Source] = []
             for part, ids, at in self.local:
                 sources += part.tables(self.kind, self.type)[name].sources(ids, at, stats)
+            sources += [(as_numpy(rows), which, at, None, 0) for rows, which, at in self._copies_of(name)]
             sources += [(*each, None, 0) for each in self._from_elsewhere(name)]
             target = as_numpy(out[in_message(name, self.kind, self.type)])
             _core.gather_from(sources, target, self._packings[name])
         if self.to_send is not None:
             self.to_send.write(out)
 
+    @property
+    def copied_ids(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids of partitions elsewhere of whose rows the partition here has copies, and positions."""
+        return [] if self.copies is None else [(self.copies.ids[rows], at) for rows, at in self.copied]
+
     def gather_from_elsewhere(self, name: str) -> tuple[Tensor, np.ndarray]:
         """Of one table, the rows ``[n, ...]`` that partitions elsewhere own, as batches have them, and their positions
-        ``[n]``. Raises ValueError unless all are here."""
+        ``[n]``, without those of which the partition here has copies. Raises ValueError unless all are here."""
         found = self._from_elsewhere(name)
         dtype, (num_rows, *shape) = self.specs[in_message(name, self.kind, self.type)]
-        num_elsewhere = num_rows - sum(len(ids) for _, ids, _ in self.local)
-        rows = pooled_empty((num_elsewhere, *shape), dtype)
+        num_here = sum(len(ids) for _, ids, _ in self.local)
+        if self.copies is not None and name in self.copies.tables:
+            num_here += sum(len(rows) for rows, _ in self.copied)
+        rows = pooled_empty((num_rows - num_here, *shape), dtype)
         bounds = np.cumsum([0, *(len(at) for *_, at in found)], dtype=np.uint32)
         places = [np.arange(begin, end, dtype=np.uint32) for begin, end in pairwise(bounds.tolist())]
         pairs = zip(found, places, strict=True)
@@ -341,8 +349,8 @@ class RowLookup:
         return rows, np.concatenate([at for *_, at in found]) if found else np.empty(0, np.uint32)
 
     def _from_elsewhere(self, name: str) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """Tables, which of their rows (None: all, in order), and their positions."""
-        found = [(as_numpy(rows), which, at) for rows, which, at in self._copies_of(name)]
+        """Tables, which of their rows (None: all, in order), and their positions; copies of the partition apart."""
+        found = [(as_numpy(rows), which, at) for rows, which, at in self._kept_of(name)]
         found += [(as_numpy(rows[name]), which, at) for which, at, rows in self.borrowed if name in rows]
         return found + [(as_numpy(rows[name]), None, at) for _, at, rows in self.answers if name in rows]
 

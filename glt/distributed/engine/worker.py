@@ -83,7 +83,8 @@ class WorkerGroup:
         self._seeds = table.share()
         try:
             for device in devices:
-                self._start({**spec, "device": device, "num_workers": len(devices)}, channel_bytes // len(devices))
+                where = {"device": device, "num_workers": len(devices), "num_sharers": devices.count(device)}
+                self._start({**spec, **where}, channel_bytes // len(devices))
             deadline = time.monotonic() + self.timeout_s
             if introduce is not None:
                 self._introduce(introduce, deadline)
@@ -236,6 +237,7 @@ class WorkerSpec:
         host: Of tcp, the address of this host at which the others reach it.
         store: Of rpc, ``[address, port, prefix]`` of the store that rank 0 has opened.
         device: Where to sample: ``'cpu'``, a GPU, or ``'host'``.
+        num_sharers: How many workers sample there.
     """
 
     rank: int
@@ -257,6 +259,7 @@ class WorkerSpec:
     timeout_s: float
     cache_bytes: int
     device: str
+    num_sharers: int
 
 
 class Worker:
@@ -268,6 +271,7 @@ class Worker:
         if not spec.device.startswith("cuda"):
             keep_freed_memory()
         self.dataset = DistDataset.from_json(spec.dataset)
+        self.dataset.num_sharers = spec.num_sharers
         name, host = f"{spec.group_name}-{spec.rank}-w{spec.worker}", socket.gethostname()
         self.me = Peer(name, spec.rank, spec.worker, host, os.getpid(), self.dataset.partition_idx)
         self.channel = ShmChannel.from_descriptor(spec.channel)
