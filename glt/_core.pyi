@@ -226,6 +226,9 @@ class DeviceRows:
         num_neighbor_nodes: int,
         num_edges: int,
         first_edge_id: int = 0,
+        hot_shift: int = 0,
+        hot_indices: int = 0,
+        hot_edge_ids: int = 0,
     ) -> None: ...
 
 class DeviceBatch:

@@ -43,9 +43,27 @@ struct DeviceRows {
   int64_t num_neighbor_nodes = 0;
   int64_t num_edges = 0;
   int64_t first_edge_id = 0;  // as in CsrView
+  // Of columns in host memory, copies of some rows in device memory: where each row begins there, less where it begins
+  // in the columns, kCold if it does not; null: no copies. Numbers are as wide as in the columns.
+  const int64_t* hot_shift = nullptr;  // [num_nodes]
+  const void* hot_indices = nullptr;
+  const void* hot_edge_ids = nullptr;
 
-  GLT_HOST_DEVICE int64_t edge_id(int64_t position) const {
-    return edge_ids.data ? edge_ids[position] : first_edge_id + position;
+  static constexpr int64_t kCold = INT64_MIN;
+  GLT_HOST_DEVICE int64_t shift_of(int64_t id) const { return hot_shift ? hot_shift[id] : kCold; }
+  // Where the numbers of a row with this shift are, by their positions in the column.
+  GLT_HOST_DEVICE DeviceIds indices_of(int64_t shift) const { return nearest(indices, hot_indices, shift); }
+  GLT_HOST_DEVICE DeviceIds edge_ids_of(int64_t shift) const { return nearest(edge_ids, hot_edge_ids, shift); }
+
+  GLT_HOST_DEVICE int64_t edge_id(int64_t position, int64_t shift = kCold) const {
+    return edge_ids.data ? edge_ids_of(shift)[position] : first_edge_id + position;
+  }
+
+ private:
+  GLT_HOST_DEVICE static DeviceIds nearest(const DeviceIds& column, const void* hot, int64_t shift) {
+    if (shift == kCold || !column.data) return column;
+    const auto address = reinterpret_cast<uintptr_t>(hot) + static_cast<uintptr_t>(shift * (column.wide ? 8 : 4));
+    return {reinterpret_cast<const void*>(address), column.wide};
   }
 };
 

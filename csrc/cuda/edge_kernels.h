@@ -108,13 +108,13 @@ struct PickRows {
     const Center center = task.center(i);
     const uint32_t top = task.found.stamps.top();
     int64_t loaded[K];
-    load(task.rows.indices, row.begin, offset, loaded);
+    load(task.rows.indices_of(row.shift), row.begin, offset, loaded);
     GLT_UNROLL
     for (int j = 0; j < K; ++j)
       if (j < count) task.put_node(block, at + j, center, loaded[j], top);
     if (!task.found.edge) return;
     if (task.rows.edge_ids.data) {
-      load(task.rows.edge_ids, row.begin, offset, loaded);
+      load(task.rows.edge_ids_of(row.shift), row.begin, offset, loaded);
     } else {
       GLT_UNROLL
       for (int j = 0; j < K; ++j) loaded[j] = task.rows.first_edge_id + row.begin + offset[j];
@@ -341,13 +341,13 @@ struct DrawByNumber {
 
   template <typename Weights>
   struct Row {
-    const EdgeTask& task;
     const Weights& weights;
+    DeviceIds indices;
     int64_t begin;
     uint64_t key;
 
     GLT_HOST_DEVICE Candidate operator()(int64_t edge) const {
-      return {number_of(key, task.rows.indices[edge]), weights.weight_of(edge - begin)};
+      return {number_of(key, indices[edge]), weights.weight_of(edge - begin)};
     }
     // Whether one edge is taken only after another.
     GLT_HOST_DEVICE bool is_after(int64_t edge, int64_t other) const {
@@ -363,7 +363,7 @@ struct DrawByNumber {
     const int64_t local = *task.frontier_begin + i;
     int64_t* kept = task.found.scratch + *task.found_begin + task.row_begin[local];
     const uint64_t key = number_key(load_parameter(task.shared_key), task.hop, task.found_type);
-    const Row<Weights> row{task, weights, span.begin, key};
+    const Row<Weights> row{weights, task.rows.indices_of(span.shift), span.begin, key};
     const ExcludedRows::Part excluded =
         task.excluded.slot ? task.excluded.of(task.node[local], span.begin) : task.excluded.none();
     const auto is_after = [&](int64_t a, int64_t b) { return row.is_after(a, b); };
@@ -418,8 +418,8 @@ struct PickEdges {
     const uint32_t top = task.found.stamps.top();
     for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
       const int64_t position = position_of(task, at, i, row, count, j);
-      const int64_t neighbor = task.rows.indices[position];
-      if (task.found.edge) task.found.edge[at] = task.rows.edge_id(position);
+      const int64_t neighbor = task.rows.indices_of(row.shift)[position];
+      if (task.found.edge) task.found.edge[at] = task.rows.edge_id(position, row.shift);
       task.put_node(block, at, task.center(i), neighbor, top);
     });
   }

@@ -116,9 +116,10 @@ struct Tasks {
   GLT_HOST_DEVICE const Task& operator[](int i) const { return item[i]; }
 };
 
-// Which edges a row may take: `degree` of those from `begin` on, the excluded ones among them left out.
+// Which edges a row may take: `degree` of those from `begin` on, the excluded ones among them left out; and where a
+// copy of the row is, see DeviceRows.
 struct RowSpan {
-  int64_t begin, degree;
+  int64_t begin, degree, shift;
 };
 
 // A node that is expanded.
@@ -169,15 +170,15 @@ struct EdgeTask {
   // reported when the batch ends, has none.
   GLT_HOST_DEVICE RowSpan in_time(int64_t i) const {
     const int64_t local = *frontier_begin + i, id = node[local];
-    if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(rows.num_nodes)) return {0, 0};
-    RowSpan row{rows.indptr[id], rows.indptr[id + 1] - rows.indptr[id]};
+    if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(rows.num_nodes)) return {0, 0, DeviceRows::kCold};
+    RowSpan row{rows.indptr[id], rows.indptr[id + 1] - rows.indptr[id], rows.shift_of(id)};
     if (!rows.time || !seed_time) return row;
     const int64_t until = seed_time[tree[local]];
     row.degree = num_before(row, [&](int64_t time) { return time <= until; });
     if (time_window < 0) return row;
     const int64_t from = window_begin(until, time_window);
     const int64_t early = num_before(row, [&](int64_t time) { return time < from; });
-    return {row.begin + early, row.degree - early};
+    return {row.begin + early, row.degree - early, row.shift};
   }
   // The row of frontier node i; `span` once it is known.
   GLT_HOST_DEVICE RowSpan span(int64_t i) const { return spans[*frontier_begin + i]; }
@@ -186,7 +187,7 @@ struct EdgeTask {
     const int64_t id = node[*frontier_begin + i];
     if (excluded.slot) row.degree -= excluded.of(id, row.begin).num_below(row.begin + row.degree);
     if (rows.time && latest_only && k >= 0 && row.degree > k)
-      row = {row.begin + behind_excluded(id, row.begin, row.degree - k), k};
+      row = {row.begin + behind_excluded(id, row.begin, row.degree - k), k, row.shift};
     return row;
   }
   // The edge of frontier node i, counted from row.begin, that `rank` eligible ones are in front of.

@@ -61,7 +61,8 @@ void register_device_batch(py::module_& m) {
       m, "DeviceRows", "A validated graph by the addresses of its arrays, 0 where there is none.")
       .def(py::init([](uintptr_t indptr, uintptr_t indices, bool wide_indices, uintptr_t edge_ids, bool wide_edge_ids,
                        uintptr_t weight_sum, uintptr_t weight_guide, uintptr_t time, int64_t num_nodes,
-                       int64_t num_neighbor_nodes, int64_t num_edges, int64_t first_edge_id) {
+                       int64_t num_neighbor_nodes, int64_t num_edges, int64_t first_edge_id, uintptr_t hot_shift,
+                       uintptr_t hot_indices, uintptr_t hot_edge_ids) {
              return std::make_shared<DeviceRows>(DeviceRows{at<const int64_t>(indptr),
                                                             {at<const void>(indices), wide_indices},
                                                             {at<const void>(edge_ids), wide_edge_ids},
@@ -71,12 +72,16 @@ void register_device_batch(py::module_& m) {
                                                             num_nodes,
                                                             num_neighbor_nodes,
                                                             num_edges,
-                                                            first_edge_id});
+                                                            first_edge_id,
+                                                            at<const int64_t>(hot_shift),
+                                                            at<const void>(hot_indices),
+                                                            at<const void>(hot_edge_ids)});
            }),
            py::kw_only(), py::arg("indptr"), py::arg("indices"), py::arg("wide_indices"), py::arg("edge_ids") = 0,
            py::arg("wide_edge_ids") = false, py::arg("weight_sum") = 0, py::arg("weight_guide") = 0,
            py::arg("time") = 0, py::arg("num_nodes"), py::arg("num_neighbor_nodes"), py::arg("num_edges"),
-           py::arg("first_edge_id") = 0);
+           py::arg("first_edge_id") = 0, py::arg("hot_shift") = 0, py::arg("hot_indices") = 0,
+           py::arg("hot_edge_ids") = 0);
 
   constexpr OneUserMethods<KeptBatch> method{"DeviceBatch"};
   py::class_<OneUser<KeptBatch>>(m, "DeviceBatch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,85 +20,17 @@ from glt.data.device import (
     is_accelerator,
     missing_for_cuda,
     require_accelerator,
-    wait_when_dropped,
 )
-from glt.data.feature import Feature
+from glt.data.feature import Feature, checked_hotness
 from glt.data.keys import KeyMaps
-from glt.data.pinned import PinnedMemory, PinnedPages, copy_to_device
 from glt.data.pyg import ARGUMENTS, GraphArrays, label_of
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
-from glt.data.topology import EdgeWeights, TimedEdges, Topology, coo_of, layout_of
+from glt.data.topology import Topology, coo_of, layout_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
-
-Columns = TypeVar("Columns", EdgeWeights, TimedEdges)
-
-
-class DeviceTopology:
-    """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
-
-    Row offsets are always in device memory. The columns are there too (mode ``'CUDA'``), or stay pinned in the
-    topology's own memory (``'ZERO_COPY'``). ``indptr, indices, edge_ids, weights, by_time`` are as the topology has
-    them, readable by kernels at ``data_ptr()``.
-    """
-
-    def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
-        self.topology, self.device, self.mode = topology, device, mode
-        self._pages, self._guard = pages, wait_when_dropped(self, device)
-        self._pins: list[PinnedMemory] = []
-        self._in_place: list[tuple[Tensor, int]] = []  # columns that are not copied, and where they were
-        # By address: columns by time may be the plain ones.
-        self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
-        try:
-            self.indptr = copy_to_device(topology.indptr, device)
-            self.indices = self._column(topology.indices, "indices")
-            self.edge_ids = None if topology.edge_ids is None else self._column(topology.edge_ids, "edge_ids")
-            self.weights = self._columns("weights", topology.weights)
-            self.by_time = self._columns("by_time", topology.by_time)
-        except BaseException:
-            self.close()
-            raise
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # samplers come on any stream
-
-    def _column(self, column: Tensor, name: str) -> Tensor:
-        if self.mode == "CUDA":
-            key = column.data_ptr(), column.dtype  # columns without elements are all at address 0
-            if key not in self._brought:
-                self._brought[key] = copy_to_device(column, self.device)
-            return self._brought[key]
-        self._in_place.append((column, column.data_ptr()))
-        if self.device.type == "cpu" and self._pages is None:
-            return column  # the host in the place of a GPU reads it as it is
-        pin = PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages)
-        self._pins.append(pin)
-        return pin.tensor
-
-    def _columns(self, name: str, columns: Columns | None) -> Columns | None:
-        if columns is None:
-            return None
-        named = columns._asdict().items()
-        return columns._replace(**{n: self._column(each, f"{name}.{n}") for n, each in named if each is not None})
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether torch has moved a column that is read in place: this is of no use then."""
-        return any(column.data_ptr() != address for column, address in self._in_place)
-
-    def close(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
-        if self._guard is not None:
-            self._guard.detach()
-        pins, self._pins = self._pins, []
-        for pin in pins:
-            pin.close()
-
-    @says
-    def __repr__(self) -> str:
-        return f"{self.topology!r}, mode={self.mode!r}, device={str(self.device)!r}"
+    from glt.data.device_topology import DeviceTopology
 
 
 _MODES = ("CPU", "ZERO_COPY", "CUDA")
@@ -115,9 +47,13 @@ class Graph:
     Args:
         topology: The edges.
         mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; without a GPU
-            the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
+            the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU. Of a graph that would take more than
+            three quarters of what is free there, the rows that are read most; the others in pinned host memory.
         device: The GPU of the samplers: ``'cuda'``, ``'cuda:0'`` or a number; ``'host'`` runs their kernels on the
             host, for tests. Default: torch's current one.
+        hotness: How often each node is expanded, in any unit ``[num_nodes]``, as of
+            :meth:`glt.sampler.NeighborSampler.sample_prob`: which rows are read most. Default: those of nodes with
+            many edges.
 
     Raises:
         TypeError, ValueError: If the mode or device is unknown or not available here; says what is missing.
@@ -131,7 +67,14 @@ class Graph:
     topology: Topology
     device: torch.device | int | str | None
 
-    def __init__(self, topology: Topology, mode: str = "CPU", device: torch.device | int | str | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        mode: str = "CPU",
+        device: torch.device | int | str | None = None,
+        *,
+        hotness: Tensor | None = None,
+    ) -> None:
         if mode not in _MODES:
             raise ValueError(f"mode = {mode!r}: expected one of {_MODES}")
         missing = missing_for_cuda() if mode == "CUDA" and device is None else None
@@ -142,6 +85,7 @@ class Graph:
         if accelerator_of(device, "device") is None and device is not None and mode == "CUDA":
             raise ValueError(f"device = {device!r}: mode = 'CUDA' is for a GPU, such as 'cuda:0'")
         self.topology, self.mode, self.device = topology, mode, device
+        self.hotness: Tensor | None = checked_hotness(hotness, topology.num_nodes)
         self._start()
 
     def _start(self) -> None:
@@ -158,13 +102,15 @@ class Graph:
         """
         if self.mode == "CPU":
             raise ValueError("mode = 'CPU': the edges are for CPU samplers; use mode 'ZERO_COPY' or 'CUDA' for a GPU")
+        from glt.data.device_topology import DeviceTopology  # processes without a GPU do without
+
         wanted = self.device if device is None and is_accelerator(self.device, "device") else device
         place = require_accelerator("cuda" if wanted is None else wanted, "device")
         with self._lock:
             if place in self._placed and self._placed[place].has_moved:
                 self._placed.pop(place).close()
             if place not in self._placed:
-                self._placed[place] = DeviceTopology(self.topology, place.device, self.mode)
+                self._placed[place] = DeviceTopology(self.topology, place.device, self.mode, hotness=self.hotness)
             return self._placed[place]
 
     def close(self) -> None:
@@ -175,7 +121,7 @@ class Graph:
             each.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"topology": self.topology, "mode": self.mode, "device": self.device}
+        return {name: getattr(self, name) for name in ("topology", "mode", "device", "hotness")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -202,10 +202,9 @@ def require_accelerator(device: Any, name: str) -> Accelerator:
     return accelerator_of(device, name) or Accelerator(cuda_device(device, name))  # which refuses what is no GPU
 
 
-def room_on(place: Accelerator) -> int:
-    """Bytes of device memory that may be filled with what kernels read again and again: half of what is free, so that a
-    model has the rest. On the host, where nothing is gained, none."""
-    return 0 if place.is_host else torch.cuda.mem_get_info(place.device)[0] // 2
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of memory that are free on a GPU; None on the host."""
+    return None if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 # GPUs that read each other's memory.

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.dataset import DeviceTopology
 from glt.data.device import Accelerator, accelerator_of
 from glt.data.topology import Topology
 from glt.sampler import negatives
@@ -23,6 +22,7 @@ from glt.sampler.graph import SampledGraph, hop_counts, typed_output
 from glt.sampler.negatives import Endpoint, NegativeRounds
 
 if TYPE_CHECKING:
+    from glt.data.device_topology import DeviceTopology
     from glt.sampler.graph import Finish, Output
     from glt.sampler.hotness import EdgeFacts
 
@@ -176,7 +176,7 @@ class DeviceNegatives:
         return inputs[-1]
 
 
-Columns = Topology | DeviceTopology
+Columns: TypeAlias = "Topology | DeviceTopology"
 
 
 class DeviceSampling:
@@ -235,8 +235,13 @@ class DeviceSampling:
         rows: dict[str, Any] = {"num_neighbor_nodes": topology.num_neighbor_nodes}
         rows["first_edge_id"] = topology.first_edge_id
         indices, edge_ids = columns.indices, columns.edge_ids
+        copies = None if isinstance(columns, Topology) else columns.hot
+        if copies is not None:
+            rows["hot"] = copies.shift, copies.indices, copies.edge_ids
         if config.temporal is not None and columns.by_time is not None:
             indices, edge_ids, rows["time"] = columns.by_time
+            if copies is not None:
+                rows["hot"] = copies.shift, copies.timed_indices, copies.timed_edge_ids
         elif config.weighted and config.temporal is None:
             rows["weights"] = columns.weights
         return PlacedRows.of(columns.indptr, indices, edge_ids, **rows)

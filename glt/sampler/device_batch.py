@@ -36,11 +36,14 @@ class PlacedRows:
         weights: tuple[Tensor, Tensor] | None = None,
         time: Tensor | None = None,
         first_edge_id: int = 0,
+        hot: tuple[Tensor, Tensor, Tensor | None] | None = None,
     ) -> PlacedRows:
         """Wraps arrays of a graph that was validated on the host, with a row for every node: columns ``[E]`` as
-        :class:`~glt.data.topology.Topology` has them, for temporal sampling those by time. Raises TypeError, naming the
-        array, if a dtype or layout does not fit."""
+        :class:`~glt.data.topology.Topology` has them, for temporal sampling those by time. ``hot`` are the shifts,
+        indices and edge ids of :class:`~glt.data.device_topology.HotRows`. Raises TypeError, naming the array, if a
+        dtype or layout does not fit."""
         weight_sum, weight_guide = (None, None) if weights is None else weights
+        hot_shift, hot_indices, hot_edge_ids = (None, None, None) if hot is None else hot
         narrow_or_wide = (torch.int32, torch.int64)
         arrays = {
             "indptr": (indptr, (torch.int64,)),
@@ -49,6 +52,9 @@ class PlacedRows:
             "weight_sum": (weight_sum, (torch.uint64,)),
             "weight_guide": (weight_guide, (torch.uint32,)),
             "time": (time, (torch.int64,)),
+            "hot_shift": (hot_shift, (torch.int64,)),
+            "hot_indices": (hot_indices, (indices.dtype,)),
+            "hot_edge_ids": (hot_edge_ids, narrow_or_wide if edge_ids is None else (edge_ids.dtype,)),
         }
         for name, (array, dtypes) in arrays.items():
             if array is not None and (array.dtype not in dtypes or array.dim() != 1 or not array.is_contiguous()):

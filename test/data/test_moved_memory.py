@@ -12,8 +12,8 @@ from gpus import DEVICES, GPU, needs_gpu
 
 import glt
 from glt.data import Dataset, Feature, Graph, Topology
-from glt.data.dataset import DeviceTopology
 from glt.data.device import Accelerator
+from glt.data.device_topology import DeviceTopology
 from glt.data.feature import TieredRows
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, process_pages
 from glt.data.schema import PartitionBook

@@ -15,8 +15,8 @@ from fake_cuda import PAGE, FakeCuda
 
 from glt.data import Topology
 from glt.data import pinned as pinned_memory
-from glt.data.dataset import DeviceTopology
 from glt.data.device import missing_for_cuda, wait_when_dropped
+from glt.data.device_topology import DeviceTopology
 from glt.data.feature import TieredRows
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, shared_map
 
@@ -323,7 +323,8 @@ def test_rows_in_tiers(waits, is_closed):
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_edges(waits, monkeypatch, is_closed):
-    monkeypatch.setattr("glt.data.dataset.copy_to_device", lambda tensor, device: tensor.clone())
+    monkeypatch.setattr("glt.data.device_topology.free_memory", lambda device: 1 << 20)
+    monkeypatch.setattr("glt.data.device_topology.copy_to_device", lambda tensor, device: tensor.clone())
     placed = DeviceTopology(Topology(torch.tensor([[0, 1], [1, 2]]), 3), GPU, "CUDA")
     waits.memory = weakref.ref(placed.indices)
     waits.found.clear()

@@ -12,7 +12,7 @@ from torch_geometric import EdgeIndex
 import glt.data
 import glt.data.dataset
 from glt.data import Graph, Topology
-from glt.data.dataset import DeviceTopology
+from glt.data.device_topology import DeviceTopology
 from glt.data.pinned import SMALL_BYTES, process_pages
 from glt.testing import random_graph
 

@@ -85,7 +85,7 @@ def configs():
 )
 def test_batches_are_those_of_the_cpu(tmp_path, loop, monkeypatch, edge_dir, relabel, store_dtype, staged, split_ratio):
     """Two partitions of three are here, and copies of some rows of the third: the cache."""
-    monkeypatch.setattr("glt.distributed.engine.local_graph.room_on", lambda place: 2000)  # of about 8000 bytes
+    monkeypatch.setattr("glt.distributed.engine.local_graph.free_memory", lambda _: 4000)  # of about 8000 bytes
     rng = np.random.default_rng(2)
     hotness = {"user": rng.random(90), "item": rng.random(60)}
     given = {"hotness": [hotness] * 3, "cache_ratio": 0.1, "relabel": relabel, "store_dtype": store_dtype}
@@ -381,7 +381,7 @@ def test_without_a_split_ratio_a_gpu_keeps_what_fits(tmp_path, monkeypatch, num_
         (copies + rows // 4, 0.25, True),
         (copies + rows + 1, 1.0, True),
     ):
-        monkeypatch.setattr("glt.distributed.engine.local_graph.room_on", lambda place, r=room: r * num_sharers)
+        monkeypatch.setattr("glt.distributed.engine.local_graph.free_memory", lambda _, r=room: 2 * r * num_sharers)
         data, local = here_of(root, (1,), None)
         data.num_sharers = num_sharers
         tables = data.local_graph(local).tables

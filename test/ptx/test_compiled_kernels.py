@@ -37,7 +37,8 @@ TESTS = {
     "the rest": [
         "test/cuda/test_device_negatives.py", "test/cuda/test_device_hotness.py", "test/cuda/test_row_gather.py",
         "test/cuda/test_draws.py",
-        "test/sampler/test_device_sampling.py", "test/loader/test_loaders_on_device.py",
+        "test/sampler/test_device_sampling.py", "test/sampler/test_hot_topologies.py",
+        "test/loader/test_loaders_on_device.py",
     ],
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from glt._checks import format_size
 from glt.data.arrays import from_array
 from glt.data.dataset import Graph
-from glt.data.device import Accelerator, room_on
+from glt.data.device import Accelerator, free_memory
 from glt.data.feature import NO_ROW, Feature, TieredRows
 from glt.data.schema import PartitionBook
 from glt.data.topology import EdgeWeights, Topology
@@ -44,8 +44,18 @@ class LocalGraph:
             topologies = {p: part.graphs[r].topology for p, part in partitions.items()}
             return joined(topologies, dataset.node_books[expanded])
 
+        def hotness_of(expanded: int) -> Tensor | None:
+            """That of all nodes, where the partitioner was told; nodes of partitions elsewhere have no rows."""
+            nodes = [part.nodes[expanded] for part in partitions.values()]
+            if mode != "CUDA" or any(each.hotness is None for each in nodes):
+                return None
+            found = torch.zeros(dataset.num_nodes_of[expanded])
+            for each in nodes:
+                found[torch.from_numpy(each.ids)] = torch.from_numpy(each.hotness).float()
+            return found
+
         self.graphs = tuple(
-            Graph(rows(r, expanded), mode, graph.device)
+            Graph(rows(r, expanded), mode, graph.device, hotness=hotness_of(expanded))
             for r, ((expanded, _), graph) in enumerate(zip(dataset.ends, dataset.own.graphs, strict=True))
         )
         self._graph = SampledGraph(
@@ -147,10 +157,11 @@ class LocalTables:
     copies.
 
     The share ``split_ratio`` of each partition's rows is in device memory, the hottest; the others stay in the mapped
-    files, pinned. Copies are all there, but where the share is 0. Without a ``split_ratio`` rows take what
-    :func:`room_on` says, when the first table is asked for: copies first, then an equal share of each table;
-    ``num_sharers`` processes have a part of it each. That takes 4 bytes of device memory per node or edge of the graph
-    more, but where nothing is hot and the partitions own ranges of ids that follow each other.
+    files, pinned. Copies are all there, but where the share is 0. Without a ``split_ratio`` rows take half of the
+    memory that is free on the GPU when the first table is asked for, so that a model has the rest: copies first, then
+    an equal share of each table; ``num_sharers`` processes have a part of it each. That takes 4 bytes of device memory
+    per node or edge of the graph more, but where nothing is hot and the partitions own ranges of ids that follow each
+    other.
     """
 
     def __init__(
@@ -198,7 +209,7 @@ class LocalTables:
         copied = sum(copies[1].tensor.nbytes for each in tables if (copies := self.copies(*each)) is not None)
         tables += [("edge", t, name) for t, of_type in enumerate(own.edge_tables) for name in of_type]
         rows = sum(part.tables(kind, t)[name].tensor.nbytes for part in self._partitions for kind, t, name in tables)
-        room = room_on(place) // self._num_sharers
+        room = (free_memory(place.device) or 0) // 2 // self._num_sharers
         has_copies = 0 < copied <= room
         share = min(1.0, (room - copied * has_copies) / max(rows, 1))
         more = f", and {format_size(copied)} of copies of others'" if has_copies else ""
