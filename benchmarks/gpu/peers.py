@@ -46,6 +46,9 @@ def measure(report: Report, device: torch.device) -> None:
     with_edges = (topology.indptr.diff() > 0).nonzero().view(-1)
     many = [with_edges[torch.randperm(len(with_edges), generator=generator)[:num_seeds]] for _ in range(ROUNDS + 2)]
     peers = [name for name in find_peers(*PEERS) if device.type == "cpu" or _has_kernels(name)]
+    for name in PEERS:
+        if name not in peers:
+            report.add(what="absent", by=name)  # the page is to say so
     for tier in ("CUDA", "ZERO_COPY"):
         _sampling(report, device, topology, many, tier, peers)
     num_ids = num_nodes // 5

@@ -31,7 +31,7 @@ from torch import Tensor
 
 import glt
 from benchmarks._harness import Report, require
-from benchmarks.gpu.limits import Limits
+from benchmarks.gpu.part import PartReport
 from benchmarks.gpu.sampling import FAN_OUT, lognormal_graph
 from glt.data import Dataset, Graph, Topology
 from glt.partition import RandomPartitioner
@@ -44,8 +44,17 @@ NUM_IN_CHANNEL = 5  # batches that the channel of each worker has room for: half
 Step = Callable[[Any], None]
 
 
-def measure(report: Report, device: torch.device, limits: Limits, *, in_workers: bool) -> None:
-    """Measures samplers in the trainer's process, or in others."""
+def measure(report: PartReport, device: torch.device) -> None:
+    """Measures samplers in the trainer's process."""
+    _measure(report, device, in_workers=False)
+
+
+def measure_workers(report: PartReport, device: torch.device) -> None:
+    """Measures samplers in processes of their own."""
+    _measure(report, device, in_workers=True)
+
+
+def _measure(report: PartReport, device: torch.device, *, in_workers: bool) -> None:
     num_nodes, num_edges, num_seeds, batch_size, width = (
         (600, 6000, 60, 20, 8) if report.toy else (2_400_000, 121_000_000, 196_615, 1024, 256)
     )
@@ -56,8 +65,8 @@ def measure(report: Report, device: torch.device, limits: Limits, *, in_workers:
     seeds = torch.randperm(num_nodes, generator=generator)[:num_seeds]
     gpu = "host" if device.type == "cpu" else str(device)
     step = _training(width, device)
-    with limits.folder() as folder, ExitStack() as stack:
-        path = folder / f"parts-{num_nodes}-{num_edges}"
+    with ExitStack() as stack:
+        path = report.folder / f"parts-{num_nodes}-{num_edges}"
         if not path.exists():
             _partition(path, topology, x, y)
         made = _distributed(report, path, seeds, batch_size, gpu, in_workers)
@@ -71,7 +80,7 @@ def measure(report: Report, device: torch.device, limits: Limits, *, in_workers:
         found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in loaders}
         for _ in range(1 + (1 if report.toy else ROUNDS)):
             for name, loader in loaders.items():
-                if limits.has_room_for(max((each[0] for each in found[name]), default=0.0)):
+                if report.has_room_for(max((each[0] for each in found[name]), default=0.0)):
                     found[name].append(_epoch(loader, step, device))
     for name, (_, *epochs) in ((name, epochs or [None]) for name, epochs in found.items()):
         if not epochs:

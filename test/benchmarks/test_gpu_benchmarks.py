@@ -1,15 +1,22 @@
 """The GPU benchmarks run, on the host executor where there is no GPU, and say what is missing."""
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 
 from benchmarks.gpu.__main__ import PARTS
+from benchmarks.gpu.results import page
 from glt.data.device import missing_for_cuda
 
 GPU = ("-m", "benchmarks.gpu")
+ROOT = Path(__file__).parents[2]
 
 
-def test_every_part_runs_at_toy_size(run):
-    done = run(*GPU, "--toy", *(part for part in PARTS if not part.startswith("training")))
+def test_every_part_runs_at_toy_size(tmp_path, run):
+    named = [part for part in PARTS if not part.startswith("training")]
+    done = run(*GPU, "--toy", "--results", tmp_path, *named)
     parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "kernels by time", "M6 gaps", "M7 gather, glt")
     for what in (
         *parts,
@@ -21,6 +28,13 @@ def test_every_part_runs_at_toy_size(run):
         "rows of 400",
     ):
         assert what in done.stdout
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["toy"] and {name: each["outcome"] for name, each in found["parts"].items()} == dict.fromkeys(
+        named, "done"
+    )
+    written = (tmp_path / "gpu.md").read_text()
+    assert "The checks of kernels against the CPU hold" in written and "| training | not run |" in written
+    assert "| a copy over the bus |" in written and "| absent | dgl.graphbolt |" in written
 
 
 def test_training_runs_at_toy_size_from_samplers_in_every_place(tmp_path, run):
@@ -46,19 +60,17 @@ def test_what_there_is_no_time_for_is_named(run, start):
 
 FEW_EPOCHS = """
 import sys, torch
-from pathlib import Path
-from benchmarks._harness import Report
 from benchmarks.gpu import training
-from benchmarks.gpu.limits import Limits
+from benchmarks.gpu.part import PartReport
 
 asked = []
-class Few(Limits):
+class Few(PartReport):
     def has_room_for(self, seconds):
         asked.append(seconds)
         return len(asked) <= 4  # the unmeasured epochs of three, and a measured one of the first
 
-report = Report("gpu-training", True)
-training.measure(report, torch.device("cpu"), Few(folder=Path(sys.argv[1])), in_workers=False)
+report = Few(True, f"{sys.argv[1]}/told", sys.argv[1], 0.0)
+training.measure(report, torch.device("cpu"))
 assert [(row["sampler"], row["num_epochs"]) for row in report.rows] == [("GPU, device memory", 1)], report.rows
 assert asked[:3] == [0.0] * 3 and min(asked[3:]) > 0, asked  # as long as their last one took
 """
@@ -70,14 +82,12 @@ def test_epochs_that_do_not_fit_are_left_out(tmp_path, run):
 
 SMALL_CHANNEL = """
 import sys, torch
-from pathlib import Path
-from benchmarks._harness import Report
 from benchmarks.gpu import training
-from benchmarks.gpu.limits import Limits
+from benchmarks.gpu.part import PartReport
 
 training._batch_bytes = lambda loader: 4000  # of which one is about 100,000
-report = Report("gpu-training", True)
-training.measure(report, torch.device("cpu"), Limits(folder=Path(sys.argv[1])), in_workers=True)
+report = PartReport(True, f"{sys.argv[1]}/told", sys.argv[1], 0.0)
+training.measure_workers(report, torch.device("cpu"))
 """
 
 
@@ -90,3 +100,155 @@ def test_batches_that_pass_in_pieces_are_not_timed(tmp_path, start):
 def test_an_unknown_part_is_refused(start):
     done = start(*GPU, "no_such_part")
     assert done.returncode == 2 and "no part is called no_such_part" in done.stderr
+
+
+SOME_PARTS = """
+import os, signal, time
+
+def quick(report, device):
+    report.add(what="quick row", x_per_s=30.0, goal=40.0)
+
+def fails(report, device):
+    raise ValueError("it is wrong")
+
+def aborts(report, device):
+    report.add(what="row before it")
+    os.abort()
+
+def hangs(report, device):
+    time.sleep(600)
+
+def kills_once(report, device, whom=os.getpid):
+    path = report.folder / whom.__name__
+    if not path.exists():
+        path.touch()
+        os.kill(whom(), signal.SIGKILL)
+        time.sleep(600)  # the run's death is this part's
+    report.add(what="row of the second time")
+
+def kills_the_run_once(report, device):
+    kills_once(report, device, os.getppid)
+"""
+WITH_SOME_PARTS = """
+import json, sys
+from benchmarks.gpu import __main__ as program
+from benchmarks.gpu.part import Part
+
+program.PARTS = {name: Part(f"some_parts:{name}", seconds) for name, seconds in json.loads(sys.argv.pop(1)).items()}
+if "checks" in program.PARTS:
+    program.PARTS["checks"] = Part("some_parts:fails", 50)
+sys.exit(program.main())
+"""
+
+
+@pytest.fixture
+def of_some_parts(tmp_path, start):
+    """Runs the benchmark with other parts, of so many seconds; returns how it ended, and its JSON."""
+    (tmp_path / "some_parts.py").write_text(SOME_PARTS)
+    paths = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, tmp_path)))}
+
+    def of_some_parts(parts, *words):
+        given = ["--toy", "--folder", tmp_path / "kept", "--results", tmp_path / "results", *words]
+        done = start("-c", WITH_SOME_PARTS, json.dumps(parts), *given, **paths)
+        return done, json.loads((tmp_path / "results" / "gpu.json").read_text())["parts"]
+
+    return of_some_parts
+
+
+def test_parts_that_crash_hang_or_fail_are_named_and_the_others_run(tmp_path, of_some_parts):
+    done, parts = of_some_parts({"aborts": 50, "hangs": 0.3, "fails": 50, "quick": 50})
+    assert done.returncode == 1 and "failed: aborts, hangs, fails; see above" in done.stdout, done.stderr
+    outcomes = {name: part["outcome"] for name, part in parts.items()}
+    assert outcomes.pop("hangs") == "stopped: it had not ended after 0.9 s"
+    assert outcomes == {"aborts": "ended by SIGABRT", "fails": "failed: ValueError: it is wrong", "quick": "done"}
+    assert parts["aborts"]["rows"] == [{"what": "row before it"}], "what it had measured is kept"
+    assert "| aborts | ended by SIGABRT |" in (tmp_path / "results" / "gpu.md").read_text()
+
+
+def test_a_run_goes_on_with_what_is_missing(tmp_path, of_some_parts):
+    given = {"quick": 50, "kills_once": 50, "kills_the_run_once": 50}
+    killed, first = of_some_parts(given)
+    assert killed.returncode == -9, killed.stdout + killed.stderr
+    outcomes = {name: part["outcome"] for name, part in first.items()}
+    assert outcomes == {"quick": "done", "kills_once": "ended by SIGKILL"}, (
+        "and nothing of the part in which it was killed"
+    )
+    done, second = of_some_parts(given)
+    assert done.returncode == 0 and "done before, and kept: quick; " in done.stdout, done.stdout + done.stderr
+    assert {name: part["outcome"] for name, part in second.items()} == dict.fromkeys(given, "done")
+    assert second["quick"] == first["quick"]
+    done, third = of_some_parts(given)
+    assert f"kept: {', '.join(given)}; --again" in done.stdout and third == second
+    done, fourth = of_some_parts(given, "quick")  # named, so done again; the others are kept
+    assert "quick row" in done.stdout and set(fourth) == set(given)
+
+
+@pytest.mark.parametrize("how", ["another extension", "--again"])
+def test_a_run_starts_afresh(how, tmp_path, of_some_parts):
+    of_some_parts({"quick": 50})
+    path = tmp_path / "results" / "gpu.json"
+    found = json.loads(path.read_text())
+    found["parts"]["quick"]["rows"], found["parts"]["old"] = [], found["parts"]["quick"]
+    if how == "another extension":
+        found["extension"] = "another"
+    path.write_text(json.dumps(found))
+    done, parts = of_some_parts({"quick": 50}, *([how] if how == "--again" else []))
+    assert list(parts) == ["quick"] and parts["quick"]["rows"], done.stdout
+    assert ("is of extension another, this is extension" in done.stdout) == (how == "another extension")
+
+
+def test_nothing_is_timed_unless_checks_hold(of_some_parts):
+    done, parts = of_some_parts({"checks": 50, "quick": 50})
+    assert done.returncode == 1 and "the checks are not done: nothing is timed" in done.stdout
+    assert {name: part["outcome"] for name, part in parts.items()} == {"checks": "failed: ValueError: it is wrong"}
+    done, parts = of_some_parts({"checks": 50, "quick": 50}, "quick")
+    assert done.returncode == 0 and parts["quick"]["outcome"] == "done", "parts that are named are"
+
+
+def test_a_part_that_would_not_fit_is_left_out(of_some_parts):
+    done, parts = of_some_parts({"quick": 50, "hangs": 1000})
+    assert "no time was left for these: python -m benchmarks.gpu --no-build hangs" in done.stdout
+    assert done.returncode == 0 and list(parts) == ["quick"]
+
+
+def test_the_page_says_what_falls_short_first():
+    rows = [{"what": "a", "tier": "device", "ms": 1.5, "gb_per_s": 41.0, "goal": 40.0},
+            {"what": "b", "tier": "pinned", "ms": 2.5, "gb_per_s": 30.0, "goal": 40.0}]  # fmt: skip
+    data = json.loads((ROOT / "benchmarks" / "results" / "gpu.json").read_text())
+    data["parts"] = {"gather": data["parts"]["gather"] | {"rows": rows}}
+    lines = page(data, ["checks", "gather"]).splitlines()
+    assert lines[0] == "# NVIDIA H200" and "1 of 2 goals are met, 1 fall short." in lines
+    short = lines.index("| gather | b: tier pinned | 30 | 40 | falls short by 25.0% |")
+    assert lines[short + 1] == "| gather | a: tier device | 41 | 40 | met |"
+    assert "| checks | not run | - | - | - |" in lines
+    assert "| b | pinned | 2.5 | 30 | 40 |" in lines[lines.index("## gather") :]
+
+
+def test_the_page_of_the_figures_is_theirs():
+    results = ROOT / "benchmarks" / "results"
+    assert page(json.loads((results / "gpu.json").read_text()), list(PARTS)) == (results / "gpu.md").read_text()
+
+
+CHECKS = """
+import sys, torch
+from benchmarks.gpu import checks
+from benchmarks.gpu.part import PartReport
+import time
+
+checks.TOY = (f"{sys.argv[1]}/test_kernels.py",)
+checks.measure(PartReport(True, f"{sys.argv[1]}/told", sys.argv[1], time.monotonic() + 100), torch.device("cpu"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("assert False", ["pytest ended with 1; ", "test_kernels::test_it failed"]),
+        ("import os; os.abort()", ["pytest ended with -6 before it had a result"]),
+        ("import pytest; pytest.skip('no GPU')", ["no test has run, all were skipped"]),
+    ],
+)
+def test_checks_say_what_does_not_hold(body, what, tmp_path, start):
+    (tmp_path / "test_kernels.py").write_text(f"def test_it():\n    {body}\n")
+    done = start("-c", CHECKS, tmp_path)
+    assert done.returncode == 1 and all(each in done.stderr for each in what), done.stdout + done.stderr
