@@ -25,6 +25,10 @@ void require_compiled_for(int device) {
              names, " and newer: build glt from source with GLT_CUDA_ARCHS=", major, minor, ", or sample on the CPU"));
 }
 
+bool reads_host_memory(int device) {
+  return attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables, device, "access by the host's page tables") != 0;
+}
+
 void register_host(uint64_t address, int64_t num_bytes, bool read_only, int device) {
   const DeviceScope scope(device);
   unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;

@@ -109,4 +109,8 @@ void register_host(uint64_t address, int64_t num_bytes, bool read_only, int devi
 // Undoes register_host for the same address, after all work of that device is done.
 void unregister_host(uint64_t address, int device);
 
+// Whether a device reads all memory of the process where it is, without registration: by the page tables of the host
+// (ATS), as on GH200.
+bool reads_host_memory(int device);
+
 }  // namespace glt::cuda

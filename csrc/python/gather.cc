@@ -107,6 +107,8 @@ void register_cuda(py::module_& m) {
       py::arg("stream"), py::arg("max_blocks") = 0);
   m.def("cuda_register_host", &cuda::register_host, "Pins whole pages; see csrc/cuda/device.h.", py::arg("address"),
         py::arg("num_bytes"), py::arg("read_only"), py::arg("device"), py::call_guard<WithoutGil>());
+  m.def("cuda_reads_host_memory", &cuda::reads_host_memory, "Whether none needs to be pinned; see csrc/cuda/device.h.",
+        py::arg("device"), py::call_guard<WithoutGil>());
   m.def("cuda_unregister_host", &cuda::unregister_host, "Undoes cuda_register_host.", py::arg("address"),
         py::arg("device"), py::call_guard<WithoutGil>());
 }

@@ -225,6 +225,11 @@ process_pages, process_buffers = partial(_registry, True), partial(_registry, Fa
 os.register_at_fork(after_in_child=_registry.cache_clear)
 
 
+@cache
+def _reads_host_memory(device: int) -> bool:
+    return _core.cuda_reads_host_memory(device)
+
+
 # Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
 # this). To register those would break copies of the others: CUDA refuses a copy of memory that is registered in part,
 # and devices cannot write to what was registered for reading.
@@ -246,7 +251,8 @@ class PinnedMemory:
 
     The memory may be torch's own, shared memory or a mapped file; processes that share it pin the same pages, each for
     itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's. What torch
-    pinned already is left as it is. Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork
+    pinned already is left as it is; so is all that is only read by a GPU that reads memory of the host by its page
+    tables (GH200). Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork
     workers before pinning private memory: the kernel copies such pages at a fork.
 
     Args:
@@ -281,6 +287,8 @@ class PinnedMemory:
         # Of memory that was registered here CUDA says the same as of what torch pinned.
         is_known = registry.has_any(tensor.data_ptr(), self.nbytes)
         if self.nbytes == 0 or (pages is None and not is_known and tensor.is_pinned()):
+            pass
+        elif pages is None and not writable and _reads_host_memory(index):
             pass
         elif pages is None and not writable and self.nbytes < SMALL_BYTES:
             self.tensor = tensor.contiguous().pin_memory()

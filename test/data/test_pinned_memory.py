@@ -190,6 +190,7 @@ def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch, dr
     """CUDA says of registered pages what it says of torch's; they would be lost with their first user."""
     monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)
     monkeypatch.setattr(pinned_memory, "cuda_device", lambda device, name: torch.device("cuda", 0))
+    monkeypatch.setattr(pinned_memory, "_reads_host_memory", lambda device: False)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() // PAGE * PAGE in driver.held)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     tensor = torch.zeros(SMALL_BYTES + 10 * PAGE, dtype=torch.uint8)
@@ -209,6 +210,24 @@ def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch, dr
 
 
 @pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
+def test_where_a_gpu_reads_memory_of_the_host_only_what_it_writes_to_is_pinned(monkeypatch, driver, pages):
+    monkeypatch.setattr(pinned_memory, "cuda_device", lambda device, name: torch.device("cuda", 0))
+    monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)
+    monkeypatch.setattr(pinned_memory, "process_buffers", lambda: pages)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: False)
+    monkeypatch.setattr(pinned_memory, "_reads_host_memory", lambda device: True)
+    tensor = torch.zeros(SMALL_BYTES // 4)
+    for given in (tensor, tensor[:100]):
+        assert PinnedMemory(given, 0).tensor is given and not driver.registered
+    written = PinnedMemory(tensor, 0, writable=True)
+    assert driver.covers(tensor)
+    written.close()
+    monkeypatch.setattr(pinned_memory, "_reads_host_memory", lambda device: False)
+    read = PinnedMemory(tensor, 0)
+    assert driver.covers(tensor)
+    read.close()
+
+
 def test_without_a_gpu_it_says_what_is_missing():
     with pytest.raises(ValueError, match=r"device = 'cuda:0': (this build|torch|there is no NVIDIA driver)"):
         PinnedMemory(torch.zeros(4), "cuda:0")

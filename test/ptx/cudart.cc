@@ -183,6 +183,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
     case cudaDevAttrMultiProcessorCount:
       *value = kMultiprocessors;
       return cudaSuccess;
+    case cudaDevAttrPageableMemoryAccessUsesHostPageTables:
+      *value = 0;
+      return cudaSuccess;
     case cudaDevAttrHostRegisterReadOnlySupported:
       *value = 1;
       return cudaSuccess;
