@@ -64,15 +64,17 @@ GLT_HOST_DEVICE void floyd_small(T begin, T n, T k, const Draws& draws, T* pick)
 // Pick i of the same, from drawn[0, i] alone: the picks of a row need not wait for each other. Step i finds its number
 // taken if an earlier step drew the same (whether that step took it or found it taken, it is in the set since), or if
 // an earlier step j, finding its own taken, took n - k + j in its place, and that is the number.
-template <typename Drawn>
-GLT_HOST_DEVICE int64_t floyd_pick(int64_t n, int64_t k, int64_t i, const Drawn& drawn) {
-  for (int64_t step = i;;) {
-    const int64_t number = drawn[step];
-    for (int64_t j = 0; j < step; ++j)
-      if (drawn[j] == number) return n - k + i;
-    const int64_t instead = number - (n - k);  // the step that may have taken this number in place of its own
-    if (instead < 0 || instead >= step) return drawn[i];
-    step = instead;
+template <typename T, typename Drawn>
+GLT_HOST_DEVICE T floyd_pick(T n, T k, T i, const Drawn& drawn) {
+  for (T step = i;;) {
+    const T number = drawn[step];
+    bool taken = false;
+    for (T j = 0; j < step; ++j)
+      taken |= drawn[j] == number;  // no branch: side by side, threads go on to the end anyway
+    if (taken) return n - k + i;
+    // The step that may have taken this number in place of its own.
+    if (number < n - k || number - (n - k) >= step) return drawn[i];
+    step = number - (n - k);
   }
 }
 

@@ -29,6 +29,14 @@ inline int tiles_for(int64_t bound, int64_t per_thread) {
   return tiles;
 }
 
+GLT_HOST_DEVICE int log2_of(uint32_t power) {
+#if defined(__CUDA_ARCH__)
+  return __ffs(static_cast<int>(power)) - 1;
+#else
+  return __builtin_ctz(power);
+#endif
+}
+
 // The items of tile `tile` of `tiles`: as many to a thread as it takes, so the last tiles may have none.
 struct Tile {
   int64_t begin, end, per_thread;
@@ -42,16 +50,36 @@ struct Tile {
   GLT_HOST_DEVICE int64_t first(int thread) const { return lower(end, begin + thread * per_thread); }
   GLT_HOST_DEVICE int64_t last(int thread) const { return first(thread + 1); }
   GLT_HOST_DEVICE bool empty() const { return begin == end; }
+  // Those from item `from` on, one to a thread.
+  GLT_HOST_DEVICE Tile one_each(int64_t from) const {
+    Tile some = *this;
+    some.begin = from;
+    some.end = lower(end, from + kThreads);
+    some.per_thread = 1;
+    return some;
+  }
 
  private:
   GLT_HOST_DEVICE static int64_t lower(int64_t a, int64_t b) { return a < b ? a : b; }
-  GLT_HOST_DEVICE static int log2_of(uint32_t power) {
-#if defined(__CUDA_ARCH__)
-    return __ffs(static_cast<int>(power)) - 1;
-#else
-    return __builtin_ctz(power);
-#endif
+};
+
+// Slots of a block that are dealt out to rows, `width` to each, and told apart without a division.
+struct RowSlots {
+  static constexpr uint32_t kMost = 2048, kWidest = 1024;
+  uint32_t width = 1, inverse = kMost * kWidest;  // inverse: 2^21 / width, rounded up
+  int num_parts = 1, num_rows = kThreads;  // blocks that share the rows of kThreads threads, and how many each takes
+
+  static RowSlots of(int64_t width) {
+    RowSlots slots;
+    slots.width = static_cast<uint32_t>(width);
+    slots.inverse = (kMost * kWidest + slots.width - 1) / slots.width;
+    const int fitting = static_cast<int>(kMost / slots.width);
+    slots.num_parts = (kThreads + fitting - 1) / fitting;
+    slots.num_rows = (kThreads + slots.num_parts - 1) / slots.num_parts;
+    return slots;
   }
+  // Exact: rounding up adds less than slot / 2^21 of a row, which is less than 1 / width.
+  GLT_HOST_DEVICE uint32_t row_of(uint32_t slot) const { return slot * inverse / (kMost * kWidest); }
 };
 
 // Shared memory of a block that does not scan.

@@ -9,6 +9,7 @@
 #include "cuda/edge_kernels.h"
 #include "cuda/induce_kernels.h"
 #include "cuda/node_kernels.h"
+#include "cuda/row_kernels.h"
 
 namespace glt::cuda {
 namespace {
@@ -30,11 +31,11 @@ void run_tasks(Launcher& launcher, Kernel kernel, const Task* tasks, int64_t n, 
 }
 
 template <int K>
-void run_pick_rows(Launcher& launcher, int unrolled_k, const EdgeTask* tasks, int64_t n, int64_t blocks) {
-  if (unrolled_k == K)
+void run_pick_rows(Launcher& launcher, int pick, const EdgeTask* tasks, int64_t n, int64_t blocks) {
+  if (pick == K)
     run_tasks(launcher, PickRows<K>{}, tasks, n, blocks);
-  else if constexpr (K > 1)
-    run_pick_rows<K - 1>(launcher, unrolled_k, tasks, n, blocks);
+  else if constexpr (K > 0)
+    run_pick_rows<K - 1>(launcher, pick, tasks, n, blocks);
 }
 
 }  // namespace
@@ -106,11 +107,13 @@ void DeviceBatch::launch_seeds() {
 void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
   const EdgeTask* tasks = edge_tasks_.data() + hop.first_task;
   const auto n = static_cast<int64_t>(hop.expansions.size());
-  int64_t tiles = 1, num_blocks = 1, num_by_edge = 0;
+  int64_t tiles = 1, num_blocks = 1, num_by_edge = 0, row_blocks = 0;
   bool draws_floyd = false, draws_by_weight = false;
   for (const Expansion& e : hop.expansions) {
     tiles = std::max<int64_t>(tiles, tiles_for(e.frontier_bound, 1));
-    if (e.unrolled_k) continue;
+    if (e.pick == 0)
+      row_blocks = std::max<int64_t>(row_blocks, tiles_for(e.frontier_bound, 1) * RowSlots::of(e.k).num_parts);
+    if (e.pick != kByEdge) continue;
     ++num_by_edge;
     draws_by_weight |= e.k > 0 && by_weight(e.edge_type) && !spec_.by_number;
     draws_floyd |= e.k > 0 && !by_weight(e.edge_type) && !spec_.replace && !spec_.by_number;
@@ -126,9 +129,9 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
     run_tasks(*launcher_, PickEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
   }
   for (int64_t begin = num_by_edge, end; begin < n; begin = end) {
-    const int unrolled_k = hop.expansions[begin].unrolled_k;
-    for (end = begin + 1; end < n && hop.expansions[end].unrolled_k == unrolled_k;) ++end;
-    run_pick_rows<kMaxUnrolled>(*launcher_, unrolled_k, tasks + begin, end - begin, tiles);
+    const int pick = hop.expansions[begin].pick;
+    for (end = begin + 1; end < n && hop.expansions[end].pick == pick;) ++end;
+    run_pick_rows<kMaxUnrolled>(*launcher_, pick, tasks + begin, end - begin, pick == 0 ? row_blocks : tiles);
   }
   const NodeTask* ends = node_tasks_.data() + index * num_node_types();
   int64_t node_tiles = 1;

@@ -113,11 +113,12 @@ class DeviceBatch {
     int64_t *edge_sums = nullptr, *node_sums = nullptr;
     int edge_tiles = 0;  // of all edge types that lead here in one hop
   };
+  static constexpr int kByEdge = -1;
   // One edge type at one hop, before it has memory.
   struct Expansion {
     int edge_type;
     int64_t k, frontier_bound, edge_bound;
-    int unrolled_k;  // K of PickRows; 0: edge by edge
+    int pick;  // K of PickRows, or kByEdge
   };
   struct Hop {
     std::vector<Expansion> expansions;
@@ -136,7 +137,7 @@ class DeviceBatch {
   };
 
   void plan_hops();
-  int unrolled_k_of(int edge_type, int64_t k) const;
+  int pick_of(int edge_type, int64_t k) const;
   bool by_weight(int edge_type) const;
   int64_t half_life_of(int edge_type) const { return spec_.half_life.empty() ? 0 : spec_.half_life[edge_type]; }
   Counts counts_at(int64_t* words) const;

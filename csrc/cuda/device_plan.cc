@@ -70,10 +70,11 @@ DeviceBatch::DeviceBatch(const std::vector<int64_t>& num_nodes, const std::vecto
       require(type >= 0 && type < num_types, "ends[", r, "] has node type ", type, ": expected [0, ", num_types, ")");
 }
 
-// PickRows counts within a row by 32 bits.
-int DeviceBatch::unrolled_k_of(int edge_type, int64_t k) const {
+// PickRows counts edges by 32 bits.
+int DeviceBatch::pick_of(int edge_type, int64_t k) const {
   const bool is_plain = !spec_.by_number && !by_weight(edge_type) && graphs_[edge_type]->num_edges <= UINT32_MAX;
-  return is_plain && k >= 1 && k <= kMaxUnrolled ? static_cast<int>(k) : 0;
+  if (!is_plain || k < 1 || k > RowSlots::kWidest) return kByEdge;
+  return k <= kMaxUnrolled ? static_cast<int>(k) : 0;
 }
 
 bool DeviceBatch::by_weight(int edge_type) const {
@@ -167,13 +168,13 @@ void DeviceBatch::plan_hops() {
       // Each node is expanded once. Duplicate seeds may have more edges; then there is too little room, and more next.
       if (!spec_.replace)
         edges = std::min(edges, product(graphs_[r]->num_edges, spec_.disjoint ? frontier[expanded] : 1));
-      hop.expansions.push_back({r, k, frontier[expanded], edges, unrolled_k_of(r, k)});
+      hop.expansions.push_back({r, k, frontier[expanded], edges, pick_of(r, k)});
       hop.found_bound[found] = sum(hop.found_bound[found], edges);
       total[found] = sum(total[found], edges);
     }
     // What one kernel picks stands together.
     std::stable_sort(hop.expansions.begin(), hop.expansions.end(),
-                     [](const Expansion& a, const Expansion& b) { return a.unrolled_k < b.unrolled_k; });
+                     [](const Expansion& a, const Expansion& b) { return a.pick < b.pick; });
     num_edge_tasks_ += static_cast<int64_t>(hop.expansions.size());
     for (size_t t = 0; t < types_.size(); ++t)
       frontier[t] = spec_.disjoint ? hop.found_bound[t] : std::min(hop.found_bound[t], types_[t].num_nodes);
@@ -304,7 +305,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     for (const Expansion& e : hop.expansions) {
       tiles[ends_[e.edge_type].second] += tiles_for(e.frontier_bound, 1);
       is_expanded[e.edge_type] = 1;
-      if (e.unrolled_k) continue;
+      if (e.pick != kByEdge) continue;
       by_edge[ends_[e.edge_type].second] = 1;
       has_used[ends_[e.edge_type].second] |= by_weight(e.edge_type) && e.k > 0 && !spec_.replace && !spec_.by_number;
       has_rows[e.edge_type] = 1;
@@ -409,7 +410,9 @@ void DeviceBatch::make_tasks() {
                              counts.edges_begin + h * num_edges + r,
                              counts.edges_end + h * num_edges + r,
                              spans_[r],
-                             row_begin_[r]});
+                             row_begin_[r],
+                             RowSlots::of(e.pick == 0 ? e.k : 1),
+                             RowSlots::of(e.pick == 0 ? (e.k + 1) / 2 : 1)});
     }
     for (int t = 0; t < num_types; ++t) {
       const int64_t* end = last_type[t] < 0 ? nullptr : counts.edges_end + h * num_edges + last_type[t];

@@ -1,8 +1,8 @@
 // The kernels that find the edges of a hop, as bodies that host and device run alike: see block.h.
 //
-// FindExcluded where edges are excluded. Per hop: CountEdges; then PickRows where k is small and draws are uniform,
-// else PlaceRows, DrawEdges or DrawByWeight where draws need it, and PickEdges; then those of node_kernels.h:
-// StampEdges where nodes are hashed; CountNew; AddNew.
+// FindExcluded where edges are excluded. Per hop, of row_kernels.h: CountEdges; PickRows where a block has room for
+// rows and draws are uniform. Else, from here: PlaceRows, DrawEdges or DrawByWeight where draws need it, and PickEdges.
+// Then those of node_kernels.h: StampEdges where nodes are hashed; CountNew; AddNew.
 #pragma once
 
 #include <cstdint>
@@ -15,144 +15,24 @@
 #include "cuda/block.h"
 #include "cuda/device_rows.h"
 #include "cuda/hop_tasks.h"
+#include "cuda/row_kernels.h"
 
 namespace glt::cuda {
-
-// How many edges each tile of a frontier gives.
-struct CountEdges {
-  using Shared = ScanShared;
-  static constexpr int kBlocksPerSm = 5;
-  Tasks<EdgeTask> tasks;
-
-  template <typename Block>
-  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
-    const EdgeTask& task = tasks[block.y()];
-    if (block.x() >= task.tiles) return;
-    scan_tile(block, shared, task.tile(block.x()), nullptr, 0, sum_of([&](int64_t i) {
-                const RowSpan row = task.spans[*task.frontier_begin + i] = task.find_span(i);
-                return task.count(row);
-              }));
-    block.each([&](int thread) {
-      if (thread == 0) task.sums[task.first_tile + block.x()] = shared.tile_sum();
-    });
-  }
-};
-
-// Calls row(i, place) for the rows of a tile, `place` being that of the row's first edge behind found_begin, and says
-// where the edges of the task begin and end.
-template <typename Block, typename Row>
-GLT_HOST_DEVICE void place_rows(const Block& block, ScanShared& shared, const EdgeTask& task, const Row& row) {
-  const int x = block.x();
-  if (x >= task.tiles) return;
-  const Tile tile = task.tile(x);
-  const bool first = x == 0, last = x == task.tiles - 1;
-  if (tile.empty() && !first && !last) return;
-  const auto give = [&](int64_t i) { return task.count(task.span(i)); };
-  scan_tile(block, shared, tile, task.sums, task.first_tile + x, sum_of(give));
-  block.each([&](int thread) {
-    int64_t place = shared.place(thread);
-    for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) place += row(i, place);
-    if (thread != 0) return;
-    if (first) *task.edges_begin = *task.found_begin + shared.tile_place();
-    if (!last) return;
-    const int64_t end = *task.found_begin + shared.tile_place() + shared.tile_sum();
-    *task.edges_end = end;
-    if (end > task.found.capacity) block.atomic_max(task.found.need, static_cast<uint64_t>(end));
-  });
-}
-
-// Picks and loads all edges of a row at once; k = K at most, drawn uniformly. One thread a row: K loads in flight.
-template <int K>
-struct PickRows {
-  using Shared = ScanShared;
-  static constexpr int kMost = K;
-  Tasks<EdgeTask> tasks;
-
-  template <typename Block>
-  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
-    const EdgeTask& task = tasks[block.y()];
-    place_rows(block, shared, task, [&](int64_t i, int64_t place) {
-      const RowSpan row = task.span(i);
-      const int64_t count = task.count(row), at = *task.found_begin + place;
-      if (count > 0 && at + count <= task.found.capacity) pick(block, task, i, row, static_cast<int>(count), at);
-      return count;
-    });
-  }
-
- private:
-  // Draws as floyd_small asks for them: each Philox block is used twice.
-  struct Draws {
-    NodeDraws& draws;
-    GLT_HOST_DEVICE uint64_t operator[](uint32_t i) const { return draws(i); }
-  };
-
-  template <typename Block>
-  GLT_HOST_DEVICE static void pick(const Block& block, const EdgeTask& task, int64_t i, const RowSpan& row, int count,
-                                   int64_t at) {
-    // Rows of 2^32 edges go by PlaceRows: see DeviceBatch::unrolled_k_of.
-    uint32_t offset[K];
-    const auto degree = static_cast<uint32_t>(row.degree);
-    if (task.takes_whole(row, count)) {
-      GLT_UNROLL
-      for (int j = 0; j < K; ++j) offset[j] = static_cast<uint32_t>(j < count ? j : count - 1);
-    } else {
-      NodeDraws draws = task.draws(i);
-      if (task.replace) {
-        GLT_UNROLL
-        for (int j = 0; j < K; ++j) offset[j] = static_cast<uint32_t>(pick_any(0, degree, draws(j)));
-      } else {
-        floyd_small(0u, degree, static_cast<uint32_t>(K), Draws{draws}, offset);
-      }
-    }
-    task.template skip_excluded<K>(i, row, offset);
-    const Center center = task.center(i);
-    const uint32_t top = task.found.stamps.top();
-    int64_t loaded[K];
-    load(task.rows.indices_of(row.shift), row.begin, offset, loaded);
-    GLT_UNROLL
-    for (int j = 0; j < K; ++j)
-      if (j < count) task.put_node(block, at + j, center, loaded[j], top);
-    if (!task.found.edge) return;
-    if (task.rows.edge_ids.data) {
-      load(task.rows.edge_ids_of(row.shift), row.begin, offset, loaded);
-    } else {
-      GLT_UNROLL
-      for (int j = 0; j < K; ++j) loaded[j] = task.rows.first_edge_id + row.begin + offset[j];
-    }
-    GLT_UNROLL
-    for (int j = 0; j < K; ++j)
-      if (j < count) task.found.edge[at + j] = loaded[j];
-  }
-
-  // All K loads are asked for before the first answer is used: no branch between them, each with a register of its own.
-  GLT_HOST_DEVICE static void load(const DeviceIds& ids, int64_t begin, const uint32_t* offset, int64_t* out) {
-    if (ids.wide)
-      load_as(static_cast<const int64_t*>(ids.data) + begin, offset, out);
-    else
-      load_as(static_cast<const int32_t*>(ids.data) + begin, offset, out);
-  }
-  template <typename Id>
-  GLT_HOST_DEVICE static void load_as(const Id* ids, const uint32_t* offset, int64_t* out) {
-    Id loaded[K];
-    GLT_UNROLL
-    for (int j = 0; j < K; ++j) loaded[j] = ids[offset[j]];
-    GLT_UNROLL
-    for (int j = 0; j < K; ++j) out[j] = loaded[j];
-  }
-};
 
 // Writes where the edges of each row begin, for kernels that work edge by edge.
 struct PlaceRows {
   using Shared = ScanShared;
-  static constexpr int kBlocksPerSm = 5;
+  static constexpr int kBlocksPerSm = 4;
   Tasks<EdgeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
     const EdgeTask& task = tasks[block.y()];
-    place_rows(block, shared, task, [&](int64_t i, int64_t place) {
-      task.row_begin[*task.frontier_begin + i] = place;
-      return task.count(task.span(i));
+    place_rows(block, shared, task, block.x(), [&](const Tile& some, int64_t place, int64_t) {
+      block.each([&](int thread) {
+        if (const int64_t i = some.begin + thread; i < some.end)
+          task.row_begin[*task.frontier_begin + i] = place + shared.place(thread) - *task.found_begin;
+      });
     });
   }
 };
@@ -420,7 +300,7 @@ struct PickEdges {
       const int64_t position = position_of(task, at, i, row, count, j);
       const int64_t neighbor = task.rows.indices_of(row.shift)[position];
       if (task.found.edge) task.found.edge[at] = task.rows.edge_id(position, row.shift);
-      task.put_node(block, at, task.center(i), neighbor, top);
+      task.put_node(block, at, task.center(*task.frontier_begin + i), neighbor, top);
     });
   }
 

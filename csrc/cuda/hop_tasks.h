@@ -156,8 +156,10 @@ struct EdgeTask {
   int64_t* edges_end;
 
   RowSpan* spans;  // [local id], the rows of the frontier, which CountEdges finds: by searches, where there are times
-  // [local id], the first edge of each row, counted from found_begin; where rows are not picked whole.
+  // [local id], the first edge of each row, counted from found_begin; where edges are picked one by one.
   int64_t* row_begin;
+  RowSlots slots;       // of PickRows<0>, for the k edges of a row
+  RowSlots pair_slots;  // for pairs of them
 
   GLT_HOST_DEVICE int64_t frontier_size() const { return *frontier_end - *frontier_begin; }
   GLT_HOST_DEVICE Tile tile(int x) const { return Tile(frontier_size(), x, tiles); }
@@ -213,11 +215,8 @@ struct EdgeTask {
     return {tree ? tree_key(key, tree[local]) : key, hop, edge_type, static_cast<uint64_t>(node[local])};
   }
 
-  // What all edges of frontier node i share.
-  GLT_HOST_DEVICE Center center(int64_t i) const {
-    const int64_t local = *frontier_begin + i;
-    return {static_cast<uint32_t>(local), tree ? tree[local] : 0};
-  }
+  // What all edges of an expanded node share.
+  GLT_HOST_DEVICE Center center(int64_t local) const { return {static_cast<uint32_t>(local), tree ? tree[local] : 0}; }
   // Occurrence `at` is `neighbor`, found from `center`; `top` is that of the stamps, which is asked for once.
   template <typename Block>
   GLT_HOST_DEVICE void put_node(const Block& block, int64_t at, Center center, int64_t neighbor, uint32_t top) const {

@@ -13,17 +13,18 @@
 #include "cuda/induce_kernels.h"
 #include "cuda/negative_kernels.h"
 #include "cuda/node_kernels.h"
+#include "cuda/row_kernels.h"
 
 namespace glt::cuda {
 
-constexpr int kMaxUnrolled = 16;  // PickRows keeps up to so many picks in registers
+constexpr int kMaxUnrolled = 16;  // the largest K of PickRows
 
 using Kernel =
     std::variant<AddDoubt, FindExcluded, FindNegatives, TakeSeeds, StampSeeds, StampEdges, CountEdges, PlaceRows,
                  DrawEdges, DrawByWeight, DrawByNumber, PickEdges, CountNew, AddNew, CopyEdges, CopyNodes, CountDegrees,
-                 PlaceDegrees, CountMembers, SumMembers, WriteMembers, PickRows<1>, PickRows<2>, PickRows<3>,
-                 PickRows<4>, PickRows<5>, PickRows<6>, PickRows<7>, PickRows<8>, PickRows<9>, PickRows<10>,
-                 PickRows<11>, PickRows<12>, PickRows<13>, PickRows<14>, PickRows<15>, PickRows<16>>;
+                 PlaceDegrees, CountMembers, SumMembers, WriteMembers, PickRows<0>, PickRows<1>, PickRows<2>,
+                 PickRows<3>, PickRows<4>, PickRows<5>, PickRows<6>, PickRows<7>, PickRows<8>, PickRows<9>,
+                 PickRows<10>, PickRows<11>, PickRows<12>, PickRows<13>, PickRows<14>, PickRows<15>, PickRows<16>>;
 
 // All calls are asked for in order and may return before the work is done, but for wait(). They are made within a Turn.
 class Launcher {

@@ -48,11 +48,31 @@ def test_kernel_bodies_give_the_cpus_batches(seed, replace, disjoint, with_edge,
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_every_number_of_neighbors_that_has_a_kernel_of_its_own(replace):
+def test_every_number_of_neighbors_of_which_a_block_takes_another_number_of_rows(replace):
     world, rng = device_world(5), np.random.default_rng(5)
-    for k in range(1, 18):
+    for k in range(1, 41):
         options = {"replace": replace, "disjoint": False, "with_edge": True}
         check(world, CPU, seeds=world.seeds(rng), num_neighbors=[[k]] * len(world.ends), batch_key=k, **options)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("replace", [False, True])
+def test_as_many_neighbors_as_a_block_has_room_for_and_more(replace, order):
+    indptr = np.array([0, 3000, 3000, 3007, 5000])
+    world = DeviceWorld([4, 700], [(0, 1)], [{"indptr": indptr, "indices": np.resize(np.arange(700), 5000)}])
+    for k in (100, 256, 257, 511, 512, 513, 1023, 1024, 1025, 2000):
+        options = {"replace": replace, "native": {"order": order, "shuffle_seed": k}}
+        check(world, CPU, seeds=[(0, torch.tensor([2, 0, 1, 3]))], num_neighbors=[[k]], batch_key=k, **options)
+
+
+@pytest.mark.parametrize("k", [2, -1])
+def test_more_rows_than_all_threads_of_all_tiles(k):
+    n = 300_000
+    degree = np.random.default_rng(8).integers(0, 4, n)
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    indices = np.random.default_rng(9).integers(0, n, indptr[-1])
+    world = DeviceWorld([n], [(0, 0)], [{"indptr": indptr, "indices": indices}])
+    check(world, CPU, seeds=[(0, torch.randperm(n))], num_neighbors=[[k]], batch_key=3)
 
 
 @settings(max_examples=240, deadline=None)
@@ -86,7 +106,7 @@ def test_thousands_of_excluded_edges_of_a_hub():
     world = DeviceWorld([1, 700], [(0, 1)], [{"indptr": np.array([0, 5000]), "indices": indices}])
     odd = np.arange(1, 700, 2)
     excluded = [_core.Exclusions(np.zeros(len(odd), np.int64), odd)]
-    for k in (-1, 3, 16, 40, 2500, 3000):
+    for k in (-1, 3, 16, 40, 700, 1024, 2500, 3000):
         options = {"exclusions": excluded, "native": {"order": "backward"}}
         check(world, CPU, seeds=[(0, torch.tensor([0]))], num_neighbors=[[k]], batch_key=k + 9, **options)
 

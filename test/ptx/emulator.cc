@@ -22,18 +22,29 @@ std::map<std::string, Program>& programs() {
 }
 
 struct KernelsRun {
+  struct Sum {
+    uint64_t load_bytes = 0, load_sectors = 0, store_bytes = 0, store_sectors = 0;
+  };
+  const char* const traffic_path = std::getenv("PTX_TRAFFIC");
   std::mutex mutex;
-  std::set<std::string> names;
+  std::map<std::string, Sum> sums;
 
-  void add(const std::string& name) {
+  void add(const std::string& name, const Traffic& loads, const Traffic& stores) {
     const std::lock_guard lock(mutex);
-    names.insert(name);
+    Sum& sum = sums[name];
+    sum.load_bytes += loads.num_bytes(), sum.load_sectors += loads.num_sectors();
+    sum.store_bytes += stores.num_bytes(), sum.store_sectors += stores.num_sectors();
   }
   ~KernelsRun() {
-    const char* path = std::getenv("PTX_KERNELS_RUN");
-    if (!path) return;
-    std::ofstream file(path, std::ios::app);
-    for (const std::string& name : names) file << name << "\n";
+    if (const char* path = std::getenv("PTX_KERNELS_RUN")) {
+      std::ofstream file(path, std::ios::app);
+      for (const auto& [name, sum] : sums) file << name << "\n";
+    }
+    if (!traffic_path) return;
+    std::ofstream file(traffic_path);
+    for (const auto& [name, sum] : sums)
+      file << name << " " << sum.load_bytes << " " << sum.load_sectors << " " << sum.store_bytes << " "
+           << sum.store_sectors << "\n";
   }
 };
 KernelsRun kernels_run;
@@ -55,7 +66,7 @@ struct Resident {
   Block block;
   std::vector<Thread*> threads;
 
-  Resident(const Launch& launch, uint32_t index, Seat& at)
+  Resident(const Launch& launch, uint32_t index, Seat& at, Traffic* loads, Traffic* stores)
       : seat(at),
         block{*launch.program,
               launch.params.data(),
@@ -65,7 +76,10 @@ struct Resident {
               launch.threads,
               nullptr,
               at.words,
-              global_words} {
+              global_words,
+              0,
+              loads,
+              stores} {
     const Program& program = *launch.program;
     seat.words.clear();
     seat.shared.assign(program.shared_bytes, std::byte{0xA5});
@@ -128,7 +142,8 @@ void set_order(Order wanted, uint64_t seed) {
 }
 
 void run(const Launch& launch) {
-  kernels_run.add(launch.program->name);
+  Traffic loads, stores;
+  const bool counts = kernels_run.traffic_path;
   std::vector<uint32_t> blocks(launch.blocks_x * launch.blocks_y);
   std::iota(blocks.begin(), blocks.end(), 0u);
   if (order == Order::kBackward) std::reverse(blocks.begin(), blocks.end());
@@ -139,7 +154,8 @@ void run(const Launch& launch) {
   std::deque<std::unique_ptr<Resident>> resident;
   for (size_t next = 0; next < blocks.size() || !resident.empty();) {
     for (; next < blocks.size() && !free.empty(); free.pop_back())
-      resident.push_back(std::make_unique<Resident>(launch, blocks[next++], *free.back()));
+      resident.push_back(std::make_unique<Resident>(launch, blocks[next++], *free.back(), counts ? &loads : nullptr,
+                                                    counts ? &stores : nullptr));
     if (order == Order::kShuffled) std::swap(resident.front(), resident[random_bits() % resident.size()]);
     std::unique_ptr<Resident> turn = std::move(resident.front());
     resident.pop_front();
@@ -148,6 +164,7 @@ void run(const Launch& launch) {
     else
       resident.push_back(std::move(turn));
   }
+  kernels_run.add(launch.program->name, loads, stores);
 }
 
 void fault(const Block& block, const Thread& thread, int line, const std::string& what) {

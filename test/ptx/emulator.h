@@ -24,7 +24,8 @@ Launch launch_of(const Program& program, uint32_t blocks_x, uint32_t blocks_y, u
 void set_order(Order order, uint64_t seed);
 
 // Throws where a kernel faults or a checker finds something. When the process ends, the names of all kernels that ran
-// are added to the file that the variable PTX_KERNELS_RUN names, if it is set.
+// are added to the file that the variable PTX_KERNELS_RUN names, if it is set, and the one that PTX_TRAFFIC names has
+// each kernel's bytes and sectors of loads, and of stores.
 void run(const Launch& launch);
 
 }  // namespace ptx

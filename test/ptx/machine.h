@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shadow.h"
+#include "traffic.h"
 
 namespace ptx {
 
@@ -42,10 +43,12 @@ struct Block {
   const Program& program;
   const std::byte* params;
   uint32_t x, y, num_x, num_threads;
-  std::byte* shared;     // [program.shared_bytes]
-  Shadow& shared_words;  // of the block
-  Shadow& global_words;  // of the launch
-  uint32_t epoch = 0;    // barriers that its threads have passed
+  std::byte* shared;         // [program.shared_bytes]
+  Shadow& shared_words;      // of the block
+  Shadow& global_words;      // of the launch
+  uint32_t epoch = 0;        // barriers that its threads have passed
+  Traffic* loads = nullptr;  // of global memory; null: nobody counts
+  Traffic* stores = nullptr;
 
   Access access(const Thread& t) const {
     const uint32_t index = y * num_x + x;
@@ -295,6 +298,7 @@ std::array<T, kWidth> load(Block& b, const Thread& t, Space space, Cache cache, 
       if (space == Space::kShared && !word.is_written()) return "a read of shared memory that nobody wrote";
       return word.read(by, cache == Cache::kCg, cache == Cache::kNc);
     });
+  if (space == Space::kGlobal && b.loads) b.loads->add(b.access(t).thread, line, address, sizeof(T) * kWidth);
   std::array<T, kWidth> values;
   std::memcpy(&values, from, sizeof(values));
   return values;
@@ -306,6 +310,7 @@ void store(Block& b, const Thread& t, Space space, uint64_t address, std::array<
   const bool same = std::memcmp(to, &values, sizeof(values)) == 0;
   checked_order(b, t, space, address, sizeof(T), kWidth, line,
                 [&](Word& word, const Access& by) { return word.write(by, same); });
+  if (space == Space::kGlobal && b.stores) b.stores->add(b.access(t).thread, line, address, sizeof(T) * kWidth);
   std::memcpy(to, &values, sizeof(values));
 }
 

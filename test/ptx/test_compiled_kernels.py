@@ -49,7 +49,7 @@ def test_the_emulator_knows_every_instruction_of_every_kernel(tmp_path):
         kernels = [
             kernel for found in pool.map(lambda source: kernels_in(source, tmp_path), KERNELS) for kernel in found
         ]
-    assert len(kernels) >= 51
+    assert len(kernels) >= 52
     translated = cpp_of(kernels)
     assert all(f"run_{kernel.name}(" in translated for kernel in kernels)
 
@@ -113,6 +113,34 @@ def test_a_gpu_without_kernels_is_refused_in_words(compiled, capability, runs):
         f"cuda:1 has compute capability {capability // 10}.{capability % 10}, and this build of glt has kernels for 9.0"
     )
     assert said == "" if runs else told in said and f"GLT_CUDA_ARCHS={capability}, or sample on the CPU" in said
+
+
+A_HOP = """
+import sys
+import torch
+from glt.sampler.device_batch import DeviceBatch, PlacedRows
+degree = torch.arange(900) % 60
+indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
+edge_ids = torch.arange(int(indptr[-1])).flip(0)
+rows = PlacedRows.of(indptr, edge_ids % 900, edge_ids, num_neighbor_nodes=900)
+batch = DeviceBatch([900], [(0, 0)], torch.device("cpu"))
+batch.launch([rows], [(0, torch.arange(700))], [[int(sys.argv[1])]], batch_key=1)
+batch.finish()
+"""
+
+
+@pytest.mark.full
+@on_the_emulator[1]
+@pytest.mark.parametrize("k", [5, 10, 16, 25])
+def test_warps_write_the_edges_of_rows_side_by_side(compiled, tmp_path, k):
+    """One thread a row moved four to five times the sectors that it wrote bytes for."""
+    env = os.environ | {"GLT_COMPILED_CORE": str(compiled[0]), "PYTHONPATH": f"{HERE}:{ROOT}"}
+    env["PTX_TRAFFIC"] = str(tmp_path / "traffic")
+    command = [sys.executable, "-c", f"import compiled_core{A_HOP}", str(k)]
+    subprocess.run(command, env=env, cwd=ROOT, timeout=100, check=True)
+    [counts] = [line.split()[1:] for line in (tmp_path / "traffic").read_text().splitlines() if "8PickRows" in line]
+    _, _, stored_bytes, store_sectors = map(int, counts)
+    assert store_sectors < 1.3 * stored_bytes / 32
 
 
 @pytest.mark.full

@@ -1,8 +1,11 @@
-"""What runs PTX here: its checkers find what they are for. That it computes as a GPU is seen by batches that are the
-CPU's, see test_compiled_kernels.py."""
+"""What runs PTX here: its checkers find what they are for, and it counts what warps move. That it computes as a GPU is
+seen by batches that are the CPU's, see test_compiled_kernels.py."""
 
 import ctypes
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -64,6 +67,7 @@ RULES = {  # body, and what is found wrong, or None
     "one_ends": ("setp.eq.u32 %p1, %r1, 3;\n@%p1 ret;\nbar.sync 0;", "different barriers"),
     "constant": ("st.global.u64 [%rd2], %rd2;\nld.global.nc.u64 %rd3, [%rd2];", "ld.nc"),
     "own_word": ("st.global.u64 [%rd2], %rd2;\nld.global.u64 %rd3, [%rd2];", None),
+    "at_a_stride": ("add.s64 %rd3, %rd2, %rd9;\nst.global.u64 [%rd3], %rd2;", None),
     "one_word": ("st.global.u64 [%rd1], %rd2;", "beside a write"),
     "one_value": ("st.global.u64 [%rd1], %rd1;", None),
     "atomics": ("mov.u64 %rd3, 1;\natom.global.add.u64 %rd4, [%rd1], %rd3;\nld.global.cg.u64 %rd5, [%rd1];", None),
@@ -84,8 +88,8 @@ def library(tmp_path_factory):
 
 
 def run(library, name, backward=False, blocks=1):
-    array = np.zeros(2 * THREADS + 2, np.int64)
-    at = ctypes.c_uint64(array.ctypes.data + -array.ctypes.data % 16)
+    array = np.zeros(2 * THREADS + 4, np.int64)
+    at = ctypes.c_uint64(array.ctypes.data + -array.ctypes.data % 32)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(at))
     wrong = library.ptx_run(name.encode(), blocks, THREADS, backward, arguments)
     return (wrong or b"").decode(), array
@@ -110,6 +114,28 @@ def test_what_a_gpu_faults_on_or_leaves_to_chance_is_found(library, name, backwa
 def test_blocks_are_in_no_order(library):
     assert run(library, "own_word", blocks=1)[0] == ""
     assert "beside a" in run(library, "own_word", blocks=2)[0]  # the same words again
+
+
+COUNTED = """
+import ctypes, sys
+import test_ptx_machine
+library = ctypes.CDLL(sys.argv[1])
+library.ptx_run.restype = ctypes.c_char_p
+for name in sys.argv[2:]:
+    test_ptx_machine.run(library, name)
+"""
+
+
+def test_what_the_threads_of_a_warp_move_together_is_counted(library, tmp_path):
+    env = os.environ | {"PTX_TRAFFIC": str(tmp_path / "traffic"), "PYTHONPATH": os.path.dirname(__file__)}
+    command = [sys.executable, "-c", COUNTED, library._name, "own_word", "at_a_stride", "one_value"]
+    subprocess.run(command, env=env, check=True, timeout=60)
+    # By kernel, bytes and sectors of loads, and of stores.
+    assert (tmp_path / "traffic").read_text().splitlines() == [
+        "at_a_stride 0 0 512 32",
+        "one_value 0 0 512 2",
+        "own_word 512 16 512 16",
+    ]
 
 
 @pytest.mark.parametrize("body", ["shfl.sync.down.b32 %r5, %r1, 1, 31, -1;", "bar.sync 1;", "@%p1 bar.sync 0;"])
