@@ -1,8 +1,8 @@
 """Seconds to open a partition of 10 GB: cold, warm, compared before, and not compared.
 
-Claims: comparing files with their checksums takes less than three times as long as reading them from the disk; what a
-process of the host has compared costs the next ones nothing; a file of more than 1 GiB holds nothing up. Files come in
-pages of 2 MiB, so that what is "warm" in small ones is read again the first time.
+Claims: comparing cold files with their checksums takes less than three times as long as reading them from the disk;
+what a process of the host has compared costs the next ones nothing; a file of more than 1 GiB holds nothing up. Files
+come in pages of 2 MiB, so that what is "warm" in small ones is read again the first time.
 
 Method: one partition with nine tables of 1 GB, which are compared before they are used, and one with a table of 9 GB,
 which is compared behind. Each opening is a fresh process, timed from the call of ``load_partition``, imports not

@@ -1,6 +1,6 @@
 """Sampling and gathering from a mapped partition: files in pages of 2 MiB, of 4 KiB, and arrays in memory.
 
-Claim: over files in pages of 4 KiB at least 1.2x edges, and 1.2x rows; within a tenth of what memory gives.
+Claim: over files in pages of 4 KiB at least 1.2x edges, and 1.2x rows; no less than a tenth below what memory gives.
 
 Method: one partition with features of 512 bytes, twice on disk, opened by `load_partition` and, beside it, as where
 a kernel has no transparent huge pages. "memory" is a copy of the arrays, moved to pages of 2 MiB as loaders do. One

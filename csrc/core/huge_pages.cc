@@ -81,7 +81,7 @@ int64_t collapse_to_huge_pages(void* data, int64_t bytes, double seconds) {
 
 bool read_into_huge_pages(int fd, int64_t begin, int64_t bytes) {
   struct stat file;
-  if (fstat(fd, &file) != 0) return false;
+  if (begin < 0 || bytes < 0 || fstat(fd, &file) != 0) return false;
   bytes = std::min<int64_t>(bytes, file.st_size - begin);
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 0));
   if (begin % static_cast<int64_t>(kHugePage) != 0 || size < kHugePage) return false;

@@ -33,7 +33,7 @@ struct CountEdges {
 
 // Calls rows(some, place, end) for the rows of tile `x`, one to a thread at a time, and says where the edges of the
 // task begin and end. That of row i begins at occurrence place + shared.place(i - some.begin), and the last ends at
-// `end`. Calls have a phase or more.
+// `end`. Calls have a phase or more. Blocks that share a tile say the same.
 template <typename Block, typename Rows>
 GLT_HOST_DEVICE void place_rows(const Block& block, ScanShared& shared, const EdgeTask& task, int x, const Rows& rows) {
   if (x >= task.tiles) return;
@@ -82,9 +82,10 @@ struct PickRows {
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
     const EdgeTask& task = tasks[block.y()];
-    const int part = block.x() >> log2_of(static_cast<uint32_t>(task.tiles));
+    const int part = block.x() >> log2_of(static_cast<uint32_t>(task.tiles)), x = block.x() & (task.tiles - 1);
     const int most = K ? kThreads : task.slots.num_rows;
     if (part >= (K ? 1 : task.slots.num_parts)) return;
+    if (const Tile tile = task.tile(x); part > 0 && tile.begin + part * most >= tile.end) return;
     const auto rows = [&](const Tile& some, int64_t place, int64_t end) {
       const int64_t first = some.begin + part * most, left = some.end - first;
       const auto n = static_cast<uint32_t>(left < 0 ? 0 : left < most ? left : most);
@@ -103,7 +104,7 @@ struct PickRows {
           load_edges(block, task, shared, n, slot, *task.frontier_begin + first, part * most, place);
       });
     };
-    place_rows(block, shared.scan, task, block.x() & (task.tiles - 1), rows);
+    place_rows(block, shared.scan, task, x, rows);
   }
 
  private:

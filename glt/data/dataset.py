@@ -92,9 +92,12 @@ class Graph:
         self._placed: dict[Accelerator, DeviceTopology] = {}
         self._lock = threading.Lock()
 
-    def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
+    def placed(
+        self, device: Accelerator | torch.device | int | str | None = None, room: int | None = None
+    ) -> DeviceTopology:
         """Returns the edges as samplers on a GPU, by default the graph's, read them; places them there the first time,
-        and again when torch has moved their memory.
+        and again when torch has moved their memory. ``room``: the bytes of device memory that they may take, by default
+        three quarters of what is free.
 
         Raises:
             RuntimeError, torch.OutOfMemoryError: If the columns cannot be pinned, or the GPU has no room.
@@ -110,8 +113,19 @@ class Graph:
             if place in self._placed and self._placed[place].has_moved:
                 self._placed.pop(place).close()
             if place not in self._placed:
-                self._placed[place] = DeviceTopology(self.topology, place.device, self.mode, hotness=self.hotness)
+                self._placed[place] = DeviceTopology(
+                    self.topology, place.device, self.mode, hotness=self.hotness, room=room
+                )
             return self._placed[place]
+
+    def widened(self, num_nodes: tuple[int, int]) -> Graph:
+        """The same edges of so many sources and destinations, in the same place; itself if it has as many."""
+        topology, hotness = self.topology.widened(num_nodes), self.hotness
+        if topology is self.topology:
+            return self
+        if hotness is not None:
+            hotness = torch.cat([hotness, hotness.new_zeros(topology.num_nodes - len(hotness))])
+        return Graph(topology, self.mode, self.device, hotness=hotness)
 
     def close(self) -> None:
         """Gives back device memory and unpins the columns, until they are asked for again."""
@@ -156,6 +170,20 @@ class Graph:
     def __repr__(self) -> str:
         at = "" if self.device is None else f" on {self.device}"
         return f"{self.topology!r}, mode={self.mode!r}{at}"
+
+
+def placed_together(
+    graphs: Sequence[Graph], device: Accelerator | torch.device | int | str | None, num_sharers: int = 1
+) -> None:
+    """Places the graphs of all edge types on a GPU, unless they are there: each may take as much of the room for graphs
+    as it has of their bytes. ``num_sharers`` processes have a part of the room each."""
+    from glt.data.device_topology import num_bytes, room_for_graphs
+
+    place = require_accelerator("cuda" if device is None else device, "device")
+    room = room_for_graphs(place.device)
+    sizes = [num_bytes(graph.topology) for graph in graphs]
+    for graph, size in zip(graphs, sizes, strict=True):
+        graph.placed(place, None if room is None else room // num_sharers * size // max(sum(sizes), 1))
 
 
 @short_traceback
@@ -398,7 +426,7 @@ class Dataset:
     def with_mode(self, graph_mode: str, device: Any = None) -> Dataset:
         """Returns a dataset of the same edges and tables with graphs of another mode; see :class:`Graph`."""
         other = copy.copy(self)
-        other.graphs = tuple(Graph(graph.topology, graph_mode, device) for graph in self.graphs)
+        other.graphs = tuple(Graph(g.topology, graph_mode, device, hotness=g.hotness) for g in self.graphs)
         return other
 
     @short_traceback
@@ -462,7 +490,7 @@ class Dataset:
         if counts == self.num_nodes_of:
             return
         self.graphs = tuple(
-            Graph(graph.topology.widened((counts[source], counts[target])), graph.mode, graph.device)
+            graph.widened((counts[source], counts[target]))
             for graph, (source, target) in zip(self.graphs, self.schema.ends("out"), strict=True)
         )
         self.num_nodes_of = counts

@@ -41,11 +41,11 @@ class DeviceTopology:
     """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
 
     Row offsets are always in device memory. The columns are there too (mode ``'CUDA'``), or stay pinned in the
-    topology's own memory (``'ZERO_COPY'``). Of columns that would take more than three quarters of the free memory of
-    the GPU only the neighbours and the edge ids of some rows are there, those that are read most for their bytes: by
-    ``hotness [num_nodes]``, how often a node is expanded, or where that is None by the number of its edges. ``indptr,
-    indices, edge_ids, weights, by_time`` are as the topology has them, readable by kernels at ``data_ptr()``; ``hot``
-    are the copies.
+    topology's own memory (``'ZERO_COPY'``). Of columns that would take more than ``room`` bytes, by default
+    :func:`room_for_graphs`, only the neighbours and the edge ids of some rows are there, those that are read most for
+    their bytes: by ``hotness [num_nodes]``, how often a node is expanded, or where that is None by the number of its
+    edges. ``indptr, indices, edge_ids, weights, by_time`` are as the topology has them, readable by kernels at
+    ``data_ptr()``; ``hot`` are the copies.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class DeviceTopology:
         mode: str,
         pages: PinnedPages | None = None,
         hotness: Tensor | None = None,
+        room: int | None = None,
     ) -> None:
         self.topology, self.device, self.mode = topology, device, mode
         self._pages, self._guard = pages, wait_when_dropped(self, device)
@@ -65,10 +66,10 @@ class DeviceTopology:
         self.hot: HotRows | None = None
         try:
             self.indptr = copy_to_device(topology.indptr, device)
-            free = free_memory(device) if mode == "CUDA" else None
-            room = None if free is None else free // 4 * 3
-            self._is_whole = mode == "CUDA" and (room is None or _num_bytes(topology) <= room)
-            if room is not None and not self._is_whole:
+            if room is None and mode == "CUDA":
+                room = room_for_graphs(device)
+            self._is_whole = mode == "CUDA" and (room is None or num_bytes(topology) <= room)
+            if mode == "CUDA" and room is not None and not self._is_whole:
                 self.hot = self._hot_rows(hotness, room)
             self.indices = self._column(topology.indices, "indices")
             self.edge_ids = None if topology.edge_ids is None else self._column(topology.edge_ids, "edge_ids")
@@ -93,14 +94,15 @@ class DeviceTopology:
             "%s is too large for %s: it keeps %d of %d rows, with %d of %d edges, and reads the others in host memory",
             *(topology, self.device, len(begins), topology.num_nodes, num_hot, topology.num_edges),
         )
-        there = [None if column is None else self._copied(column, begins, ends) for column in columns]
+        places = np.concatenate([[0], np.cumsum(ends - begins)])
+        there = [None if column is None else self._copied(column, begins, ends, places) for column in columns]
         indices = there[0]
         assert indices is not None
         return HotRows(torch.from_numpy(shift).to(self.device), indices, *there[1:])
 
-    def _copied(self, column: Tensor, begins: np.ndarray, ends: np.ndarray) -> Tensor:
-        """The elements of some rows, one row after the other, in device memory."""
-        places = np.cumsum([0, *(ends - begins)])
+    def _copied(self, column: Tensor, begins: np.ndarray, ends: np.ndarray, places: np.ndarray) -> Tensor:
+        """The elements of some rows, one row after the other, in device memory; ``places`` is where each begins there,
+        and where the last ends."""
         out = torch.empty(int(places[-1]), dtype=column.dtype, device=self.device)
         source, first = column.numpy(), 0
         while first < len(begins):  # as many rows at a time as have so many edges
@@ -149,7 +151,13 @@ class DeviceTopology:
         return f"{self.topology!r}, mode={self.mode!r}, device={str(self.device)!r}"
 
 
-def _num_bytes(topology: Topology) -> int:
+def room_for_graphs(device: torch.device) -> int | None:
+    """Bytes that graphs may take of a GPU: three quarters of what is free there; None on the host, which has room."""
+    free = free_memory(device)
+    return None if free is None else free // 4 * 3
+
+
+def num_bytes(topology: Topology) -> int:
     """Of all columns, those that are others' too counted once."""
     columns = [topology.indices, topology.edge_ids, *(topology.weights or ()), *(topology.by_time or ())]
     return sum({c.data_ptr(): c.nbytes for c in columns if c is not None and c.nbytes}.values())
@@ -160,16 +168,24 @@ def hottest_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Chooses rows of ``num_edges`` edges together at most: those that give most draws for each edge that is kept.
 
-    A row of degree d that is expanded h times gives ``h * min(d, 10)`` edges, and takes d. Returns the shifts of
+    A row of degree d that is expanded h times gives ``h * min(d, 10)`` edges, and takes d; where ``hotness`` is None, h
+    counts as d. Returns the shifts of
     :class:`HotRows`, and where the chosen rows begin and end in the columns, by node.
     """
     degree = np.diff(indptr)
-    hot = degree.astype(np.float64) if hotness is None else hotness.numpy().astype(np.float64)
-    score = hot * np.minimum(degree, _FAN_OUT) / np.maximum(degree, 1)
-    fitting = np.flatnonzero((degree > 0) & (degree <= num_edges))
-    order = fitting[np.argsort(-score[fitting], kind="stable")]
-    chosen = np.sort(order[: int(np.searchsorted(np.cumsum(degree[order]), num_edges, "right"))])
-    begins, ends = indptr[chosen], indptr[chosen + 1]
+    score = np.minimum(degree, _FAN_OUT).astype(np.float32)
+    if hotness is not None:
+        score *= hotness.float().numpy() / np.maximum(degree, 1)
+    # To three digits, which sort in linear time; of equal ones the first.
+    digits = (score / max(float(score.max(initial=0)), 1e-30)).astype(np.float16).view(np.uint16)
+    order = np.argsort(~digits, kind="stable")
+    chosen, left = np.zeros(len(degree), bool), num_edges
+    while len(order := order[(degree[order] > 0) & (degree[order] <= left)]):  # rows that do not fit end nothing
+        taken = max(1, int(np.searchsorted(np.cumsum(degree[order]), left, "right")))
+        chosen[order[:taken]] = True
+        left -= int(degree[order[:taken]].sum())
+        order = order[taken:]
+    begins, ends = indptr[:-1][chosen], indptr[1:][chosen]
     shift = np.full(len(degree), COLD, np.int64)
     shift[chosen] = np.cumsum(ends - begins) - ends
     return shift, begins, ends

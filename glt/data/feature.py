@@ -557,7 +557,11 @@ def checked_hotness(value: Tensor | None, num_rows: int) -> Tensor | None:
     """Returns the hotness of so many rows, contiguous; raises ValueError unless it is a number per row on the CPU."""
     if value is None:
         return None
-    if not isinstance(value, Tensor) or value.shape != (num_rows,) or value.device.type != "cpu":
+    if not isinstance(value, Tensor) or value.shape != (num_rows,) or value.device.type != "cpu" or value.is_complex():
         kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"hotness is {kind}: expected numbers [{num_rows}] on the CPU, one per row")
-    return value.contiguous()
+    value = value.detach().contiguous()
+    if value.is_floating_point() and bool(value.isnan().any()):
+        at = int(value.isnan().nonzero()[0])
+        raise ValueError(f"hotness[{at}] is not a number: expected how often each row is wanted")
+    return value

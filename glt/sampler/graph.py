@@ -148,8 +148,7 @@ def _of_graphs(graphs: Mapping[EdgeType, Graph]) -> Dataset:
             num_nodes[end] = max(num_nodes[end], count)
     of_all = []
     for (source, target), graph in zip(ends, graphs.values(), strict=True):
-        topology = graph.topology.widened((num_nodes[source], num_nodes[target]))
-        of_all.append(graph if topology is graph.topology else Graph(topology, graph.mode, graph.device))
+        of_all.append(graph.widened((num_nodes[source], num_nodes[target])))
     return Dataset.of_graphs(schema, of_all, list(num_nodes.values()), edge_dir=of_all[0].edge_dir)
 
 

@@ -24,6 +24,7 @@ from glt._checks import check_at_least, check_one_of
 from glt._reprs import says, typed
 from glt._tracebacks import short_traceback
 from glt.data.arrays import as_ids, checked_times
+from glt.data.dataset import placed_together
 from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
@@ -202,6 +203,7 @@ class NeighborSampler(BaseSampler):
     def on_device(self) -> DeviceSampling:
         graphs, place = self.graph.graphs, self.accelerator
         assert place is not None, "the sampler samples on the CPU"
+        placed_together(graphs, place)
         return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
 
     @cached_property

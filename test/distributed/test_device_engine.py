@@ -353,27 +353,30 @@ def of_parts(root, here):
     return rows, parts[0].nodes[0].cache.feat.nbytes, torch.from_numpy(np.array(parts[0].nodes[0].cache.ids))
 
 
-@pytest.mark.parametrize("split_ratio", [0.0, 0.3])
 @pytest.mark.parametrize("here", [(1,), (0, 2)])
-def test_copies_of_others_are_found_with_the_rows_of_a_partition(tmp_path, here, split_ratio):
+def test_copies_of_others_are_found_with_the_rows_of_a_partition(tmp_path, here):
     root = partitioned(tmp_path, 3, hotness=hotness(3), cache_ratio=0.2)
-    data, local = here_of(root, here, split_ratio)
+    data, local = here_of(root, here, 0.3)
     tables = data.local_graph(local).tables
     _, _, copied = of_parts(root, here)
     assert len(copied) and not np.isin(data.node_books[0].owners()[copied], here[:1]).any()
     ids = torch.cat([copied, *(torch.from_numpy(local[p].nodes[0].ids) for p in here)])
     assert torch.equal(looked_up(tables, "node", "x", ids, GRAPH.x), GRAPH.x[ids])
-    if split_ratio:
-        assert torch.equal(hot_rows(tables)[-1], GRAPH.x[copied]), "all of them, in device memory"
-    else:
-        assert hot_rows(tables) == []
+    assert torch.equal(hot_rows(tables)[-1], GRAPH.x[copied]), "all of them, in device memory"
+    data, local = here_of(root, here, 0.0)
+    tables = data.local_graph(local).tables
+    assert tables.copies(HOST, "node", 0, "x") is None, "the CPU looks them up"
+    foreign = copied[~np.isin(data.node_books[0].owners()[copied], here)]
+    with pytest.raises(IndexError, match="has no row"):
+        looked_up(tables, "node", "x", foreign[:1], GRAPH.x)
 
 
 @pytest.mark.parametrize("num_sharers", [1, 3])
 def test_without_a_split_ratio_a_gpu_keeps_what_fits(tmp_path, monkeypatch, num_sharers):
     root = partitioned(tmp_path, 3, hotness=hotness(3), cache_ratio=0.2)
     rows, copies, copied = of_parts(root, (1,))
-    ids = torch.cat([torch.from_numpy(load_partition(root, 1).nodes[0].ids), copied])
+    owned = torch.from_numpy(load_partition(root, 1).nodes[0].ids)
+    indices = 4 * (GRAPH_NODES + GRAPH.edge_index.size(1))
     for room, share, has_copies in (
         (0, 0.0, False),
         (copies // 2, copies // 2 / rows, False),
@@ -381,11 +384,14 @@ def test_without_a_split_ratio_a_gpu_keeps_what_fits(tmp_path, monkeypatch, num_
         (copies + rows // 4, 0.25, True),
         (copies + rows + 1, 1.0, True),
     ):
-        monkeypatch.setattr("glt.distributed.engine.local_graph.free_memory", lambda _, r=room: 2 * r * num_sharers)
+        monkeypatch.setattr(
+            "glt.distributed.engine.local_graph.free_memory", lambda _, r=room: 2 * (r + indices) * num_sharers
+        )
         data, local = here_of(root, (1,), None)
         data.num_sharers = num_sharers
         tables = data.local_graph(local).tables
         assert tables.share(HOST) == (pytest.approx(share, abs=2 / rows), has_copies)
+        ids = torch.cat([owned, copied]) if has_copies else owned
         assert torch.equal(looked_up(tables, "node", "x", ids, GRAPH.x), GRAPH.x[ids])
         num_hot = round(tables.share(HOST)[0] * len(local[1].nodes[0].owned)) + len(copied) * has_copies
         assert sum(map(len, hot_rows(tables))) == num_hot

@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -175,3 +176,17 @@ def test_samplers_of_a_server(monkeypatch, graph_mode, missing, may):
     monkeypatch.setattr(worker, "missing_for_cuda", lambda: missing)
     spec = PoolWorkerSpec(0, 0, {"graph_mode": graph_mode, "device": "host"}, 1, 1, 1.0, 20, "text")
     assert worker.may_use_gpu(spec) == may
+
+
+def test_samplers_of_a_server_that_share_a_gpu_are_counted():
+    dataset = SimpleNamespace(sampling_device="host", num_sharers=1)
+    process = SimpleNamespace(spec=SimpleNamespace(worker=1), dataset=dataset)
+    for devices, samplers, expected in (
+        (None, [0, 1, 2], 3),
+        (["host"], [1], 1),
+        (["host", "cpu"], [0, 1, 2, 3], 2),
+        (["host", "host"], [0, 1], 2),
+    ):
+        granted = SimpleNamespace(request={"devices": devices, "samplers": samplers})
+        worker.PoolWorker._place(process, granted)
+        assert dataset.num_sharers == expected

@@ -152,7 +152,7 @@ class DeviceNeighborSampler(_DeviceSampler):
     def _is_hot(self, kind: str, type_: int, name: str) -> bool:
         """Whether rows of a table are in device memory."""
         share, has_copies = self._local.tables.share(self.accelerator)
-        return share > 0 or (has_copies and self._local.tables.copies(kind, type_, name) is not None)
+        return share > 0 or (has_copies and self._local.tables.copies(self.accelerator, kind, type_, name) is not None)
 
     def _fill_rest(self, ready: Event, out: dict[str, Tensor], ids: _Ids) -> None:
         """What the CPU looks up, once the ids are here."""
@@ -475,9 +475,10 @@ class DevicePartitionSampler(_DeviceSampler):
         wanted = {with_copies: [*map(there, zip(*some, strict=True))] for with_copies, some in lists.items() if some}
         for name in rows.names:
             into, table = out[in_message(name, rows.kind, rows.type)], (rows.kind, rows.type, name)
-            if (found := wanted.get(self._local.tables.copies(*table) is not None)) is not None:
+            with_copies = self._local.tables.copies(self.accelerator, *table) is not None
+            if (found := wanted.get(with_copies)) is not None:
                 self._local.tables.gather(self.accelerator, table, found[0], into, found[1])
-            brought_rows, brought_at = rows.gather_from_elsewhere(name)
+            brought_rows, brought_at = rows.gather_from_elsewhere(name, with_copies=not with_copies)
             if brought_rows.numel():
                 at = brought(torch.from_numpy(brought_at.astype(np.int64)), self.accelerator)
                 _as_bytes(into).index_copy_(0, at, _as_bytes(brought(brought_rows, self.accelerator)))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glt._checks import format_size
 from glt.data.arrays import from_array
-from glt.data.dataset import Graph
+from glt.data.dataset import Graph, placed_together
 from glt.data.device import Accelerator, free_memory
 from glt.data.feature import NO_ROW, Feature, TieredRows
 from glt.data.schema import PartitionBook
@@ -71,6 +71,7 @@ class LocalGraph:
     def kernels(self, config: SamplingConfig, accelerator: Accelerator) -> DeviceSampling:
         """Returns what samples these rows on a GPU, on the current stream."""
         graph = replace(self._graph, time_level=config.time_level)
+        placed_together(self.graphs, accelerator, self.tables.num_sharers)
         return DeviceSampling(graph, config, accelerator.device, lambda r: self.graphs[r].placed(accelerator))
 
     def close(self) -> None:
@@ -157,11 +158,11 @@ class LocalTables:
     copies.
 
     The share ``split_ratio`` of each partition's rows is in device memory, the hottest; the others stay in the mapped
-    files, pinned. Copies are all there, but where the share is 0. Without a ``split_ratio`` rows take half of the
-    memory that is free on the GPU when the first table is asked for, so that a model has the rest: copies first, then
-    an equal share of each table; ``num_sharers`` processes have a part of it each. That takes 4 bytes of device memory
-    per node or edge of the graph more, but where nothing is hot and the partitions own ranges of ids that follow each
-    other.
+    files, pinned. Copies are all there, or, where the share is 0, none. Without a ``split_ratio`` rows take half of the
+    memory that is free on the GPU when the first table is asked for, so that a model has the rest: all copies, if they
+    fit, then an equal share of each table; ``num_sharers`` processes have a part of it each. Each table takes 4 bytes
+    of device memory per node or edge of the graph more, but where nothing is kept and the partitions own ranges of ids
+    that follow each other.
     """
 
     def __init__(
@@ -173,14 +174,14 @@ class LocalTables:
     ) -> None:
         self._parts = sorted(partitions)
         self._partitions = [partitions[p] for p in self._parts]
-        self._books, self._num_sharers = books, num_sharers
+        self._books, self.num_sharers = books, num_sharers
         self._caches = [
             None if cache is None or self._owns(book, cache.ids) else cache
             for cache, book in zip(own.node_caches, books["node"], strict=True)
         ]
         self._placed: dict[Place, TieredRows] = {}
         self._shares: dict[Accelerator, tuple[float, bool]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _owns(self, book: PartitionBook | None, ids: np.ndarray) -> bool:
         """Whether these nodes are all of partitions that are read here."""
@@ -190,8 +191,11 @@ class LocalTables:
         """A table of the first partition: they are alike but for their rows."""
         return self._partitions[0].tables(kind, type_)[name]
 
-    def copies(self, kind: str, type_: int, name: str) -> tuple[np.ndarray, Feature] | None:
-        """Nodes of partitions elsewhere of which this table has rows here, ``[n]`` int64, and those."""
+    def copies(self, place: Accelerator, kind: str, type_: int, name: str) -> tuple[np.ndarray, Feature] | None:
+        """Nodes of partitions elsewhere of which a GPU keeps rows of this table, ``[n]`` int64, and those."""
+        return self._copies(kind, type_, name) if self.share(place)[1] else None
+
+    def _copies(self, kind: str, type_: int, name: str) -> tuple[np.ndarray, Feature] | None:
         cache = self._caches[type_] if kind == "node" else None
         return None if cache is None or name not in cache.tables else (cache.ids, cache.tables[name])
 
@@ -199,17 +203,20 @@ class LocalTables:
         """Which share of the rows of partitions a GPU keeps, and whether it keeps copies."""
         if (given := self._partitions[0].split_ratio) is not None:
             return given, given > 0
-        if place not in self._shares:
-            self._shares[place] = self._fitting(place)
-        return self._shares[place]
+        with self._lock:
+            if place not in self._shares:
+                self._shares[place] = self._fitting(place)
+            return self._shares[place]
 
     def _fitting(self, place: Accelerator) -> tuple[float, bool]:
         own = self._partitions[0]
         tables = [("node", t, name) for t, of_type in enumerate(own.node_tables) for name in of_type]
-        copied = sum(copies[1].tensor.nbytes for each in tables if (copies := self.copies(*each)) is not None)
+        copied = sum(copies[1].tensor.nbytes for each in tables if (copies := self._copies(*each)) is not None)
         tables += [("edge", t, name) for t, of_type in enumerate(own.edge_tables) for name in of_type]
         rows = sum(part.tables(kind, t)[name].tensor.nbytes for part in self._partitions for kind, t, name in tables)
-        room = (free_memory(place.device) or 0) // 2 // self._num_sharers
+        books = [self._books[kind][t] for kind, t, _ in tables]
+        indices = sum(4 * book.num_ids for book in books if book is not None)  # where the row of each id is
+        room = max(0, (free_memory(place.device) or 0) // 2 // self.num_sharers - indices)
         has_copies = 0 < copied <= room
         share = min(1.0, (room - copied * has_copies) / max(rows, 1))
         more = f", and {format_size(copied)} of copies of others'" if has_copies else ""
@@ -230,9 +237,9 @@ class LocalTables:
 
     def _place(self, place: Accelerator, kind: str, type_: int, name: str) -> TieredRows:
         features = [each.tables(kind, type_)[name] for each in self._partitions]
-        book, copies = self._books[kind][type_], self.copies(kind, type_, name)
+        book, copies = self._books[kind][type_], self.copies(place, kind, type_, name)
         assert book is not None, "tables of a partition come with a book"
-        share, has_copies = self.share(place)
+        share, _ = self.share(place)
         tables: list[Tensor] = [feature.tensor for feature in features]
         hotness: list[Tensor | None] = [None] * len(tables)
         if 0 < share < 1:
@@ -252,7 +259,7 @@ class LocalTables:
                 there = rows[ids]
                 rows[ids] = np.where(there == NO_ROW, first[-1] + np.arange(len(ids)), there)
                 tables, hotness = [*tables, feature.tensor], [*hotness, None]
-                num_hot.append(len(ids) if has_copies else 0)
+                num_hot.append(len(ids))
             row_of = from_array(rows)
         return TieredRows(
             tables,
@@ -280,6 +287,7 @@ class LocalTables:
         """Gives back device memory and unpins the rows; they are placed again when they are asked for again."""
         with self._lock:
             placed, self._placed = self._placed, {}
+            self._shares.clear()
         for each in placed.values():
             each.close()
 

@@ -320,8 +320,7 @@ class RowLookup:
             sources: list[Source] = []
             for part, ids, at in self.local:
                 sources += part.tables(self.kind, self.type)[name].sources(ids, at, stats)
-            sources += [(as_numpy(rows), which, at, None, 0) for rows, which, at in self._copies_of(name)]
-            sources += [(*each, None, 0) for each in self._from_elsewhere(name)]
+            sources += [(*each, None, 0) for each in self._from_elsewhere(name, with_copies=True)]
             target = as_numpy(out[in_message(name, self.kind, self.type)])
             _core.gather_from(sources, target, self._packings[name])
         if self.to_send is not None:
@@ -332,13 +331,13 @@ class RowLookup:
         """Ids of partitions elsewhere of whose rows the partition here has copies, and positions."""
         return [] if self.copies is None else [(self.copies.ids[rows], at) for rows, at in self.copied]
 
-    def gather_from_elsewhere(self, name: str) -> tuple[Tensor, np.ndarray]:
+    def gather_from_elsewhere(self, name: str, with_copies: bool) -> tuple[Tensor, np.ndarray]:
         """Of one table, the rows ``[n, ...]`` that partitions elsewhere own, as batches have them, and their positions
-        ``[n]``, without those of which the partition here has copies. Raises ValueError unless all are here."""
-        found = self._from_elsewhere(name)
+        ``[n]``, with or without those of which the partition here has copies. Raises ValueError unless all are here."""
+        found = self._from_elsewhere(name, with_copies)
         dtype, (num_rows, *shape) = self.specs[in_message(name, self.kind, self.type)]
         num_here = sum(len(ids) for _, ids, _ in self.local)
-        if self.copies is not None and name in self.copies.tables:
+        if not with_copies and self.copies is not None and name in self.copies.tables:
             num_here += sum(len(rows) for rows, _ in self.copied)
         rows = pooled_empty((num_rows - num_here, *shape), dtype)
         bounds = np.cumsum([0, *(len(at) for *_, at in found)], dtype=np.uint32)
@@ -348,9 +347,10 @@ class RowLookup:
         _core.gather_from(sources, as_numpy(rows), self._packings[name])
         return rows, np.concatenate([at for *_, at in found]) if found else np.empty(0, np.uint32)
 
-    def _from_elsewhere(self, name: str) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """Tables, which of their rows (None: all, in order), and their positions; copies of the partition apart."""
-        found = [(as_numpy(rows), which, at) for rows, which, at in self._kept_of(name)]
+    def _from_elsewhere(self, name: str, with_copies: bool) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
+        """Tables, which of their rows (None: all, in order), and their positions."""
+        copies = [*(self._copies_of(name) if with_copies else ()), *self._kept_of(name)]
+        found: list[Any] = [(as_numpy(rows), which, at) for rows, which, at in copies]
         found += [(as_numpy(rows[name]), which, at) for which, at, rows in self.borrowed if name in rows]
         return found + [(as_numpy(rows[name]), None, at) for _, at, rows in self.answers if name in rows]
 

@@ -294,6 +294,7 @@ class ServedLoaders:
             "client": str(session),
             "seeds_bytes": seeds.nbytes,
             # Of a loader that takes over from another server's, a sampler may have several streams.
+            "samplers": workers,
             "most_streams": -(-max(len(workers), num_streams) // len(workers)),
             "buffer_bytes": max(1, buffer_bytes // max(len(workers), num_streams)),
             "cache_bytes": cache_bytes // max(len(workers), num_streams),

@@ -213,7 +213,7 @@ class PoolWorker:
     def stream(self, granted: _Granted, share: tuple[int, int], is_here: bool, cache_bytes: int) -> Stream:
         """Makes the stream of a loader, ``share`` of it, to a client that is on this host, or has room for
         ``cache_bytes`` of rows."""
-        place = self._place(granted, share)
+        place = self._place(granted)
         is_pinned = place is not None and not place.is_host
         stream = Stream(granted.request, share, self.scheduler, self._note_end, is_here, is_pinned)
         try:
@@ -231,7 +231,7 @@ class PoolWorker:
         me = self._role, self.spec.server_rank
         answers = Answers(granted.request, share, self.scheduler, self._note_end, *me, is_here)
         try:
-            answers.job, answers.sampler = self._sampler(granted, self._place(granted, share), answers.flow)
+            answers.job, answers.sampler = self._sampler(granted, self._place(granted), answers.flow)
         except BaseException as error:
             answers.close(f"its sampler could not be made: {error}")
             raise
@@ -241,10 +241,11 @@ class PoolWorker:
     def _role(self) -> str:
         return f"worker {self.spec.worker} of server"
 
-    def _place(self, granted: _Granted, share: tuple[int, int]) -> Accelerator | None:
+    def _place(self, granted: _Granted) -> Accelerator | None:
         devices = granted.request.get("devices") or [self.dataset.sampling_device]
-        self.dataset.num_sharers = -(-share[1] // len(devices))
         at = self.spec.worker % len(devices)
+        samplers = [devices[worker % len(devices)] for worker in granted.request["samplers"]]
+        self.dataset.num_sharers = max(1, samplers.count(devices[at]))
         return accelerator_of(devices[at], f"worker_devices[{at}]")
 
     def _sampler(

@@ -297,16 +297,16 @@ class _Files:
     @cached_property
     def in_huge_pages(self) -> frozenset[str]:
         """Files of this partition that are to be in pages of 2 MiB: larger ones than 64 MiB, as far as half of the
-        available memory takes them, graphs first. Of what memory does not take, each miss would read 2 MiB."""
+        available memory takes them together with those of all other partitions that are on this host, graphs first. Of
+        what memory does not take, each miss would read 2 MiB."""
         if not has_huge_pages():
             return frozenset()
-        files = self.manifest.files.items()
-        mine = [(path, entry.num_bytes) for path, entry in files if layout.part_of(path) in (None, self.index)]
-        large = [(path, size) for path, size in mine if size > REMEMBERED_BYTES]
-        large.sort(key=lambda file: not file[0].startswith(f"{layout.part(self.index)}/graph/"))
-        sizes = np.cumsum([size for _, size in large])
-        fitting = int(np.searchsorted(sizes, available_memory()[0] // 2, "right"))
-        return frozenset(path for path, _ in large[:fitting])
+        here = {None, *(i for i in range(self.manifest.num_parts) if (self.root / layout.part(i)).is_dir())}
+        files = [(path, entry.num_bytes) for path, entry in self.manifest.files.items()]
+        large = [(path, size) for path, size in files if size > REMEMBERED_BYTES and layout.part_of(path) in here]
+        large.sort(key=lambda file: "/graph/" not in file[0])
+        fitting = int(np.searchsorted(np.cumsum([size for _, size in large]), available_memory()[0] // 2, "right"))
+        return frozenset(path for path, _ in large[:fitting] if layout.part_of(path) in (None, self.index))
 
     @cached_property
     def ends(self) -> tuple[tuple[int, int], ...]:
@@ -337,8 +337,8 @@ class _Files:
             pages.madvise(mmap.MADV_HUGEPAGE)  # what is read through it comes in pages of 2 MiB
         record = Record.of(contents) if self.verify and self.is_behind and contents.is_large else None
         if record is not None:
-            if contents.in_huge_pages and self.verify is True and record.found() is None:
-                contents.drop_small_pages()
+            if contents.in_huge_pages and self.verify is True and record.found() is None and record.lock():
+                contents.drop_small_pages()  # unless another process is at it
             self.unverified.append((contents, record))
         elif self.verify is True:
             contents.compare_once()

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 BEFORE_USE_BYTES: Final = 1 << 30  # files up to this size are compared before they are used
 REMEMBERED_BYTES: Final = 64 << 20  # smaller ones are read faster than it would take to remember them safely
-_BLOCKS_AT_ONCE: Final = 64
+_BLOCKS_AT_ONCE: Final = 16
 _READ_BYTES: Final = 1 << 20  # at a time: they stay in the CPU's cache until their checksum is made
 _NUM_THREADS: Final = min(4, os.cpu_count() or 1)  # four take as much as most disks give
 _NICE: Final = 10  # of the thread that reads behind
