@@ -229,7 +229,8 @@ std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
     const DeviceRows given = rows ? *rows : DeviceRows{};
     for (const void* array : {static_cast<const void*>(given.indptr), given.indices.data, given.edge_ids.data,
                               static_cast<const void*>(given.weight_sum), static_cast<const void*>(given.weight_guide),
-                              static_cast<const void*>(given.time)})
+                              static_cast<const void*>(given.time), static_cast<const void*>(given.hot_shift),
+                              given.hot_indices, given.hot_edge_ids})
       add_address(array);
     add(given.indices.wide);
     add(given.edge_ids.wide);

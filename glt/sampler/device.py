@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 #
 # On the device ``cpu``, where the host runs the kernel, the sums are the CPU's, bit for bit; by weight for rows of up
 # to 256 edges, beyond which terms are added in another order. A GPU's logarithms and exponentials differ in their last
-# bits from the host's and multiplications are fused with additions: probabilities agree to 1e-6. Has not run on a GPU
-# yet.
+# bits from the host's and multiplications are fused with additions: probabilities agree to 1e-6.
 
 
 class DeviceHotness:
@@ -92,8 +91,7 @@ class DeviceHotness:
 # Negatives found by a kernel: the same that :mod:`glt.sampler.negatives` finds in rounds.
 #
 # A block of threads tries the candidates of one negative, one after the other, and reads the row that would hold the
-# edge, all of it, since rows are in no order. Has not run on a GPU yet; on the device ``cpu`` the host runs the
-# kernel.
+# edge, all of it, since rows are in no order. On the device ``cpu`` the host runs the kernel.
 
 
 class DeviceNegatives:
@@ -181,7 +179,7 @@ Columns: TypeAlias = "Topology | DeviceTopology"
 
 class DeviceSampling:
     """Samples the batches of a :class:`~glt.sampler.NeighborSampler` on one device, bit for bit what the CPU samples.
-    Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
+    On the device ``cpu`` it runs the kernels' bodies on the host.
 
     Several threads may sample at the same time, each on its current stream. Each batch under way takes 4 bytes per
     node, or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time that a batch names a node.

@@ -11,6 +11,7 @@ from glt.data.device_topology import COLD, DeviceTopology, hottest_rows, num_byt
 from glt.loader import NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.sampler.device import DeviceSampling
+from glt.sampler.device_batch import DeviceBatch, PlacedRows
 from glt.testing import random_graph
 from glt.testing.batches import random_hetero_graph
 
@@ -120,6 +121,33 @@ def test_a_hub_that_does_not_fit_ends_nothing():
     degree[1] = 100_000
     shift, begins, _ = hottest_rows(np.concatenate([[0], np.cumsum(degree)]), None, 100_000)
     assert len(begins) == 10_000 and shift[1] == COLD
+
+
+@pytest.mark.parametrize("k", [5, 20, -1])
+def test_other_copies_are_read_where_they_are(k):
+    """A graph that was made of a batch's launches does not read the copies of before."""
+    num_nodes, degree = 50, 30
+    indptr = torch.arange(0, num_nodes * degree + 1, degree)
+    indices = torch.randint(0, num_nodes, (num_nodes * degree,), generator=torch.Generator().manual_seed(1))
+
+    def placed(hot):
+        shift = torch.full((num_nodes,), COLD)
+        for at, row in enumerate(hot):
+            shift[row] = degree * at - indptr[row]
+        copies = torch.cat([indices[indptr[row] : indptr[row + 1]] for row in hot])
+        return PlacedRows.of(indptr, indices, num_neighbor_nodes=num_nodes, hot=(shift, copies, None))
+
+    def neighbors(batch, rows):
+        batch.launch([rows], [(0, torch.arange(10))], [[k]], batch_key=1)
+        batch.finish()
+        return batch.nodes(0, False)[0][batch.edges(0, True)[0]].clone()
+
+    batch, before = DeviceBatch([num_nodes], [(0, 0)], CPU), placed(range(10))
+    expected = [neighbors(batch, before) for _ in range(3)][-1]
+    after = placed(range(9, -1, -1))
+    for tensor in before.tensors[-3:-1]:
+        tensor.zero_()
+    assert torch.equal(neighbors(batch, after), expected)
 
 
 def test_edge_types_share_the_room(free, monkeypatch):
