@@ -42,9 +42,10 @@ PATIENCE = 3  # times a part's seconds: one that hangs leaves time for the other
 def main() -> int:
     options = _parse()
     end = time.monotonic() + options.budget  # the build counts
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # parts are in sessions of their own: none is to outlive this
+    # Parts are in sessions of their own: none is to outlive this. What is ignored, as by nohup, stays so.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     if not options.toy and not options.no_build:
         status = run_within([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], options.budget)
         if status != 0:
@@ -53,8 +54,13 @@ def main() -> int:
             return 1
     with ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
-        seen = run_part(LOOK, toy=options.toy, folder=folder, seconds=LOOK.seconds)
+        seconds = min(LOOK.seconds, end - time.monotonic())
+        seen = run_part(LOOK, toy=options.toy, folder=folder, seconds=seconds)
+        if seen.ends_run is not None:
+            return seen.ends_run
+        if seen.outcome != "done" and time.monotonic() >= end:
+            print(f"no time was left to look at the GPU: give more than --budget {options.budget:g}")
+            return 1
         if seen.outcome != "done":
             print(f"glt's extension cannot be loaded here, or the GPU cannot be asked: {seen.outcome}")
             return 1
@@ -87,7 +93,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where the training parts keep their partitioned graph, 3 GB")
     parser.add_argument("--results", type=Path, help="where gpu.json and gpu.md are (default benchmarks/results)")
     options = parser.parse_args()
-    if options.budget <= 0:
+    if not options.budget > 0:  # nan is not
         parser.error(f"--budget = {options.budget}: expected seconds, more than 0")
     unknown = sorted(set(options.parts) - set(PARTS))
     if unknown:
@@ -99,13 +105,23 @@ def _parse() -> argparse.Namespace:
     for name in ("folder", "results"):
         if getattr(options, name) is not None:
             setattr(options, name, getattr(options, name).resolve())  # parts run in the root of the repository
+            try:
+                _try_to_write(getattr(options, name))  # found out now, not after minutes
+            except OSError as error:
+                parser.error(f"--{name} {getattr(options, name)}: files cannot be written there ({error})")
     return options
+
+
+def _try_to_write(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"written")
 
 
 def _run(options: argparse.Namespace, results: Results, report: Report, folder: Path, end: float) -> int:
     if options.again:
         results.parts.clear()
-    named: list[str] = options.parts
+    named = list(dict.fromkeys(options.parts))
     kept = [] if named else [name for name in PARTS if results.has(name)]
     if kept:
         print(f"done before, and kept: {', '.join(kept)}; --again does them again", flush=True)
@@ -125,10 +141,17 @@ def _run(options: argparse.Namespace, results: Results, report: Report, folder: 
             if outcome.outcome != "done":
                 print(f"{name}: {outcome.outcome}", flush=True)
                 failed[name] = outcome.outcome
+            if outcome.ends_run is not None:
+                return outcome.ends_run
         if name == "checks" and not named and not results.has(name):
             print("the checks are not done: nothing is timed; name parts to time them all the same")
             break
-    if left_out:
+    if "checks" in left_out and not named:
+        print(
+            f"no time was left for the checks, about {PARTS['checks'].seconds:g} s: python -m benchmarks.gpu "
+            "--no-build does them and all that is missing"
+        )
+    elif left_out:
         print(f"no time was left for these: python -m benchmarks.gpu --no-build {' '.join(left_out)}")
     print(results.summary())
     if failed:

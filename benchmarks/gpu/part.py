@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks._harness import Report
 
 ROOT = Path(__file__).parents[2]
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -43,37 +43,50 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a part ended: ``"done"``, or what was wrong; and the rows that it had until then."""
+    """How a part ended: ``"done"``, or what was wrong; and the rows that it had until then.
+
+    ``ends_run``: the exit status of the run if that was told to end meanwhile.
+    """
 
     outcome: str
     seconds: float
     rows: list[dict[str, Any]]
+    ends_run: int | None = None
 
 
 # In the process that starts parts.
 
 
 def run_part(part: Part, *, toy: bool, folder: Path, seconds: float) -> Outcome:
-    """Runs ``part`` for at most that long; ``folder`` is where parts may leave what others need too."""
+    """Runs ``part`` for at most that long; ``folder`` is where parts may leave what others need too. SystemExit with a
+    number, which handlers of signals raise, ends it early: its rows are kept."""
+    status, ends_run = None, None
     with tempfile.TemporaryDirectory() as scratch:
         told = Path(scratch) / "told"
         begin = time.monotonic()
         # The clock has one beginning for all processes of a machine.
         given = {"toy": toy, "told": str(told), "folder": str(folder), "end": begin + seconds}
-        status = run_within([sys.executable, "-m", "benchmarks.gpu.part", part.function, json.dumps(given)], seconds)
+        try:
+            command = [sys.executable, "-m", "benchmarks.gpu.part", part.function, json.dumps(given)]
+            status = run_within(command, seconds)
+        except SystemExit as told_to_end:
+            ends_run = int(told_to_end.code or 0)
         taken = time.monotonic() - begin
         lines = told.read_text().split("\n")[:-1] if told.exists() else []  # a last one without an end is torn
     words = [json.loads(line) for line in lines]
     failures = [word["failed"] for word in words if "failed" in word]
-    if status is None:
+    if ends_run is not None:
+        outcome = "interrupted"
+    elif status is None:
         outcome = f"stopped: it had not ended after {seconds:.3g} s"
     elif failures:
         outcome = f"failed: {failures[0]}"
     elif status < 0:
-        outcome = f"ended by {signal.Signals(-status).name}"
+        named = {each.value: each.name for each in signal.Signals}  # those of real time have no names
+        outcome = f"ended by {named.get(-status, f'signal {-status}')}"
     else:
         outcome = f"ended with exit status {status}" if status else "done"
-    return Outcome(outcome, round(taken, 1), [word["row"] for word in words if "row" in word])
+    return Outcome(outcome, round(taken, 1), [word["row"] for word in words if "row" in word], ends_run)
 
 
 def run_within(command: list[str], seconds: float) -> int | None:
@@ -157,7 +170,7 @@ def look(report: Report, device: Any) -> None:
 
 def main() -> int:
     # Whoever started this may be killed: nobody would stop it then.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     import torch
 
     from glt.data.device import missing_for_cuda

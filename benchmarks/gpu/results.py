@@ -58,10 +58,12 @@ class Results:
     def _take(self, path: Path) -> None:
         """Takes the parts of the file, unless they are of something else; says so then."""
         try:
-            found = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            page(found, self._names)  # what has another shape has no page
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SystemExit(
-                f"{path} is not JSON ({error}): delete it, or name another folder with --results"
+                f"{path} is not JSON as this writes it ({type(error).__name__}: {error}): delete it, or name another "
+                "folder with --results"
             ) from None
         for key in ("toy", "gpu", "extension"):
             if found.get(key) != self._data[key]:
@@ -72,23 +74,28 @@ class Results:
         self._data["parts"] = found["parts"]
 
     def has(self, name: str) -> bool:
-        """Whether that part was run to its end."""
-        return name in self.parts and self.parts[name]["outcome"] == "done"
+        """Whether that part was run to its end, and has not failed since."""
+        return name in self.parts and self.parts[name]["outcome"] == "done" and "since" not in self.parts[name]
 
     def put(self, name: str, outcome: Outcome) -> None:
-        """Takes what a part gave, and writes both files."""
-        self.parts[name] = {
+        """Takes what a part gave, and writes both files. One that fails leaves the figures of an earlier run."""
+        made = {
             "outcome": outcome.outcome, "seconds": outcome.seconds, "date": time.strftime("%Y-%m-%d"),
-            "glt": glt_commit(), "rows": outcome.rows,
+            "glt": glt_commit(), "cuda": self._data["cuda"], "torch": self._data["machine"]["torch"],
         }  # fmt: skip
+        before = self.parts.get(name, {"outcome": "not run"})
+        if outcome.outcome != "done" and before["outcome"] == "done":
+            before["since"] = f"{outcome.outcome} ({made['date']}, glt {made['glt']})"
+        else:
+            self.parts[name] = {**made, "rows": outcome.rows}
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             _write(self._folder / "gpu.json", json.dumps(self._data, indent=1) + "\n")
             _write(self._folder / "gpu.md", page(self._data, self._names))
 
     def summary(self) -> str:
-        where = f"; {self._folder / 'gpu.md'}" if self._folder is not None else ""
-        return f"{_held(list(_goals(self._data)))}{where}"
+        written = self._folder is not None and (self._folder / "gpu.md").exists()
+        return f"{_held(list(_goals(self._data)))}{f'; {self._folder}/gpu.md' if written else ''}"
 
 
 def _write(path: Path, text: str) -> None:
@@ -105,10 +112,9 @@ def page(data: Row, names: Sequence[str]) -> str:
     machine, goals = data["machine"], list(_goals(data))
     on = data["gpu"] or "No GPU: the kernels' code on the host"
     lines = [f"# {on}, toy sizes: these figures mean nothing" if data["toy"] else f"# {on}", ""]
-    cuda, extension = data["cuda"] or "none", data["extension"] or "unknown"
     lines += [
-        f"By `python -m benchmarks.gpu`: CUDA {cuda}, torch {machine['torch']}, {machine['cpu']}, {machine['cores']} "
-        f"cores, extension {extension}.",
+        f"By `python -m benchmarks.gpu`: extension {data['extension'] or 'unknown'}; last on {machine['cpu']}, "
+        f"{machine['cores']} cores.",
         "",
         "## What holds, and what does not",
         "",
@@ -123,9 +129,13 @@ def page(data: Row, names: Sequence[str]) -> str:
         ]
     )
     lines += [_checked(parts.get("checks")), ""]
-    columns = ("outcome", "seconds", "date", "glt")
-    run = {name: parts.get(name, {"outcome": "not run"}) for name in names}
-    lines += _table([{"part": name, **{key: each.get(key) for key in columns}} for name, each in run.items()])
+    run: dict[str, Row] = {name: parts.get(name, {"outcome": "not run", "rows": []}) for name in names}
+    lines += _table(
+        [
+            {"part": name, "outcome": each["outcome"], **{key: each[key] for key in each if key != "rows"}}
+            for name, each in run.items()
+        ]
+    )
     lines += ["## Limits, and what is reached of them", "", *_limits(parts)]
     for name in names:
         if name in parts and parts[name]["rows"]:
@@ -138,7 +148,8 @@ def _goals(data: Row) -> Iterator[tuple[str, Row, float]]:
     for name, part in data["parts"].items():
         for row in part["rows"]:
             if row.get("goal") is not None:
-                yield name, row, next(value for key, value in row.items() if key.endswith("_per_s"))
+                rates = [value for key, value in row.items() if key.endswith("_per_s")]
+                yield name, row, rates[0]
 
 
 def _held(goals: Sequence[tuple[str, Row, float]]) -> str:
@@ -161,7 +172,10 @@ def _checked(checks: Row | None) -> str:
         return "No checks of kernels against the CPU are in this file."
     passed, failed, skipped = (sum(row[key] for row in checks["rows"]) for key in ("passed", "failed", "skipped"))
     verdict = "hold" if checks["outcome"] == "done" else f"do not hold ({checks['outcome']})"
-    return f"The checks of kernels against the CPU {verdict}: {passed} passed, {failed} failed, {skipped} skipped."
+    if "since" in checks:
+        verdict = f"held, and not since ({checks['since']})"
+    counts = f"{passed} passed, {failed} failed, {skipped} skipped"
+    return _line(f"The checks of kernels against the CPU {verdict}: {counts}.")
 
 
 def _found(parts: dict[str, Row], which: Which) -> list[Row]:
@@ -197,4 +211,8 @@ def _table(rows: Sequence[Row]) -> list[str]:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[show(row.get(key)) for key in columns] for row in rows]
     lines = [columns, ["---"] * len(columns), *cells]
-    return [*(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines), ""]
+    return [*(f"| {' | '.join(_line(cell).replace('|', '/') for cell in line)} |" for line in lines), ""]
+
+
+def _line(text: str) -> str:
+    return " ".join(text.splitlines())

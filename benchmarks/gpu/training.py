@@ -84,8 +84,7 @@ def _measure(report: PartReport, device: torch.device, *, in_workers: bool) -> N
                     found[name].append(_epoch(loader, step, device))
     for name, (_, *epochs) in ((name, epochs or [None]) for name, epochs in found.items()):
         if not epochs:
-            print(f"{name}: no measured epoch in the time given; give this part a run of its own, or more --budget")
-            continue
+            continue  # named below, once the others have their rows
         epoch_s, wait_s = (float(np.median([each[i] for each in epochs])) for i in (0, 1))
         num_batches = epochs[0][2]
         report.add(
@@ -93,6 +92,10 @@ def _measure(report: PartReport, device: torch.device, *, in_workers: bool) -> N
             num_epochs=len(epochs), num_batches=num_batches, step_ms=step_s * 1e3,
             lost_share=max(0.0, 1 - num_batches * step_s / epoch_s),
         )  # fmt: skip
+    if late := [name for name, epochs in found.items() if len(epochs) < 2]:
+        raise RuntimeError(
+            f"{'; '.join(late)}: no measured epoch in the time given; give this part a run of its own, or more --budget"
+        )
 
 
 def _partition(path: Path, topology: Topology, x: Tensor, y: Tensor) -> None:
