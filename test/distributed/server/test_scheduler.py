@@ -139,7 +139,7 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
     worker = PoolWorker.__new__(PoolWorker)
     worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
     worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
-    request = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
+    request = {"id": "test", "other_dirs": {}, "peers": [], "order": {}, "samplers": [0]}
     request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1}
     worker.stream(SimpleNamespace(request=request, table=Anything()), (0, 1), False, 0)
     assert channels == [(True, 3000) if is_pinned else ()]
