@@ -31,10 +31,10 @@ OPTIONS = [
 ]
 
 
-def on_host(sampler):
-    """The kernels of a sampler, their bodies run by the host on the arrays in host memory."""
-    topologies = sampler.graph.topologies
-    return DeviceSampling(sampler.graph, sampler.config, torch.device("cpu"), topologies.__getitem__, order="shuffled")
+def on_host(sampler, columns=None):
+    """The kernels of a sampler, their bodies run by the host on the arrays in host memory, or on ``columns``."""
+    place = (columns or sampler.graph.topologies).__getitem__
+    return DeviceSampling(sampler.graph, sampler.config, torch.device("cpu"), place, order="shuffled")
 
 
 def ask_kernels(sampler, monkeypatch):

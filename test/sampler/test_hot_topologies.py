@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from test_device_sampling import HETERO, HOMO, assert_same, on_host
 
 import glt
 from glt.data import Dataset, Graph, Topology
@@ -10,16 +11,10 @@ from glt.data.dataset import placed_together
 from glt.data.device_topology import COLD, DeviceTopology, hottest_rows, num_bytes
 from glt.loader import NeighborLoader
 from glt.sampler import NeighborSampler
-from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, PlacedRows
 from glt.testing import random_graph
-from glt.testing.batches import random_hetero_graph
 
 CPU = torch.device("cpu")
-HETERO = random_hetero_graph(seed=4)
-HOMO = random_graph(80, 700, seed=3).to_data()
-HOMO.time = torch.arange(80) % 20
-HOMO.edge_weight = torch.rand(700, generator=torch.Generator().manual_seed(2))
 OPTIONS = [
     {},
     {"replace": True, "with_edge": False},
@@ -40,17 +35,6 @@ def free(monkeypatch):
         monkeypatch.setattr("glt.data.device_topology.free_memory", lambda device: num_bytes)
 
     return set_free
-
-
-def on_host(sampler, placed):
-    return DeviceSampling(sampler.graph, sampler.config, CPU, placed.__getitem__, order="shuffled")
-
-
-def assert_same(one, other):
-    for name in ("node", "row", "col", "edge", "batch"):
-        a, b = getattr(one, name), getattr(other, name)
-        pairs = [(a[t], b[t]) for t in b] if isinstance(b, dict) else [(a, b)]
-        assert all(x is y is None or torch.equal(x, y) for x, y in pairs), name
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])

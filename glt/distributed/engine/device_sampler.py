@@ -151,8 +151,8 @@ class DeviceNeighborSampler(_DeviceSampler):
 
     def _is_hot(self, kind: str, type_: int, name: str) -> bool:
         """Whether rows of a table are in device memory."""
-        share, has_copies = self._local.tables.share(self.accelerator)
-        return share > 0 or (has_copies and self._local.tables.copies(self.accelerator, kind, type_, name) is not None)
+        tables, place = self._local.tables, self.accelerator
+        return tables.share(place)[0] > 0 or tables.copies(place, kind, type_, name) is not None
 
     def _fill_rest(self, ready: Event, out: dict[str, Tensor], ids: _Ids) -> None:
         """What the CPU looks up, once the ids are here."""

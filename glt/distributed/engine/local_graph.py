@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -44,6 +45,7 @@ class LocalGraph:
             topologies = {p: part.graphs[r].topology for p, part in partitions.items()}
             return joined(topologies, dataset.node_books[expanded])
 
+        @cache  # edge types that expand the same nodes share it
         def hotness_of(expanded: int) -> Tensor | None:
             """That of all nodes, where the partitioner was told; nodes of partitions elsewhere have no rows."""
             nodes = [part.nodes[expanded] for part in partitions.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -150,20 +150,21 @@ class LocalPartition:
         self.edge_tables: list[dict[str, Feature]] = []
         self.graphs: list[Graph] = []
         self.split_ratio = placing.split_ratio
-        self._hotness = {"node": partial(node_hotness, part), "edge": partial(edge_hotness, part)}
+        # Once for all tables of a type: without the partitioner's hotness it takes a pass over all columns.
+        self._hotness = {"node": cache(partial(node_hotness, part)), "edge": cache(partial(edge_hotness, part))}
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
             packings = _packings(part.manifest.node_types[t], "x")
             paths, hotness = self.on_disk.of("node", t), self._hotness_if_split("node", t)
             self.node_tables.append(_tables(named, packings, (node.book, part.index), placing, hotness, paths))
-            cache, kept = None, node.cache
+            copies, kept = None, node.cache
             if kept is not None:
                 copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
                 tables = {
                     name: Feature(_tensor(copied[name]), store_dtype=packings.get(name)) for name in self.node_tables[t]
                 }
-                cache = NodeCache(kept.ids, _core.RowIndex(kept.ids, counts[t]), tables)
-            self.node_caches.append(cache)
+                copies = NodeCache(kept.ids, _core.RowIndex(kept.ids, counts[t]), tables)
+            self.node_caches.append(copies)
         ends = part.schema.ends(part.manifest.edge_dir)
         types = part.manifest.edge_types
         for edge, entry, (expanded, _), (source, target) in zip(
