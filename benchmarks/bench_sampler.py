@@ -2,7 +2,8 @@
 
 Claim: one thread, without replacement, edge ids on, graph M: at least 5x pyg-lib and 4x the best peer. Two threads, on
 one batch or on two in flight: at least 1.7x one. Beside them two processes that share nothing, each with a graph of its
-own: what the machine, its neighbours at work, lets two threads be.
+own: what the machine, its neighbours at work, lets two threads be. And what 2, 4 and 8 threads on one batch can be at
+most, by the time that a batch takes in the part that threads share and in the part that one does.
 
 Method: 1024 distinct seeds with edges per batch, the same seeds for all; one core; contestants take turns round by
 round, and a ratio is the median of those of each round; each batch includes handing node, row, col and edge ids over as
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -27,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import graphs
-from benchmarks._harness import Report, Timing, arguments, find_peers, interleave, pinned, require
+from benchmarks._harness import Report, Timing, arguments, collection_off, find_peers, interleave, pinned, require
 from benchmarks.peer_samplers import NAMES, WITH_REPLACEMENT, Sample, Sampler, peer_samplers
 from glt import _core
 
@@ -208,6 +210,57 @@ def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: l
     report.rows[-1]["cpu_ms"] = None  # that of the other process is not known here
 
 
+def bench_more_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
+    """What more threads on one batch can be at most: the time of a batch in two parts, and what follows by Amdahl's
+    law where one thread does its part while the others do theirs."""
+    csr, seconds = csr_of(graph), []
+    whole, batch = GltSampler(csr, num_neighbors), _core.Batch([csr.num_nodes], [(0, 0)])
+    with pinned(), collection_off():
+        for number, seeds in enumerate(graph.seed_batches(8) * (1 + rounds), 1):
+            start = time.perf_counter()
+            node, *_ = whole(seeds)
+            took = time.perf_counter() - start
+            same, rows_s, ids_s = sample_in_parts(csr, batch, num_neighbors, seeds, _core.batch_key(0, 0, number))
+            require(np.array_equal(node, same), f"graph {graph.name}: a batch made in two parts is another one")
+            seconds.append((took, rows_s, ids_s))
+    whole_s, rows_s, ids_s = np.median(seconds[8:], axis=0)
+    for num_threads in (2, 4, 8):
+        report.add(
+            graph=graph.name,
+            num_neighbors=str(num_neighbors),
+            sampler=f"{num_threads} threads, at most",
+            over_one_thread=float(min(num_threads, (rows_s + ids_s) / ids_s)),
+            rows_ms=float(1e3 * rows_s),
+            local_ids_ms=float(1e3 * ids_s),
+            both_over_batch=float((rows_s + ids_s) / whole_s),
+        )
+
+
+def sample_in_parts(
+    csr: _core.Csr, batch: _core.Batch, num_neighbors: list[int], seeds: np.ndarray, key: int
+) -> tuple[np.ndarray, float, float]:
+    """The nodes of a batch; the seconds that reading rows took, which threads share; and those of finding local ids and
+    handing over, which one thread does. What is read lies in arrays in between, as if other partitions had answered."""
+    rows_s, begin = 0.0, time.perf_counter()
+    batch.start([(0, seeds)])
+    ids_s = time.perf_counter() - begin
+    for hop, k in enumerate(num_neighbors):
+        frontier = batch.frontier(0)
+        begin = time.perf_counter()
+        rows = _core.OneHop(csr, frontier, k, replace=False, batch_key=key, hop=hop)
+        rows_s += time.perf_counter() - begin
+        count, (neighbor, edge) = np.empty(len(frontier), np.uint32), np.empty((2, rows.num_edges), np.int64)
+        rows.copy_out(count, neighbor, edge)
+        part = np.arange(len(frontier), dtype=np.uint32), count, neighbor, edge
+        begin = time.perf_counter()
+        batch.expand_from(0, [part])
+        batch.end_hop()
+        ids_s += time.perf_counter() - begin
+    begin = time.perf_counter()
+    ((node, _),), _ = batch.hand_over()
+    return node, rows_s, ids_s + time.perf_counter() - begin
+
+
 def add(
     report: Report,
     graph: graphs.BenchGraph,
@@ -232,6 +285,7 @@ def main() -> None:
         bench_one_thread(report, graphs.load(name), num_neighbors, peers, options.rounds)
     for name, num_neighbors in [("toy", [5, 3])] if options.toy else CASES[:2]:
         bench_two_threads(report, graphs.load(name), num_neighbors, options.rounds)
+        bench_more_threads(report, graphs.load(name), num_neighbors, options.rounds)
     report.finish()
 
 

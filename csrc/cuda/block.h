@@ -82,6 +82,26 @@ struct RowSlots {
   GLT_HOST_DEVICE uint32_t row_of(uint32_t slot) const { return slot * inverse / (kMost * kWidest); }
 };
 
+// How many items the threads of a block add in each round, a round being one step of each(). Of three counters one
+// counts, one is made ready for the next round, and one may still be read by threads that are late.
+class RoundCounter {
+ public:
+  // One thread calls it in the step before round 0.
+  GLT_HOST_DEVICE void start() { count_[0] = 0; }
+  // One thread calls it in each round.
+  GLT_HOST_DEVICE void prepare_next(uint32_t round) { count_[(round + 1) % 3] = 0; }
+  // Returns how many there were before.
+  template <typename Block>
+  GLT_HOST_DEVICE uint32_t add(const Block& block, uint32_t round) {
+    return block.atomic_add(&count_[round % 3], 1u);
+  }
+  // After the round, before the end of the next.
+  GLT_HOST_DEVICE uint32_t count(uint32_t round) const { return count_[round % 3]; }
+
+ private:
+  uint32_t count_[3];
+};
+
 // Shared memory of a block that does not scan.
 struct NoShared {};
 

@@ -35,6 +35,9 @@ class CudaBlock {
   static __device__ __forceinline__ void atomic_min(uint64_t* word, uint64_t value) {
     atomicMin(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
   }
+  static __device__ __forceinline__ uint32_t atomic_add(uint32_t* word, uint32_t value) {
+    return atomicAdd(word, value);
+  }
   static __device__ __forceinline__ uint64_t atomic_add(uint64_t* word, uint64_t value) {
     return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
   }

@@ -30,6 +30,15 @@ struct DeviceIds {
   }
 };
 
+// The ids of one row by their positions in the column, wherever the row is. Pointers stay pointers, not numbers: nvcc
+// then knows that they lead to global memory.
+struct RowIds {
+  DeviceIds ids;
+  int64_t shift = 0;
+
+  GLT_HOST_DEVICE int64_t operator[](int64_t position) const { return ids[position + shift]; }
+};
+
 // A CsrView of a whole graph whose arrays a kernel may read. It was validated where it was built.
 struct DeviceRows {
   const int64_t* indptr = nullptr;  // [num_nodes + 1]
@@ -51,19 +60,17 @@ struct DeviceRows {
 
   static constexpr int64_t kCold = INT64_MIN;
   GLT_HOST_DEVICE int64_t shift_of(int64_t id) const { return hot_shift ? hot_shift[id] : kCold; }
-  // Where the numbers of a row with this shift are, by their positions in the column.
-  GLT_HOST_DEVICE DeviceIds indices_of(int64_t shift) const { return nearest(indices, hot_indices, shift); }
-  GLT_HOST_DEVICE DeviceIds edge_ids_of(int64_t shift) const { return nearest(edge_ids, hot_edge_ids, shift); }
+  GLT_HOST_DEVICE RowIds indices_of(int64_t shift) const { return nearest(indices, hot_indices, shift); }
+  GLT_HOST_DEVICE RowIds edge_ids_of(int64_t shift) const { return nearest(edge_ids, hot_edge_ids, shift); }
 
   GLT_HOST_DEVICE int64_t edge_id(int64_t position, int64_t shift = kCold) const {
     return edge_ids.data ? edge_ids_of(shift)[position] : first_edge_id + position;
   }
 
  private:
-  GLT_HOST_DEVICE static DeviceIds nearest(const DeviceIds& column, const void* hot, int64_t shift) {
-    if (shift == kCold || !column.data) return column;
-    const auto address = reinterpret_cast<uintptr_t>(hot) + static_cast<uintptr_t>(shift * (column.wide ? 8 : 4));
-    return {reinterpret_cast<const void*>(address), column.wide};
+  GLT_HOST_DEVICE static RowIds nearest(const DeviceIds& column, const void* hot, int64_t shift) {
+    const bool is_hot = shift != kCold && column.data;
+    return {{is_hot ? hot : column.data, column.wide}, is_hot ? shift : 0};
   }
 };
 
@@ -98,6 +105,10 @@ struct ExcludedRows {
           high = middle;
       }
       return low;
+    }
+    GLT_HOST_DEVICE bool has(int64_t edge) const {
+      const int64_t before = num_below(edge);
+      return before < count && load_parameter(position + before) == edge;
     }
     // How many are in front of the eligible edge that has `rank` eligible ones before it, counted from `begin` on.
     GLT_HOST_DEVICE int64_t num_skipped(int64_t begin, int64_t rank) const {

@@ -1,7 +1,8 @@
 // The kernels that find the edges of a hop, as bodies that host and device run alike: see block.h.
 //
 // FindExcluded where edges are excluded. Per hop, of row_kernels.h: CountEdges; PickRows where a block has room for
-// rows and draws are uniform. Else, from here: PlaceRows, DrawEdges or DrawByWeight where draws need it, and PickEdges.
+// rows and draws are uniform. Else, from here: PlaceRows; DrawEdges, DrawByWeight or DrawByNumber where draws need it;
+// and PickEdges.
 // Then those of node_kernels.h: StampEdges where nodes are hashed; CountNew; AddNew.
 #pragma once
 
@@ -181,51 +182,104 @@ struct DrawByWeight {
   }
 };
 
-// The edges of rows whose neighbours have the lowest numbers, one thread a row.
+// The edges of rows whose neighbours have the lowest numbers. A thread looks through a row; all threads of a block look
+// through a long one together, so that a hub is not what a batch waits for.
 struct DrawByNumber {
-  using Shared = NoShared;
+  // Candidates of a long row. Once they have been sorted, those in front are the lowest so far.
+  static constexpr int kSlots = 1024, kAtOnce = kSlots / 2;
+  struct Shared {
+    RoundCounter num_long, num_added;
+    uint32_t long_row[kThreads];
+    uint64_t number[kSlots], weight[kSlots];
+    uint32_t edge[kSlots];  // counted from the first of the row
+
+    GLT_HOST_DEVICE Candidate candidate(uint32_t slot) const { return {number[slot], weight[slot]}; }
+    GLT_HOST_DEVICE void put(uint32_t slot, const Candidate& candidate, uint32_t of_edge) {
+      number[slot] = candidate.number;
+      weight[slot] = candidate.weight;
+      edge[slot] = of_edge;
+    }
+  };
   Tasks<EdgeTask> tasks;
 
   template <typename Block>
-  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
     const EdgeTask& task = tasks[block.y()];
     if (!task.by_number || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
     const Tile tile = task.tile(block.x());
     block.each([&](int thread) {
-      for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) draw(task, i);
+      if (thread == 0) shared.num_long.start();
     });
+    uint32_t round = 0;
+    for (int64_t from = tile.begin; from < tile.end; from += kThreads, ++round) {
+      block.each([&](int thread) {
+        if (thread == 0) shared.num_long.prepare_next(round);
+        const int64_t i = from + thread;
+        if (i >= tile.end) return;
+        const RowSpan span = task.span(i);
+        const int64_t count = task.count(span);
+        if (count == 0 || task.takes_whole(span, count)) return;
+        const RowSpan row = task.in_time(i);
+        if (is_long(row, count))
+          shared.long_row[shared.num_long.add(block, round)] = thread;
+        else
+          with_weights(task, i, row, [&](const auto& weights) { draw_alone(task, i, row, count, weights); });
+      });
+      for (uint32_t j = 0; j < shared.num_long.count(round); ++j) {
+        const int64_t i = from + shared.long_row[j], count = task.count(task.span(i));
+        const RowSpan row = task.in_time(i);
+        with_weights(task, i, row,
+                     [&](const auto& weights) { draw_together(block, shared, task, i, row, count, weights); });
+      }
+    }
   }
 
  private:
+  // Shorter ones, of which a block has as many as threads, are quicker read by one thread each.
+  static constexpr int64_t kLongRow = 2048;
+  GLT_HOST_DEVICE static bool is_long(const RowSpan& row, int64_t count) {
+    return row.degree > kLongRow && row.degree <= UINT32_MAX && count <= kSlots - kAtOnce;
+  }
+
   struct Even {
     GLT_HOST_DEVICE uint64_t weight_of(int64_t) const { return 1; }
   };
 
-  GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i) {
-    const RowSpan span = task.span(i);
-    const int64_t count = task.count(span), local = *task.frontier_begin + i, id = task.node[local];
-    if (count == 0 || task.takes_whole(span, count)) return;
-    const RowSpan row = task.in_time(i);
+  // Calls draw(weights) with the weights of the edges of row number i.
+  template <typename Draw>
+  GLT_HOST_DEVICE static void with_weights(const EdgeTask& task, int64_t i, const RowSpan& row, const Draw& draw) {
+    const int64_t local = *task.frontier_begin + i, id = task.node[local];
     if (task.rows.weight_sum) {
-      draw(task, i, row, count, StoredSums(task.rows.weight_sum, task.rows.weight_guide, id, row.begin, row.degree));
+      draw(StoredSums(task.rows.weight_sum, task.rows.weight_guide, id, row.begin, row.degree));
     } else if (task.by_weight()) {
       AgeSums sums;
       AgeSearch search(task.rows.time + row.begin, row.degree, task.seed_time[task.tree[local]], task.half_life, &sums);
       while (search.advance()) {
       }
-      draw(task, i, row, count, sums);
+      draw(sums);
     } else {
-      draw(task, i, row, count, Even{});
+      draw(Even{});
     }
   }
 
   template <typename Weights>
   struct Row {
     const Weights& weights;
-    DeviceIds indices;
+    RowIds indices;
     int64_t begin;
     uint64_t key;
+    ExcludedRows::Part excluded;
+    int64_t* picks;
 
+    GLT_HOST_DEVICE Row(const EdgeTask& task, int64_t i, const RowSpan& span, const Weights& weights)
+        : weights(weights),
+          indices(task.rows.indices_of(span.shift)),
+          begin(span.begin),
+          key(number_key(load_parameter(task.shared_key), task.hop, task.found_type)) {
+      const int64_t local = *task.frontier_begin + i;
+      excluded = task.excluded.slot ? task.excluded.of(task.node[local], begin) : task.excluded.none();
+      picks = task.found.scratch + *task.found_begin + task.row_begin[local];
+    }
     GLT_HOST_DEVICE Candidate operator()(int64_t edge) const {
       return {number_of(key, indices[edge]), weights.weight_of(edge - begin)};
     }
@@ -238,18 +292,14 @@ struct DrawByNumber {
 
   // The edges that are kept are a heap, the one on top the first to go; in the end they are sorted by position.
   template <typename Weights>
-  GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i, const RowSpan& span, int64_t count,
-                                   const Weights& weights) {
-    const int64_t local = *task.frontier_begin + i;
-    int64_t* kept = task.found.scratch + *task.found_begin + task.row_begin[local];
-    const uint64_t key = number_key(load_parameter(task.shared_key), task.hop, task.found_type);
-    const Row<Weights> row{weights, task.rows.indices_of(span.shift), span.begin, key};
-    const ExcludedRows::Part excluded =
-        task.excluded.slot ? task.excluded.of(task.node[local], span.begin) : task.excluded.none();
+  GLT_HOST_DEVICE static void draw_alone(const EdgeTask& task, int64_t i, const RowSpan& span, int64_t count,
+                                         const Weights& weights) {
+    const Row<Weights> row(task, i, span, weights);
+    int64_t* kept = row.picks;
     const auto is_after = [&](int64_t a, int64_t b) { return row.is_after(a, b); };
     int64_t size = 0, next_excluded = 0;
     for (int64_t edge = span.begin; edge < span.begin + span.degree; ++edge) {
-      if (next_excluded < excluded.count && excluded.position[next_excluded] == edge) {
+      if (next_excluded < row.excluded.count && row.excluded.position[next_excluded] == edge) {
         ++next_excluded;
       } else if (size < count) {
         kept[size++] = edge;
@@ -283,6 +333,67 @@ struct DrawByNumber {
       heap[first] = moved;
       at = first;
     }
+  }
+
+  // The same by a block, kAtOnce edges at a time: those below the last of the lowest `count` so far are added to the
+  // slots, which are sorted when they have become many. A bound that was found early lets few edges pass.
+  template <typename Block, typename Weights>
+  GLT_HOST_DEVICE static void draw_together(const Block& block, Shared& shared, const EdgeTask& task, int64_t i,
+                                            const RowSpan& span, int64_t count, const Weights& weights) {
+    const Row<Weights> row(task, i, span, weights);
+    const auto k = static_cast<uint32_t>(count);
+    const auto is_before = [&](uint32_t a, uint32_t b) {
+      const Candidate ours = shared.candidate(a), theirs = shared.candidate(b);
+      return ours < theirs || (!(theirs < ours) && shared.edge[a] < shared.edge[b]);
+    };
+    block.each([&](int thread) {
+      if (thread == 0) shared.num_added.start();
+    });
+    uint32_t held = 0, round = 0;
+    bool has_bound = false;
+    for (int64_t from = 0; from < span.degree; from += kAtOnce, ++round) {
+      block.each([&](int thread) {
+        if (thread == 0) shared.num_added.prepare_next(round);
+        for (int64_t edge = from + thread; edge < from + kAtOnce && edge < span.degree; edge += kThreads) {
+          if (row.excluded.count > 0 && row.excluded.has(span.begin + edge)) continue;
+          const Candidate candidate = row(span.begin + edge);
+          if (has_bound && !(candidate < shared.candidate(k - 1))) continue;  // of equal ones the first is taken
+          shared.put(held + shared.num_added.add(block, round), candidate, static_cast<uint32_t>(edge));
+        }
+      });
+      held += shared.num_added.count(round);
+      if (held < k + kThreads && held <= kSlots - kAtOnce) continue;
+      sort(block, shared, held, is_before);
+      held = k;
+      has_bound = true;
+    }
+    sort(block, shared, held, is_before);
+    sort(block, shared, k, [&](uint32_t a, uint32_t b) { return shared.edge[a] < shared.edge[b]; });
+    block.each([&](int thread) {
+      for (uint32_t j = thread; j < k; j += kThreads) row.picks[j] = span.begin + shared.edge[j];
+    });
+  }
+
+  // Sorts slots [0, n) (Batcher, "Sorting Networks and Their Applications", AFIPS 1968), such that each exchange brings
+  // the one that is_before to the front: slots from n on, up to a power of two, are taken as the last and never move.
+  template <typename Block, typename IsBefore>
+  GLT_HOST_DEVICE static void sort(const Block& block, Shared& shared, uint32_t n, const IsBefore& is_before) {
+    int log = 0;
+    while (1u << log < n) ++log;
+    for (int run = 1; run <= log; ++run)
+      for (int step = run; step > 0; --step)
+        block.each([&](int thread) {
+          const uint32_t half = 1u << (step - 1);
+          for (uint32_t pair = thread; pair < 1u << (log - 1); pair += kThreads) {
+            const uint32_t first = (pair & ~(half - 1)) * 2, at = pair & (half - 1);
+            const uint32_t low = first + at, high = step == run ? first + 2 * half - 1 - at : low + half;
+            if (high >= n || !is_before(high, low)) continue;
+            const Candidate moved = shared.candidate(low);
+            const uint32_t edge = shared.edge[low];
+            shared.put(low, shared.candidate(high), shared.edge[high]);
+            shared.put(high, moved, edge);
+          }
+        });
   }
 };
 

@@ -42,6 +42,9 @@ class HostBlock {
     change(word, value, [](auto a, auto b) { return a > b; });
   }
   // These return what was there.
+  static uint32_t atomic_add(uint32_t* word, uint32_t value) {
+    return std::atomic_ref(*word).fetch_add(value, std::memory_order_relaxed);
+  }
   static uint64_t atomic_add(uint64_t* word, uint64_t value) {
     return std::atomic_ref(*word).fetch_add(value, std::memory_order_relaxed);
   }

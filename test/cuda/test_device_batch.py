@@ -111,6 +111,41 @@ def test_thousands_of_excluded_edges_of_a_hub():
         check(world, CPU, seeds=[(0, torch.tensor([0]))], num_neighbors=[[k]], batch_key=k + 9, **options)
 
 
+@pytest.mark.parametrize(
+    ("order", "kind", "excluding"),
+    [
+        ("forward", "even", False), ("backward", "even", True), ("shuffled", "weighted", False),
+        ("backward", "weighted", True), ("shuffled", "age", True), ("forward", "window", True),
+    ],
+)  # fmt: skip
+def test_lowest_numbers_of_rows_that_a_block_looks_through(order, kind, excluding):
+    """Hubs among short rows of one block, as long as a few rounds and not; numbers that come twice; all sorts of k."""
+    rng = np.random.default_rng(7)
+    degree = np.array([2048, 2049, 6, 0, 2560, 9000, 40, 2561])
+    indptr, n = np.concatenate([[0], np.cumsum(degree)]), int(degree.sum())
+    row = np.repeat(np.arange(len(degree)), degree)
+    at = {"indptr": indptr, "indices": rng.integers(0, 4000, n).astype(rng.choice([np.int32, np.int64]))}
+    seeds = [(0, torch.tensor([5, 2, 0, 7, 1, 3, 4, 6]))]
+    options = {"shared_key": 4, "native": {"order": order, "shuffle_seed": 1, "first_room": 50}}
+    if kind == "weighted":
+        weight = np.where(rng.random(n) < 0.3, 0.0, rng.random(n) ** 8)
+        weight[indptr[7] :] = np.where(np.arange(2561) % 1000 == 3, 1.0, 0.0)  # fewer have weight than are taken
+        at["weight_sum"] = np.zeros(n, np.uint64)
+        at["weight_guide"] = np.zeros(_core.weight_guide_size(len(degree), n), np.uint32)
+        _core.build_weights(indptr, weight, at["weight_sum"], at["weight_guide"])
+    if kind in ("age", "window"):
+        time = rng.integers(0, 50, n)
+        at["time"] = time[np.lexsort((time, row))]
+        options |= {"disjoint": True, "seed_time": torch.tensor([49, 20, 50, 33, 48, 1, 49, 60])}
+        options |= {"half_life": [7]} if kind == "age" else {"time_window": [40]}
+    if excluding:
+        some = rng.random(n) < 0.3
+        options["exclusions"] = [_core.Exclusions(row[some], at["indices"][some].astype(np.int64))]
+    world = DeviceWorld([8, 4000], [(0, 1)], [at])
+    for k in (1, 257, 512, 513, 2048):
+        check(world, CPU, seeds=seeds, num_neighbors=[[k]], batch_key=k, **options)
+
+
 @pytest.mark.parametrize("replays", [False, True])
 def test_batches_of_one_plan_are_captured_once_and_replayed(replays):
     """What differs (seeds, times, keys, excluded edges, words of tables) is in memory that the captured calls read."""
