@@ -224,14 +224,38 @@ def bench(
         )  # fmt: skip
 
 
-def bench_weights(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
-    indptr, indices = np.array(graph.indptr), np.array(graph.indices)
+def weighted_csr(graph: graphs.BenchGraph) -> tuple[_core.Csr, np.ndarray]:
+    """The graph with weights, a seventh of them zero, and the weights."""
+    indptr = np.array(graph.indptr)
     weight = np.random.default_rng(1).exponential(size=graph.num_edges).astype(np.float32)
     weight[::7] = 0
     sums = np.empty(graph.num_edges, np.uint64)
     guide = np.empty(_core.weight_guide_size(graph.num_nodes, graph.num_edges), np.uint32)
     _core.build_weights(indptr, weight, sums, guide)
-    csr = _core.Csr(indptr, indices, weight_sum=sums, weight_guide=guide)
+    return _core.Csr(indptr, np.array(graph.indices), weight_sum=sums, weight_guide=guide), weight
+
+
+def timed_csr(graph: graphs.BenchGraph) -> tuple[_core.Csr, np.ndarray, np.ndarray]:
+    """The graph with times below a million, the times, and those of the seeds of a batch."""
+    indptr, rng = np.array(graph.indptr), np.random.default_rng(2)
+    time = rng.integers(0, 1_000_000, graph.num_edges)
+    row = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(indptr))
+    time = np.sort(row * 1_000_000 + time) - row * 1_000_000  # ascending within each row
+    seed_time = rng.integers(200_000, 1_000_000, len(graph.seed_batches(1)[0]))
+    return _core.Csr(indptr, np.array(graph.indices), time=time), time, seed_time
+
+
+def typed_rows(graph: graphs.BenchGraph) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[tuple[int, int]]]:
+    """Rows of each edge type, and its ends: one graph's rows for all, but each with its neighbours renamed, so that
+    hubs of one are not hubs of another."""
+    indptr, rng = np.array(graph.indptr), np.random.default_rng(3)
+    rows = [(indptr, rng.permutation(graph.num_nodes).astype(np.int32)[graph.indices]) for _ in EDGE_TYPES]
+    return rows, [(NODE_TYPES.index(target), NODE_TYPES.index(source)) for source, _, target in EDGE_TYPES]
+
+
+def bench_weights(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
+    indptr, indices = np.array(graph.indptr), np.array(graph.indices)
+    csr, weight = weighted_csr(graph)
     samplers: dict = {"glt": GltSampler([csr], [(0, 0)], num_neighbors, None)}
     if peers:
         samplers["pyg_lib"] = PygLib(indptr, indices, num_neighbors, edge_weight=weight.astype(np.float64))
@@ -243,14 +267,8 @@ def bench_weights(report: Report, graph: graphs.BenchGraph, num_neighbors: list[
 
 def bench_times(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
     indptr, indices = np.array(graph.indptr), np.array(graph.indices)
-    rng = np.random.default_rng(2)
-    time = rng.integers(0, 1_000_000, graph.num_edges)
-    row = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(indptr))
-    time = np.sort(row * 1_000_000 + time) - row * 1_000_000  # ascending within each row
-    batches = graph.seed_batches(4)
-    seed_time = rng.integers(200_000, 1_000_000, len(batches[0]))
-    csr = _core.Csr(indptr, indices, time=time)
-    given = [csr], [(0, 0)], num_neighbors, seed_time
+    csr, time, seed_time = timed_csr(graph)
+    batches, given = graph.seed_batches(4), ([csr], [(0, 0)], num_neighbors, seed_time)
     samplers: dict = {"glt": GltSampler(*given)}
     windows = {"glt, a window of all": 1_000_000, "glt, a window of a fifth": 200_000}
     samplers |= {name: GltSampler(*given, time_window=[window]) for name, window in windows.items()}
@@ -266,13 +284,8 @@ def bench_times(report: Report, graph: graphs.BenchGraph, num_neighbors: list[in
 
 
 def bench_types(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
-    rng = np.random.default_rng(3)
-    indptr = np.array(graph.indptr)
-    # One graph's rows for all relations, but each with its neighbours renamed: hubs of one are not hubs of another.
-    rows = [(indptr, rng.permutation(graph.num_nodes).astype(np.int32)[graph.indices]) for _ in EDGE_TYPES]
-    ends = [(NODE_TYPES.index(target), NODE_TYPES.index(source)) for source, _, target in EDGE_TYPES]
-    csrs = [_core.Csr(*row) for row in rows]
-    samplers: dict = {"glt": GltSampler(csrs, ends, num_neighbors, None)}
+    rows, ends = typed_rows(graph)
+    samplers: dict = {"glt": GltSampler([_core.Csr(*row) for row in rows], ends, num_neighbors, None)}
     if peers:
         samplers["pyg_lib"] = TypedPygLib(rows, num_neighbors)
     batches = graph.seed_batches(4)

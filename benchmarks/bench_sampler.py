@@ -211,8 +211,9 @@ def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: l
 
 
 def bench_more_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
-    """What more threads on one batch can be at most: the time of a batch in two parts, and what follows by Amdahl's
-    law where one thread does its part while the others do theirs."""
+    """What ``n`` threads on one batch can be at most: n times one, and the time of both parts of a batch over that of
+    the part that one thread does, which goes on beside the others. ``both_over_batch`` says how much longer the two
+    parts take than a batch, for which nothing lies in arrays in between."""
     csr, seconds = csr_of(graph), []
     whole, batch = GltSampler(csr, num_neighbors), _core.Batch([csr.num_nodes], [(0, 0)])
     with pinned(), collection_off():

@@ -116,14 +116,19 @@ void draw_side_by_side(std::vector<DrawnRow<Sums>*>& rows, bool replace, UsedRan
     for (auto* row : rows) {
       row->aim(used);
       if constexpr (is_stored)
-        if (row->sums.cut) prefetch(row->sums.cut + row->sums.piece(row->target));
+        if (row->sums.cut) {
+          const uint32_t* cut = row->sums.cut + row->sums.piece(row->target);
+          prefetch(cut);
+          prefetch(cut + 1);
+        }
     }
     for (auto* row : rows) {
       row->narrow();
-      if constexpr (is_stored) {
+      if constexpr (is_stored) {  // all lines of up to 24 sums, and that of the sum before, which a weight is told by
         const uint64_t* sum = row->sums.sum;
-        prefetch(sum + row->low);
-        prefetch(sum + (row->low + row->high) / 2);
+        prefetch(sum + std::max<int64_t>(row->low - 1, 0));
+        prefetch(sum + std::min(row->low + 7, row->high));
+        prefetch(sum + std::min(row->low + 15, row->high));
         prefetch(sum + row->high);
       }
     }

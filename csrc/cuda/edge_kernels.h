@@ -185,8 +185,8 @@ struct DrawByWeight {
 // The edges of rows whose neighbours have the lowest numbers. A thread looks through a row; all threads of a block look
 // through a long one together, so that a hub is not what a batch waits for.
 struct DrawByNumber {
-  // Candidates of a long row. Once they have been sorted, those in front are the lowest so far.
-  static constexpr int kSlots = 1024, kAtOnce = kSlots / 2;
+  // Candidates of a long row: those that are kept, some that have come since the last sort, and all of a step.
+  static constexpr int kMostKept = 256, kUnsorted = 256, kAtOnce = 512, kSlots = kMostKept + kUnsorted + kAtOnce;
   struct Shared {
     RoundCounter num_long, num_added;
     uint32_t long_row[kThreads];
@@ -235,10 +235,11 @@ struct DrawByNumber {
   }
 
  private:
-  // Shorter ones, of which a block has as many as threads, are quicker read by one thread each.
-  static constexpr int64_t kLongRow = 2048;
+  // A long row costs a block about a hundred barriers, and its long rows come one after another. By estimate, rows of
+  // so many edges take no longer in this way even where all of a block are long.
+  static constexpr int64_t kLongRow = 4096;
   GLT_HOST_DEVICE static bool is_long(const RowSpan& row, int64_t count) {
-    return row.degree > kLongRow && row.degree <= UINT32_MAX && count <= kSlots - kAtOnce;
+    return row.degree > kLongRow && row.degree <= UINT32_MAX && count <= kMostKept;
   }
 
   struct Even {
@@ -299,7 +300,7 @@ struct DrawByNumber {
     const auto is_after = [&](int64_t a, int64_t b) { return row.is_after(a, b); };
     int64_t size = 0, next_excluded = 0;
     for (int64_t edge = span.begin; edge < span.begin + span.degree; ++edge) {
-      if (next_excluded < row.excluded.count && row.excluded.position[next_excluded] == edge) {
+      if (next_excluded < row.excluded.count && load_parameter(row.excluded.position + next_excluded) == edge) {
         ++next_excluded;
       } else if (size < count) {
         kept[size++] = edge;
@@ -362,7 +363,7 @@ struct DrawByNumber {
         }
       });
       held += shared.num_added.count(round);
-      if (held < k + kThreads && held <= kSlots - kAtOnce) continue;
+      if (held < k + kUnsorted) continue;
       sort(block, shared, held, is_before);
       held = k;
       has_bound = true;

@@ -121,29 +121,57 @@ def test_thousands_of_excluded_edges_of_a_hub():
 def test_lowest_numbers_of_rows_that_a_block_looks_through(order, kind, excluding):
     """Hubs among short rows of one block, as long as a few rounds and not; numbers that come twice; all sorts of k."""
     rng = np.random.default_rng(7)
-    degree = np.array([2048, 2049, 6, 0, 2560, 9000, 40, 2561])
+    degree = np.array([4096, 4097, 6, 0, 4608, 9000, 40, 4609])
     indptr, n = np.concatenate([[0], np.cumsum(degree)]), int(degree.sum())
     row = np.repeat(np.arange(len(degree)), degree)
     at = {"indptr": indptr, "indices": rng.integers(0, 4000, n).astype(rng.choice([np.int32, np.int64]))}
     seeds = [(0, torch.tensor([5, 2, 0, 7, 1, 3, 4, 6]))]
-    options = {"shared_key": 4, "native": {"order": order, "shuffle_seed": 1, "first_room": 50}}
+    options = {"native": {"order": order, "shuffle_seed": 1, "first_room": 50}}
     if kind == "weighted":
         weight = np.where(rng.random(n) < 0.3, 0.0, rng.random(n) ** 8)
-        weight[indptr[7] :] = np.where(np.arange(2561) % 1000 == 3, 1.0, 0.0)  # fewer have weight than are taken
-        at["weight_sum"] = np.zeros(n, np.uint64)
-        at["weight_guide"] = np.zeros(_core.weight_guide_size(len(degree), n), np.uint32)
-        _core.build_weights(indptr, weight, at["weight_sum"], at["weight_guide"])
+        weight[indptr[7] :] = np.where(np.arange(4609) % 1000 == 3, 1.0, 0.0)  # fewer have weight than are taken
+        at |= sums_of(indptr, weight)
     if kind in ("age", "window"):
         time = rng.integers(0, 50, n)
         at["time"] = time[np.lexsort((time, row))]
         options |= {"disjoint": True, "seed_time": torch.tensor([49, 20, 50, 33, 48, 1, 49, 60])}
         options |= {"half_life": [7]} if kind == "age" else {"time_window": [40]}
     if excluding:
-        some = rng.random(n) < 0.3
+        some = rng.random(n) < 0.1
         options["exclusions"] = [_core.Exclusions(row[some], at["indices"][some].astype(np.int64))]
     world = DeviceWorld([8, 4000], [(0, 1)], [at])
-    for k in (1, 257, 512, 513, 2048):
-        check(world, CPU, seeds=seeds, num_neighbors=[[k]], batch_key=k, **options)
+    for k in (1, 2, 10, 255, 256, 257):
+        check(world, CPU, seeds=seeds, num_neighbors=[[k]], batch_key=k, shared_key=k, **options)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_lowest_numbers_where_each_edge_is_before_those_that_came(order):
+    """All edges of a step pass the bound of the steps before, and the last edge of a row is among the lowest."""
+    degree = np.array([4608, 9000, 4609])
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    weight = np.concatenate([((np.arange(d) + 1) / d) ** 40 for d in degree])
+    at = {"indptr": indptr, "indices": np.random.default_rng(2).integers(0, 10**6, len(weight))}
+    world = DeviceWorld([3, 10**6], [(0, 1)], [at | sums_of(indptr, weight)])
+    for k in (10, 255, 256, 257):
+        options = {"shared_key": k, "native": {"order": order, "dense_limit": 0}}
+        check(world, CPU, seeds=[(0, torch.arange(3))], num_neighbors=[[k]], batch_key=k, **options)
+
+
+def test_lowest_numbers_of_long_rows_in_blocks_with_more_rows_than_threads():
+    n = 300_000
+    degree = np.arange(n) % 4
+    degree[[5, 100, 270, 280, 290, 700, 800, n - 1]] = 4100
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    indices = np.random.default_rng(9).integers(0, n, indptr[-1])
+    world = DeviceWorld([n], [(0, 0)], [{"indptr": indptr, "indices": indices}])
+    check(world, CPU, seeds=[(0, torch.arange(n))], num_neighbors=[[2]], batch_key=3, shared_key=3)
+
+
+def sums_of(indptr, weight):
+    sums = {"weight_sum": np.zeros(len(weight), np.uint64)}
+    sums["weight_guide"] = np.zeros(_core.weight_guide_size(len(indptr) - 1, len(weight)), np.uint32)
+    _core.build_weights(indptr, weight, *sums.values())
+    return sums
 
 
 @pytest.mark.parametrize("replays", [False, True])
