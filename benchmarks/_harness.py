@@ -171,10 +171,10 @@ def machine() -> dict[str, str | int | float | list[float]]:
     }
 
 
-def glt_commit() -> str:
+def glt_commit(checkout: Path = Path(__file__).parent) -> str:
     if shutil.which("git") is None:
         return "unknown, there is no git here"
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12"]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "not a git checkout"
 

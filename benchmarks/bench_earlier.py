@@ -6,7 +6,7 @@ again, which shows how noisy the machine is and leaves no figures.
 
 Method: as in ``bench_options``, whose samplers these are, but each checkout has a process of its own: both on one core,
 in turn, the other asleep. A ratio is the median of those of each round. ``same_batches`` says whether the first batch
-is the same, bit for bit.
+is the same, bit for bit: an earlier law of draws may give others, of as many edges.
 
     git worktree add ../earlier a53a8f1 && (cd ../earlier && python setup.py -q build_ext --inplace)
     python -m benchmarks.bench_earlier [--checkout ../earlier] [--rounds 9] [--toy]
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import graphs  # nothing of glt: the processes below choose which one they import
-from benchmarks._harness import Report, arguments, interleave, pinned
+from benchmarks._harness import Report, arguments, glt_commit, interleave, pinned
 
 if TYPE_CHECKING:
     from benchmarks.bench_options import GltSampler
@@ -98,13 +98,18 @@ def served(checkout: Path, case: str, graph_name: str, is_earlier: bool) -> Iter
     process = context.Process(target=serve, args=given, daemon=True)
     process.start()
     theirs.close()
+    name = f"{case}, the process of {checkout}"
 
     def answer() -> float:
         if not mine.poll(PATIENCE):
-            raise TimeoutError(f"the process of {checkout} has not answered for {PATIENCE} s")
-        said = mine.recv()
+            raise TimeoutError(f"{name} has not answered for {PATIENCE} s")
+        try:
+            said = mine.recv()
+        except EOFError as error:
+            process.join(PATIENCE)
+            raise RuntimeError(f"{name} died with exit code {process.exitcode}") from error
         if isinstance(said, Exception):
-            raise said
+            raise RuntimeError(f"{name} failed") from said
         return said
 
     def run() -> float:
@@ -114,11 +119,13 @@ def served(checkout: Path, case: str, graph_name: str, is_earlier: bool) -> Iter
     try:
         yield int(answer()), run
     finally:
-        mine.close()
-        process.join(PATIENCE)
+        mine.close()  # it ends by that, unless it hangs
+        process.join(10)
+        process.kill()
 
 
 def bench(report: Report, case: str, graph_name: str, checkout: Path, rounds: int) -> None:
+    commit = glt_commit(checkout)
     with (
         served(HERE, case, graph_name, False) as (ours, run_ours),
         served(checkout, case, graph_name, True) as (theirs, run_theirs),
@@ -130,7 +137,8 @@ def bench(report: Report, case: str, graph_name: str, checkout: Path, rounds: in
         case=case,
         graph=graph_name,
         glt_million_edges_per_s=glt.rate() / 1e6,
-        earlier=earlier.rate() / 1e6,
+        earlier_million_edges_per_s=earlier.rate() / 1e6,
+        earlier=commit,
         glt_over_earlier=glt.over(earlier),
         quartiles=f"{low:.3g}-{high:.3g}",
         same_batches=str(ours == theirs),
@@ -139,9 +147,10 @@ def bench(report: Report, case: str, graph_name: str, checkout: Path, rounds: in
 
 def main() -> None:
     options = arguments(__doc__, rounds=9, checkout={"type": Path, "default": HERE, "help": "of the earlier glt"})
-    report = Report("earlier", options.toy or options.checkout == HERE)
+    checkout = options.checkout.resolve()
+    report = Report("earlier", options.toy or checkout == HERE)
     for case, graph_name in CASES.items():
-        bench(report, case, "toy" if options.toy else graph_name, options.checkout.resolve(), options.rounds)
+        bench(report, case, "toy" if options.toy else graph_name, checkout, options.rounds)
     report.finish()
 
 

@@ -1,6 +1,6 @@
 """The whole in-process loader: sampling, 128 floats per node, labels, a PyG Data object per batch.
 
-Claim: on graph M at least 4x torch_geometric.loader.NeighborLoader (with pyg-lib), in one process.
+Claim: on graph M at least 8x torch_geometric.loader.NeighborLoader (with pyg-lib), in one process.
 
 Method: one core; 1024 distinct seeds per batch, fan-outs [15, 10, 5], the same PyG Data object for both loaders, both
 called with the same arguments. GLT's loader takes part where graphlearn_torch can be imported; it draws with

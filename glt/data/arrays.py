@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 import os
 import reprlib
@@ -134,12 +135,18 @@ def move_to_huge_pages(tables: Iterable[Tensor]) -> int:
     """
     if not has_huge_pages():
         return 0
-    until, moved = time.monotonic() + deadlines.MOVE_S, 0
+    until, moved, large = time.monotonic() + deadlines.MOVE_S, 0, 0
     for table in tables:
         # Where a page of 2 MiB was written in part, the rest of it takes memory now.
         if table.nbytes >= _HUGE_TABLE and available_memory()[0] >= table.nbytes:
             moved += _core.collapse_to_huge_pages(as_numpy(table), until - time.monotonic())
+            large += table.nbytes
+    if large:
+        logger.info("%.2f of %.2f GiB of tables have pages of 2 MiB", moved / 2**30, large / 2**30)
     return moved
+
+
+logger = logging.getLogger(__name__)
 
 
 _HUGE_TABLE = 32 << 20  # bytes: with 4 KiB pages the TLBs of processors cover up to a third of it

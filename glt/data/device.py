@@ -23,7 +23,8 @@ from glt._reprs import says
 
 
 def missing_for_cuda() -> str | None:
-    """Returns what is missing to use a GPU, and what to do about it; None where nothing is."""
+    """Returns what is missing to use a GPU, and what to do about it; None where nothing is. A GPU of an architecture
+    that the build has no kernels for is refused by the first sampler or table on it, in words."""
     if not _core.has_cuda:
         return (
             "this build of glt has no CUDA kernels: install glt-graph-cuda13, or build with GLT_CUDA=1 where a CUDA "

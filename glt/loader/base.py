@@ -82,6 +82,21 @@ def require_agreement(
             raise ValueError(f"{name} = {value!r}, but neighbor_sampler was made with {made_with!r}: pass the same")
 
 
+def _require_edges(sampler: NeighborSampler, data: Any, with_edge: Any) -> None:
+    if sampler.config.with_edge:
+        return
+    if with_edge is True:
+        raise ValueError(
+            "with_edge = True (the default), but neighbor_sampler was made with with_edge = False: pass "
+            "with_edge=False here, or make the sampler with with_edge=True"
+        )
+    if has_edge_attributes(data):
+        raise ValueError(
+            "neighbor_sampler was made with with_edge = False, but the data has attributes of edges, which batches "
+            "get by the ids of edges: make the sampler with with_edge=True"
+        )
+
+
 def _require_same_size(sampler: NeighborSampler, data: Any) -> None:
     graph = sampler.graph
     has: dict[str, dict[Any, int]] = {
@@ -184,11 +199,15 @@ class KeyedBatches(KeyedLoader):
         if isinstance(sampler, NeighborSampler):
             require_agreement(sampler, data, num_neighbors, random_seed, options)
             random_seed = sampler.random_seed
+            _require_edges(sampler, data, given["with_edge"])
         given["num_threads"] = check_at_least("num_threads", given["num_threads"], 1)
         check_flag("with_edge", given["with_edge"])
         self._tells_edges: bool = given["with_edge"]
         if not (self._tells_edges or sampler is None or isinstance(sampler, NeighborSampler)):
-            raise ValueError("with_edge = False: the neighbor_sampler given does not know that option")
+            raise ValueError(
+                "with_edge = False: the neighbor_sampler given does not know that option; leave it out, or give a "
+                "glt.sampler.NeighborSampler"
+            )
         self._choose_seed(random_seed, kwargs)
         self._ahead: AheadOptions | None = None
         if sampler is None:

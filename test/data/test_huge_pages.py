@@ -37,13 +37,15 @@ def table():
 
 
 @pytest.mark.parametrize("as_dataset", [False, True])
-def test_a_loader_moves_its_tables(table, as_dataset):
+def test_a_loader_moves_its_tables(table, as_dataset, caplog):
+    caplog.set_level("INFO", "glt")
     edge_index = torch.stack([torch.arange(100), torch.arange(100) + 1])
     source = Data(x=table, edge_index=edge_index)
     if as_dataset:
         source = glt.data.Dataset.from_pyg(source)
     loader = glt.loader.NeighborLoader(source, [2], torch.arange(10), batch_size=10)
     assert huge_bytes_of(table) >= table.nbytes - 2 * HUGE
+    assert "0.06 of 0.06 GiB of tables have pages of 2 MiB" in caplog.text
     batch = next(iter(loader))
     assert torch.equal(batch.x, table[batch.n_id])
     assert torch.equal(table[:, 0], torch.arange(1 << 14).float())

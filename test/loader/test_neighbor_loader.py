@@ -15,6 +15,7 @@ from torch_geometric.utils import trim_to_layer
 from glt.data import Dataset, Feature
 from glt.data.stores import DatasetFeatureStore, DatasetGraphStore
 from glt.loader import NeighborLoader, SubGraphLoader
+from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, ring_graph
 
 GRAPH = random_graph(300, 3000, seed=6)
@@ -292,6 +293,16 @@ def test_edge_ids_are_not_sampled_where_nothing_needs_them():
         NeighborLoader(data, [4], with_edge=1)
     with pytest.raises(ValueError, match="with_edge = False: the neighbor_sampler given does not know that option"):
         NeighborLoader(data, [4], with_edge=False, neighbor_sampler=OfAnotherMake())
+
+
+def test_a_sampler_without_edge_ids_is_refused_where_batches_need_them():
+    plain = Data(x=DATA.x, edge_index=DATA.edge_index)
+    sampler = NeighborSampler(plain, [4], with_edge=False)
+    with pytest.raises(ValueError, match="but neighbor_sampler was made with with_edge = False: pass"):
+        NeighborLoader(plain, [4], neighbor_sampler=sampler)
+    assert "e_id" not in next(iter(NeighborLoader(plain, [4], with_edge=False, neighbor_sampler=sampler)))
+    with pytest.raises(ValueError, match="with_edge = False, but the data has attributes of edges"):
+        NeighborLoader(DATA, [4], with_edge=False, neighbor_sampler=NeighborSampler(DATA, [4], with_edge=False))
 
 
 def test_pyg_models_take_the_batches():

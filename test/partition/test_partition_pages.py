@@ -51,7 +51,8 @@ def huge_bytes(array):
 
 
 @pytest.mark.parametrize("before_use", [1 << 30, 3 << 20], ids=["compared before", "compared behind"])
-def test_large_files_are_in_huge_pages(root, monkeypatch, before_use):
+def test_large_files_are_in_huge_pages(root, monkeypatch, before_use, caplog):
+    caplog.set_level("INFO", "glt")
     monkeypatch.setattr(verify, "BEFORE_USE_BYTES", before_use)
     for path in (root / "part0").rglob("*.npy"):
         sync(path)  # what the disk has not is not dropped
@@ -60,6 +61,7 @@ def test_large_files_are_in_huge_pages(root, monkeypatch, before_use):
     for array in (part.nodes[0].feat, part.edges[0].indices):
         assert huge_bytes(array) >= array.nbytes - 2 * HUGE
     assert np.array_equal(part.nodes[0].feat.reshape(-1), np.arange(NUM_NODES * 1024, dtype=np.float32))
+    assert "node.npy: 4 of 5 blocks are in pages of 2 MiB" in caplog.text  # the last has only some bytes
     again = load_partition(root, 0, verify="elsewhere")
     assert huge_bytes(again.nodes[0].feat) >= again.nodes[0].feat.nbytes - 2 * HUGE
 

@@ -50,8 +50,8 @@ class DistDataset:
             new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
-        num_sharers: How many processes of this host sample on the GPU that this one does, each with device memory of
-            its own.
+        num_sharers: How many workers of the same trainer or server sample on the GPU that this one does, each with
+            device memory of its own.
         hot_rows: By partition, where a process of this host has its hot rows in memory: for processes that share them.
 
     Example:

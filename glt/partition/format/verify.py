@@ -148,14 +148,17 @@ def _crcs(path: Path, blocks: range, block_bytes: int, num_threads: int, in_huge
                 at += got
             return crc
 
-        in_huge_pages = in_huge_pages and read(0)  # on this file system, with this kernel
+        can_read = in_huge_pages and read(0)  # on this file system, with this kernel
+        num_huge = 0
         at_once: Any = map if num_threads == 1 or size <= block_bytes else pool.map
         try:
             for some in (blocks[at : at + _BLOCKS_AT_ONCE] for at in range(0, len(blocks), _BLOCKS_AT_ONCE)):
                 # All of them before any is read: the kernel reads ahead of a reader, into small pages.
-                if in_huge_pages:
-                    list(at_once(read, some))
+                if can_read:
+                    num_huge += sum(at_once(read, some))
                 yield from at_once(crc_of, some)
+            if in_huge_pages:
+                logger.info("%s: %d of %d blocks are in pages of 2 MiB", path, num_huge, len(blocks))
         finally:
             pool.shutdown(cancel_futures=True)
 
