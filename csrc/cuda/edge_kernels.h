@@ -235,8 +235,8 @@ struct DrawByNumber {
   }
 
  private:
-  // A long row costs a block about a hundred barriers, and its long rows come one after another. By estimate, rows of
-  // so many edges take no longer in this way even where all of a block are long.
+  // A long row costs a block a hundred barriers, at k = 256 a few hundred, and its long rows come one after another. By
+  // estimate, rows of so many edges with few picks take no longer in this way even where all of a block are long.
   static constexpr int64_t kLongRow = 4096;
   GLT_HOST_DEVICE static bool is_long(const RowSpan& row, int64_t count) {
     return row.degree > kLongRow && row.degree <= UINT32_MAX && count <= kMostKept;
