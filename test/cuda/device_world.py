@@ -91,6 +91,14 @@ def skewed(rng, num_nodes, n):
     return (max(1, num_nodes - num_nodes // 5) * rng.random(n) ** 3).astype(np.int64)
 
 
+def sums_of(indptr, weight):
+    """The arrays that stand for weights in a Csr."""
+    sums = {"weight_sum": np.zeros(len(weight), np.uint64)}
+    sums["weight_guide"] = np.zeros(_core.weight_guide_size(len(indptr) - 1, len(weight)), np.uint32)
+    _core.build_weights(indptr, weight, *sums.values())
+    return sums
+
+
 def device_world(seed, largest=25, edges=150, weighted=False, timed=False):
     """2 to 4 node types, 1 to 6 edge types, some without edges; ids in both widths; hubs and isolated nodes."""
     rng = np.random.default_rng(seed)
@@ -106,9 +114,7 @@ def device_world(seed, largest=25, edges=150, weighted=False, timed=False):
             at["edge_ids"] = rng.permutation(n).astype(rng.choice([np.int32, np.int64]))
         if weighted and rng.random() < 0.7:
             weight = np.where(rng.random(n) < 0.2, 0.0, rng.random(n) ** 8)
-            at["weight_sum"] = np.zeros(n, np.uint64)
-            at["weight_guide"] = np.zeros(_core.weight_guide_size(len(indptr) - 1, n), np.uint32)
-            _core.build_weights(indptr, weight, at["weight_sum"], at["weight_guide"])
+            at |= sums_of(indptr, weight)
         if timed and rng.random() < 0.7:
             time = rng.integers(0, 20, n)
             at["time"] = time[np.lexsort((time, center))]

@@ -7,7 +7,7 @@ from threading import Event
 import numpy as np
 import pytest
 import torch
-from device_world import ORDERS, DeviceWorld, assert_equals, device_world, sampled
+from device_world import ORDERS, DeviceWorld, assert_equals, device_world, sampled, sums_of
 from gpus import DEVICES, needs_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -165,13 +165,6 @@ def test_lowest_numbers_of_long_rows_in_blocks_with_more_rows_than_threads():
     indices = np.random.default_rng(9).integers(0, n, indptr[-1])
     world = DeviceWorld([n], [(0, 0)], [{"indptr": indptr, "indices": indices}])
     check(world, CPU, seeds=[(0, torch.arange(n))], num_neighbors=[[2]], batch_key=3, shared_key=3)
-
-
-def sums_of(indptr, weight):
-    sums = {"weight_sum": np.zeros(len(weight), np.uint64)}
-    sums["weight_guide"] = np.zeros(_core.weight_guide_size(len(indptr) - 1, len(weight)), np.uint32)
-    _core.build_weights(indptr, weight, *sums.values())
-    return sums
 
 
 @pytest.mark.parametrize("replays", [False, True])
